@@ -1,0 +1,4 @@
+//! Pre-caches the images of an OpenShift upgrade in a node's CRI-O store.
+
+pub mod cancel;
+pub mod oci;

@@ -1,0 +1,18 @@
+//! The OCI vocabulary: digests, identifiers, references, manifests and platforms.
+//!
+//! Nothing here does I/O. A value that was received keeps its bytes ([`Content`]), for a manifest is stored,
+//! hashed and compared as the bytes that crossed the wire and never as what they were parsed to.
+
+mod content;
+mod digest;
+mod id;
+mod image;
+mod platform;
+mod reference;
+
+pub use content::Content;
+pub use digest::{Digest, DigestError, Hasher};
+pub use id::{DiffId, ImageId, LayerId};
+pub use image::{LayerDescriptor, ResolvedImage};
+pub use platform::Platform;
+pub use reference::{Reference, ReferenceError};
