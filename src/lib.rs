@@ -2,3 +2,5 @@
 
 pub mod cancel;
 pub mod oci;
+pub mod report;
+pub mod store;

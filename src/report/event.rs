@@ -1,0 +1,124 @@
+//! What happens during a run, said by those who do it, shown by whoever listens.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::oci::Digest;
+
+/// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
+pub trait Observer: Send + Sync {
+    /// Takes note of `event`.
+    fn observe(&self, event: Event);
+}
+
+/// A step of a run; each becomes a condition of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Step {
+    /// The version spec was read.
+    Spec,
+    /// The store was opened and is one that may be written to.
+    Store,
+    /// The release image was pulled and its payload read.
+    Release,
+    /// Every image's manifest and config are known.
+    Resolve,
+    /// There is space for what the plan needs.
+    Preflight,
+    /// Every layer and image is in the store.
+    Pull,
+    /// The store was read again and holds all that was asked for.
+    Verify,
+}
+
+/// What became of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageState {
+    /// It was in the store before.
+    Present,
+    /// This run put it there.
+    Pulled,
+    /// It could not be had.
+    Failed,
+    /// A pattern excludes it.
+    Excluded,
+    /// The run ended before its turn came.
+    Pending,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A step began.
+    StepStarted(Step),
+    /// A step ended; `reason` is one CamelCase word, `message` a sentence, as in a Kubernetes condition.
+    StepEnded {
+        /// Which one.
+        step: Step,
+        /// Whether it achieved what it is for.
+        ok: bool,
+        /// One word in CamelCase.
+        reason: &'static str,
+        /// For people.
+        message: String,
+    },
+    /// The plan is made; totals to come.
+    Planned {
+        /// Images that are wanted and not excluded.
+        images: u64,
+        /// Of these, in the store already.
+        present: u64,
+        /// Unique compressed bytes that are to cross the link.
+        bytes: u64,
+    },
+    /// A blob's download begins, `resumed` bytes of it being in the spool already.
+    BlobStarted {
+        /// Digest of the compressed blob.
+        blob: Digest,
+        /// Its length in bytes.
+        size: u64,
+        /// Bytes from an earlier attempt that need not be fetched again.
+        resumed: u64,
+    },
+    /// More bytes of a blob crossed the link.
+    BlobReceived {
+        /// Which blob.
+        blob: Digest,
+        /// How many bytes since the last such event.
+        bytes: u64,
+    },
+    /// A blob is in the spool and its digest matched.
+    BlobVerified {
+        /// Which blob.
+        blob: Digest,
+    },
+    /// A blob is given up, or lies half fetched while the run ends.
+    BlobAbandoned {
+        /// Which blob.
+        blob: Digest,
+    },
+    /// A request failed and will be tried again.
+    Retrying {
+        /// What is being asked for, without secrets.
+        what: String,
+        /// What went wrong.
+        why: String,
+        /// How long until the next attempt.
+        after: Duration,
+    },
+    /// A layer is in the store.
+    LayerCommitted {
+        /// Length of its compressed blob in bytes.
+        bytes: u64,
+    },
+    /// An image's fate is known.
+    ImageDone {
+        /// The normalised reference.
+        name: String,
+        /// What became of it.
+        state: ImageState,
+        /// The first reason, when it failed.
+        reason: Option<String>,
+    },
+}
