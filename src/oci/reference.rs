@@ -1,9 +1,34 @@
 //! Image references, parsed and normalised as distribution/reference does.
+//!
+//! The normalised text is what the store holds as an image's name and what CRI-O looks up, so it has to be
+//! the very text that `ParseDockerRef` makes: `docker.io` and `library/` filled in, `latest` when neither tag
+//! nor digest is given, the tag dropped when there is a digest as well.
+//!
+//! ```text
+//! reference = [ domain "/" ] path [ ":" tag ] [ "@" digest ]
+//! domain    = ( label *( "." label ) | "[" hex and colons "]" ) [ ":" digits ]
+//! path      = component *( "/" component )            at most 255 bytes
+//! component = alnum *( ( "." | "_" | "__" | *"-" ) alnum )    lowercase
+//! tag       = word character, then up to 127 of word characters, "." and "-"
+//! ```
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::Digest;
+
+/// distribution/reference's `RepositoryNameTotalLengthMax`, in bytes, of the path without the domain.
+const MAX_PATH: usize = 255;
+/// The longest tag, in bytes.
+const MAX_TAG: usize = 128;
+/// How much of a wrong text an error repeats, in characters.
+const SHOWN: usize = 300;
+
+const DEFAULT_DOMAIN: &str = "docker.io";
+/// What Docker Hub was called first; means [`DEFAULT_DOMAIN`].
+const LEGACY_DOMAIN: &str = "index.docker.io";
+/// Where Docker Hub keeps images that are named by one word.
+const OFFICIAL: &str = "library/";
 
 /// A normalised reference: domain and path are there, and a tag or a digest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,14 +86,6 @@ impl Reference {
     }
 }
 
-/// Why a text is no reference.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not an image reference: {why}")]
-pub struct ReferenceError {
-    text: String,
-    why: &'static str,
-}
-
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.path)?;
@@ -79,40 +96,272 @@ impl fmt::Display for Reference {
     }
 }
 
+/// Why a text is no reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an image reference: {why}")]
+pub struct ReferenceError {
+    text: String,
+    why: &'static str,
+}
+
+impl ReferenceError {
+    fn new(text: &str, why: &'static str) -> Self {
+        // A scheme's userinfo may hold a password; errors end up in logs.
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let shown = match rest.split_once('@') {
+            Some((_, rest)) if !scheme.is_empty() => format!("{scheme}://…@{rest}"),
+            _ => text.to_owned(),
+        };
+        let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        Self {
+            text: shown.chars().take(SHOWN).map(visible).collect(),
+            why,
+        }
+    }
+}
+
 impl FromStr for Reference {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
-        let bad = |why| ReferenceError {
-            text: text.chars().take(300).collect(),
-            why,
-        };
-        let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => (
-                rest,
-                Some(
-                    digest
-                        .parse::<Digest>()
-                        .map_err(|_| bad("the digest is not `sha256:<64 hex>`"))?,
-                ),
-            ),
-            None => (text, None),
-        };
-        let (name, tag) = match rest.rsplit_once(':') {
-            Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
-            _ => (rest, None),
-        };
-        let (domain, path) = match name.split_once('/') {
-            Some((domain, path)) if domain.contains(['.', ':']) || domain == "localhost" => {
-                (domain.to_owned(), path.to_owned())
-            }
-            Some(_) => ("docker.io".to_owned(), name.to_owned()),
-            None => ("docker.io".to_owned(), format!("library/{name}")),
-        };
-        let target = match (digest, tag) {
-            (Some(digest), _) => Target::Digest(digest),
-            (None, tag) => Target::Tag(tag.unwrap_or("latest").to_owned()),
-        };
-        Ok(Self { domain, path, target })
+        parse(text).map_err(|why| ReferenceError::new(text, why))
+    }
+}
+
+fn parse(text: &str) -> Result<Reference, &'static str> {
+    if text.is_empty() {
+        return Err("it is empty");
+    }
+    if text.contains("://") {
+        return Err(
+            "it begins with a scheme\nhint: begin with the registry's host, as in `quay.io/repository`",
+        );
+    }
+    if text.chars().any(char::is_whitespace) {
+        return Err("it contains white space");
+    }
+    // `podman pull <64 hex>` would mean an image's id, so the name must not be possible.
+    if text.len() == 64 && text.bytes().all(is_lower_hex) {
+        return Err("64 hexadecimal digits are an image's id, not a name");
+    }
+
+    let (domain, remainder) = split_domain(text);
+    let (named, digest) = match remainder.split_once('@') {
+        Some((named, digest)) => (named, Some(digest)),
+        None => (remainder, None),
+    };
+    let (path, tag) = match named.split_once(':') {
+        Some((path, tag)) => (path, Some(tag)),
+        None => (named, None),
+    };
+    if !is_domain(domain) {
+        return Err("what stands before the first `/` is not a host, or its port is not a number");
+    }
+    let path = match domain == DEFAULT_DOMAIN && !remainder.contains('/') {
+        true => format!("{OFFICIAL}{path}"),
+        false => path.to_owned(),
+    };
+    check_path(&path)?;
+    if let Some(tag) = tag {
+        check_tag(tag)?;
+    }
+    let target = match (digest, tag) {
+        (Some(digest), _) => Target::Digest(parse_digest(digest)?),
+        (None, Some(tag)) => Target::Tag(tag.to_owned()),
+        (None, None) => Target::Tag("latest".to_owned()),
+    };
+    Ok(Reference {
+        domain: domain.to_owned(),
+        path,
+        target,
+    })
+}
+
+/// `splitDockerDomain`: the first element is a domain if it looks like one, else all is a path on Docker Hub.
+fn split_domain(text: &str) -> (&str, &str) {
+    match text.split_once('/') {
+        Some((LEGACY_DOMAIN, rest)) => (DEFAULT_DOMAIN, rest),
+        Some((first, rest))
+            if first == "localhost"
+                || first.contains(['.', ':'])
+                || first.chars().any(char::is_uppercase) =>
+        {
+            (first, rest)
+        }
+        _ => (DEFAULT_DOMAIN, text),
+    }
+}
+
+/// Stricter than the original in one case: `foo_bar.com/x` has no valid domain there either, and becomes a name
+/// with no domain at all, which no registry can serve and the store cannot look up; here it is refused.
+fn is_domain(text: &str) -> bool {
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    if let Some(rest) = text.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(address, port)| {
+            !address.is_empty()
+                && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':')
+                && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+        });
+    }
+    let (host, port) = text.split_once(':').unwrap_or((text, "0"));
+    is_port(port)
+        && host.split('.').all(|label| {
+            !label.is_empty()
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        })
+}
+
+fn check_path(path: &str) -> Result<(), &'static str> {
+    if path.is_empty() || path == OFFICIAL {
+        return Err("it names no repository");
+    }
+    if path.chars().any(char::is_uppercase) {
+        return Err("a repository's name must be lowercase");
+    }
+    if !path.split('/').all(is_component) {
+        return Err(
+            "a repository's name is made of `a-z`, `0-9` and, between them, `.`, `_`, `__`, `-` and `/`",
+        );
+    }
+    if path.len() > MAX_PATH {
+        return Err("its repository's name is longer than 255 bytes");
+    }
+    Ok(())
+}
+
+fn is_component(component: &str) -> bool {
+    let is_alnum = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    component.starts_with(is_alnum)
+        && component.ends_with(is_alnum)
+        && component.split(is_alnum).all(|separator| {
+            matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-')
+        })
+}
+
+fn check_tag(tag: &str) -> Result<(), &'static str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if tag.is_empty() {
+        return Err("nothing follows the `:` of the tag");
+    }
+    if tag.len() > MAX_TAG {
+        return Err("its tag is longer than 128 bytes");
+    }
+    if !tag.starts_with(is_word) || !tag.chars().all(|c| is_word(c) || matches!(c, '.' | '-')) {
+        return Err(
+            "a tag is made of letters, digits, `_`, `.` and `-`, and begins with neither `.` nor `-`",
+        );
+    }
+    Ok(())
+}
+
+fn parse_digest(text: &str) -> Result<Digest, &'static str> {
+    text.parse().map_err(|_| match text.split_once(':') {
+        Some(("sha384" | "sha512", hex)) if hex.len() >= 32 && hex.bytes().all(is_lower_hex) => {
+            "its digest's algorithm is not supported\nhint: only `sha256` is; ask the registry for that digest"
+        }
+        _ => "its digest is not `sha256:` and 64 lowercase hexadecimal digits",
+    })
+}
+
+fn is_lower_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEX: &str = "dbcc1c35ac38df41fd2f5e4130b32ffdb93ebae8b3dbe638c23575912276fc9c";
+
+    fn normal(text: &str) -> String {
+        text.parse::<Reference>().unwrap().to_string()
+    }
+
+    fn why(text: &str) -> String {
+        text.parse::<Reference>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn normalises_as_cri_o_looks_names_up() {
+        for (text, expected) in [
+            ("busybox", "docker.io/library/busybox:latest"),
+            ("index.docker.io/busybox:1", "docker.io/library/busybox:1"),
+            ("index.docker.io/a/b", "docker.io/a/b:latest"),
+            ("localhost/a", "localhost/a:latest"),
+            ("Foo/bar", "Foo/bar:latest"),
+            ("host:5000/a:b", "host:5000/a:b"),
+            ("[2001:db8::1]:5000/a", "[2001:db8::1]:5000/a:latest"),
+            ("foo_bar.com:8080", "docker.io/library/foo_bar.com:8080"),
+        ] {
+            assert_eq!(normal(text), expected, "{text}");
+        }
+        assert_eq!(
+            normal(&format!("quay.io/a/b:4.12@sha256:{HEX}")),
+            format!("quay.io/a/b@sha256:{HEX}"),
+            "the digest wins over the tag"
+        );
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let sha512 = format!("quay.io/a@sha512:{HEX}{HEX}");
+        let upper_digest = format!("quay.io/a@sha256:{}", HEX.to_uppercase());
+        let long_path = format!("quay.io/{}", "a".repeat(256));
+        let long_tag = format!("quay.io/a:{}", "b".repeat(129));
+        for (text, expected) in [
+            ("", "it is empty"),
+            ("quay.io/", "names no repository"),
+            (":tag", "names no repository"),
+            ("quay.io/Foo", "must be lowercase"),
+            ("quay.io/a:", "nothing follows the `:`"),
+            ("quay.io/a:b:c", "a tag is made of"),
+            ("quay.io/a:.b", "a tag is made of"),
+            ("quay.io/a b", "white space"),
+            ("quay.io:port/a", "not a host"),
+            ("foo_bar.com/a", "not a host"),
+            ("quay.io/a..b", "is made of `a-z`"),
+            ("quay.io/a@sha256:12", "64 lowercase hexadecimal digits"),
+            ("quay.io/a@", "64 lowercase hexadecimal digits"),
+            (HEX, "an image's id"),
+            (&sha512, "algorithm is not supported"),
+            (&upper_digest, "64 lowercase hexadecimal digits"),
+            (&long_path, "255 bytes"),
+            (&long_tag, "128 bytes"),
+        ] {
+            assert!(why(text).contains(expected), "{text}: {}", why(text));
+        }
+    }
+
+    #[test]
+    fn an_error_repeats_no_password_and_no_control_character() {
+        let error = why("https://user:secret@quay.io/a");
+        assert!(error.contains("scheme") && !error.contains("secret"), "{error}");
+        assert!(!why("quay.io/a\u{1b}[31m").contains('\u{1b}'));
+        assert!(why(&"A/".repeat(10_000)).len() < 1_000);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,80}|[a-zA-Z0-9.:/@_\\[\\]-]{0,80}") {
+            let _ = text.parse::<Reference>();
+        }
+
+        #[test]
+        fn reads_what_it_writes(
+            domain in "([a-z]{1,8}\\.[a-zA-Z0-9]{1,5}|localhost|\\[[0-9a-f:]{0,20}:\\]|docker\\.io|[A-Z]{1,3})(:[0-9]{1,5})?",
+            path in "[a-z0-9]{1,5}((\\.|_|__|-{1,3}|/)[a-z0-9]{1,5}){0,4}",
+            tag in "(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,20})?",
+            digest in proptest::option::of("[0-9a-f]{64}"),
+        ) {
+            let digest = digest.map_or(String::new(), |hex| format!("@sha256:{hex}"));
+            let reference: Reference = format!("{domain}/{path}{tag}{digest}").parse()?;
+            prop_assert_eq!(reference.to_string().parse::<Reference>()?, reference);
+        }
     }
 }

@@ -1,0 +1,20 @@
+//! The version spec, references and payloads against other people's answers: the corpus, and the real `grep`.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod references;
+
+use std::path::Path;
+
+/// A file of the corpus, or a loud `None` where the corpus is not at hand.
+fn corpus(file: &str) -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../shared/corpus")
+        .join(file);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            eprintln!("SKIPPED: no corpus at {}: {error}", path.display());
+            None
+        }
+    }
+}
