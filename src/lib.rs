@@ -3,4 +3,5 @@
 pub mod cancel;
 pub mod oci;
 pub mod report;
+pub mod spec;
 pub mod store;

@@ -1,6 +1,7 @@
 //! The version spec, references and payloads against other people's answers: the corpus, and the real `grep`.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod grep;
 mod references;
 
 use std::path::Path;
