@@ -7,6 +7,7 @@
 use fancy_regex::{BytesMode, Regex, RegexBuilder};
 
 use super::bre::{self, BreError};
+use super::shown;
 
 /// No release has as many images.
 const MAX_PATTERNS: usize = 1_000;
@@ -197,15 +198,6 @@ impl Excludes {
         }
         Ok(hits)
     }
-}
-
-/// As much of a pattern as a message can bear.
-fn shown(pattern: &str) -> String {
-    pattern
-        .chars()
-        .take(200)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod grep;
+mod keys;
 mod references;
 
 use std::path::Path;
