@@ -3,5 +3,6 @@
 pub mod cancel;
 pub mod oci;
 pub mod report;
+pub mod sources;
 pub mod spec;
 pub mod store;

@@ -181,7 +181,7 @@ fn unique<T: Clone + Eq + std::hash::Hash>(items: impl IntoIterator<Item = T>) -
 }
 
 /// As much of a text from outside as a message can bear.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(SHOWN).map(visible).collect()
 }

@@ -3,6 +3,7 @@
 
 mod grep;
 mod keys;
+mod payloads;
 mod references;
 
 use std::path::Path;
