@@ -1,7 +1,40 @@
 //! containers/storage with the overlay driver: the store that CRI-O and podman share.
+//!
+//! ```text
+//! Store::open → Inventory                        what is there; no lock, nothing written
+//! Store::stage → StagingLayer → StagedLayer      unpacking, no lock, nobody can see it
+//! Store::commit_layers, commit_image             visible at once and as a whole, locks for milliseconds
+//! ```
+//!
+//! Other programs of other versions use the store at the same time. They see the old state or the new one, also after
+//! `kill -9` and after power loss; the format and the protocol are in shared/storage-format.md.
 
+mod atomic;
+mod commit_image;
+mod commit_layer;
 mod conf;
+mod error;
+mod images;
+mod instance;
+mod inventory;
+mod layer_dir;
+mod layers;
+mod layout;
+mod lock;
+mod record;
+mod remove;
+mod stage;
+#[expect(clippy::module_inception, reason = "the file holds the type of this name")]
+mod store;
+mod time;
 mod unpacked;
+mod wholeness;
 
+pub use commit_image::ImageCommit;
+pub use commit_layer::LayerCommit;
 pub use conf::{StorageConf, StorageConfError};
+pub use error::StoreError;
+pub use inventory::{Inventory, LayerRecord, StoredImage};
+pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
+pub use store::Store;
 pub use unpacked::{Compression, Unpacked};

@@ -1,0 +1,173 @@
+//! Files and directories that are whole or absent, also after power loss.
+//!
+//! A file is written beside its place, synced and renamed; then the directory is synced, which containers/storage
+//! leaves out. The temporary name is containers/storage's (`pkg/ioutils/fswriters.go`), so that whoever cleans up
+//! after it cleans up after us.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::error::{StoreError, io_error};
+
+/// A temporary file that nobody wrote to for this long belongs to a dead writer. It is only looked at under the lock
+/// of its directory, which every live writer holds for milliseconds; the hour is for clocks that jump.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// Replaces `path` by a file of mode 0600 that holds `bytes`.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let (Some(dir), Some(base)) = (path.parent(), path.file_name().and_then(|base| base.to_str())) else {
+        return Err(io_error("write", path)(std::io::Error::from(
+            ErrorKind::InvalidInput,
+        )));
+    };
+    let temporary = dir.join(format!(".tmp-{base}{}", rand::random::<u32>()));
+    let written = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_data()?;
+        fs::rename(&temporary, path)
+    })();
+    if let Err(error) = written {
+        // It may not even exist; what counts is the first error.
+        let _ = fs::remove_file(&temporary);
+        return Err(io_error("write", path)(error));
+    }
+    sync_dir(dir)
+}
+
+/// Makes the names in `dir` durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(io_error("sync", dir))
+}
+
+/// Creates a file that must not exist yet, with `mode`, and makes its content durable (its name is not).
+pub(super) fn create(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
+    let created = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })();
+    created.map_err(io_error("create", path))
+}
+
+/// Creates one directory with exactly `mode`, whatever the umask. Says whether it was not there before.
+pub(super) fn create_dir(path: &Path, mode: u32) -> Result<bool, StoreError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => {
+            fs::set_permissions(path, Permissions::from_mode(mode))
+                .map_err(io_error("set the mode of", path))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(io_error("create", path)(error)),
+    }
+}
+
+/// Reads a whole file of at most `limit` bytes; `None` if there is none.
+pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(io_error("open", path)(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(io_error("read", path))?;
+    if bytes.len() as u64 > limit {
+        return Err(StoreError::corrupt(
+            path,
+            format_args!("it is longer than {limit} bytes"),
+        ));
+    }
+    Ok(Some(bytes))
+}
+
+/// Removes what writers of `dir/base` left behind when they died. The lock that guards `base` must be held.
+pub(super) fn sweep(dir: &Path, base: &str) {
+    let prefix = format!(".tmp-{base}");
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let ours = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        if !ours.is_some_and(|random| !random.is_empty() && random.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            continue;
+        }
+        let stale = entry
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .is_ok_and(|modified| {
+                SystemTime::now()
+                    .duration_since(modified)
+                    .is_ok_and(|age| age > STALE)
+            });
+        if stale {
+            match fs::remove_file(entry.path()) {
+                Ok(()) => {
+                    tracing::info!(path = %entry.path().display(), "removed a dead writer's temporary file")
+                }
+                Err(error) => {
+                    tracing::warn!(path = %entry.path().display(), %error, "cannot remove a dead writer's temporary file")
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_no_temporary_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("layers.json");
+        write(&path, b"[]").unwrap();
+        write(&path, b"[1]").unwrap();
+        assert_eq!(read(&path, 10).unwrap().unwrap(), b"[1]");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(matches!(read(&path, 2), Err(StoreError::Corrupt { .. })));
+        assert_eq!(read(&dir.path().join("none"), 2).unwrap(), None);
+    }
+
+    #[test]
+    fn only_old_temporaries_of_the_same_file_are_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = SystemTime::now() - STALE - Duration::from_secs(60);
+        for name in [
+            ".tmp-layers.json1",
+            ".tmp-layers.json",
+            ".tmp-layers.jsonx",
+            ".tmp-images.json1",
+            "layers.json",
+        ] {
+            File::create(dir.path().join(name))
+                .unwrap()
+                .set_modified(old)
+                .unwrap();
+        }
+        File::create(dir.path().join(".tmp-layers.json2")).unwrap();
+        sweep(dir.path(), "layers.json");
+        assert!(!dir.path().join(".tmp-layers.json1").exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
+    }
+}

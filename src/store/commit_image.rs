@@ -1,0 +1,121 @@
+//! Making an image visible: its manifest, config and list as big data, then its record (section 9.2, P4).
+//!
+//! Both locks are held. The record comes last and in one rename, for a record whose files are missing breaks
+//! `crictl images` for every image.
+
+use super::error::{StoreError, io_error};
+use super::images::{ImageTable, Item, MANIFEST, NewImage};
+use super::layers::LayerTable;
+use super::lock::{ImagesLock, SharedLayersLock};
+use super::store::Store;
+use super::{atomic, time};
+use crate::cancel::Cancel;
+use crate::oci::{Content, ImageId, LayerId, Reference, ResolvedImage};
+
+/// What became of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageCommit {
+    /// It is in the store, under its name.
+    Committed(ImageId),
+    /// A layer of it is not in the store, or no longer: somebody removed it since. It is to be staged and committed again.
+    ChainMissing {
+        /// The lowest layer that is missing.
+        layer: LayerId,
+    },
+}
+
+impl Store {
+    /// Stores `image` under `name`, when all its layers are there. An image that is there gets what it lacks, and the
+    /// name; another image that has the name loses it.
+    ///
+    /// `cancel` ends the wait for the locks and nothing else.
+    pub fn commit_image(
+        &self,
+        image: &ResolvedImage,
+        name: &Reference,
+        cancel: &Cancel,
+    ) -> Result<ImageCommit, StoreError> {
+        let id = image.id();
+        let chain = image.layer_ids();
+        let layers = SharedLayersLock::acquire(&self.layout, cancel)?;
+        let lock = ImagesLock::acquire(&self.layout, &layers, cancel)?;
+        if self.first_sweep_of_images() {
+            atomic::sweep(&self.layout.images(), "images.json");
+        }
+        let table = LayerTable::read(&self.layout)?;
+        for layer in &chain {
+            if !self.is_usable(&table, layer)? {
+                return Ok(ImageCommit::ChainMissing { layer: *layer });
+            }
+        }
+        let mut images = ImageTable::read(&self.layout)?;
+        let top = chain.last().map(|layer| layer.to_string());
+        if let Some(existing) = images.find(&id) {
+            let recorded = existing.layer.as_deref().filter(|layer| !layer.is_empty());
+            if recorded != top.as_deref() {
+                return Err(StoreError::Conflict {
+                    what: format!("image {id}"),
+                    reason: format!("its top layer is {}", recorded.unwrap_or("none")),
+                });
+            }
+        }
+        let items = items(image);
+        self.write_items(&id, &items)?;
+        let record = NewImage {
+            id,
+            name: name.to_string(),
+            layer: top,
+            digest: image.list.as_ref().unwrap_or(&image.manifest).digest(),
+            items: &items,
+            created: image
+                .created
+                .as_deref()
+                .and_then(time::rewrite)
+                .unwrap_or_else(time::now),
+        };
+        let changed = images
+            .put(&record)
+            .map_err(|error| StoreError::corrupt(&self.layout.images_json(), error))?;
+        if changed {
+            images.save(&lock, &self.layout)?;
+        }
+        Ok(ImageCommit::Committed(id))
+    }
+
+    fn write_items(&self, id: &ImageId, items: &[Item<'_>]) -> Result<(), StoreError> {
+        let dir = self.layout.image(id);
+        if atomic::create_dir(&dir, 0o700)? {
+            atomic::sync_dir(&self.layout.images())?;
+        }
+        for item in items {
+            let path = self.layout.big_data(id, &item.key);
+            match std::fs::read(&path) {
+                // A second name for the same image is an ordinary thing.
+                Ok(bytes) if bytes == item.bytes => {}
+                Ok(_) => atomic::write(&path, item.bytes)?,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    atomic::write(&path, item.bytes)?
+                }
+                Err(error) => return Err(io_error("read", &path)(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a pull by containers/image stores, in its order (section 6.4).
+fn items(image: &ResolvedImage) -> Vec<Item<'_>> {
+    fn item(key: String, content: &Content) -> Item<'_> {
+        Item {
+            key,
+            bytes: content.bytes(),
+            digest: content.digest(),
+        }
+    }
+    let by_digest = |content: &Content| format!("{MANIFEST}-{}", content.digest());
+    let mut items = vec![item(image.config.digest().to_string(), &image.config)];
+    items.extend(image.list.as_ref().map(|list| item(by_digest(list), list)));
+    items.push(item(by_digest(&image.manifest), &image.manifest));
+    items.push(item(MANIFEST.to_owned(), &image.manifest));
+    items
+}

@@ -1,0 +1,245 @@
+//! images.json: which images there are, what they are called, and which files of theirs are stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::atomic;
+use super::error::StoreError;
+use super::layout::Layout;
+use super::lock::ImagesLock;
+use super::record::{self, Record};
+use crate::oci::{Digest, ImageId};
+
+/// containers/storage's order of fields (`images.go`: `Image`).
+const FIELDS: [&str; 12] = [
+    "id",
+    "digest",
+    "names",
+    "names-history",
+    "layer",
+    "mapped-layers",
+    "metadata",
+    "big-data-names",
+    "big-data-sizes",
+    "big-data-digests",
+    "created",
+    "flags",
+];
+
+/// Items of this name, and of this with `-<digest>`, are manifests.
+pub(super) const MANIFEST: &str = "manifest";
+
+/// What a record says, as far as we ask. Every field but the id may be missing or null.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct ImageView {
+    pub(super) id: String,
+    pub(super) digest: Option<String>,
+    pub(super) names: Option<Vec<String>>,
+    pub(super) layer: Option<String>,
+    #[serde(rename = "big-data-names")]
+    pub(super) big_data_names: Option<Vec<String>>,
+    #[serde(rename = "big-data-sizes")]
+    pub(super) big_data_sizes: Option<BTreeMap<String, i64>>,
+    #[serde(rename = "big-data-digests")]
+    pub(super) big_data_digests: Option<BTreeMap<String, String>>,
+}
+
+impl ImageView {
+    /// The digests by which the image can be looked up, computed as containers/storage does when it loads the file
+    /// (`images.go`: `recomputeDigests`).
+    pub(super) fn digests(&self) -> BTreeSet<Digest> {
+        let items = self.big_data_digests.iter().flatten();
+        let manifests = items
+            .filter(|(name, _)| name.starts_with(MANIFEST))
+            .map(|(_, digest)| digest);
+        manifests
+            .chain(&self.digest)
+            .filter_map(|digest| digest.parse().ok())
+            .collect()
+    }
+}
+
+/// One item of big data that an image is to have.
+pub(super) struct Item<'i> {
+    pub(super) key: String,
+    pub(super) bytes: &'i [u8],
+    pub(super) digest: Digest,
+}
+
+/// What an image's record is to say.
+pub(super) struct NewImage<'i> {
+    pub(super) id: ImageId,
+    pub(super) name: String,
+    pub(super) layer: Option<String>,
+    /// Of the first manifest stored: the list's, if there is one.
+    pub(super) digest: Digest,
+    pub(super) items: &'i [Item<'i>],
+    pub(super) created: String,
+}
+
+/// All of images.json.
+pub(super) struct ImageTable {
+    records: Vec<(ImageView, Box<RawValue>)>,
+}
+
+impl ImageTable {
+    pub(super) fn read(layout: &Layout) -> Result<Self, StoreError> {
+        let records = record::read(&layout.images_json())?;
+        Ok(Self { records })
+    }
+
+    pub(super) fn views(&self) -> impl Iterator<Item = &ImageView> {
+        self.records.iter().map(|(view, _)| view)
+    }
+
+    pub(super) fn find(&self, id: &ImageId) -> Option<&ImageView> {
+        let id = id.to_string();
+        self.views().find(|view| view.id == id)
+    }
+
+    /// Adds the image, or what an existing record of it lacks, and moves its name to it. Says whether anything changed.
+    pub(super) fn put(&mut self, image: &NewImage<'_>) -> Result<bool, serde_json::Error> {
+        let id = image.id.to_string();
+        let mut changed = false;
+        for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id != id) {
+            let names = view.names.get_or_insert_default();
+            if !names.contains(&image.name) {
+                continue;
+            }
+            names.retain(|name| *name != image.name);
+            let mut record: Record = serde_json::from_str(raw.get())?;
+            if names.is_empty() {
+                record.remove("names");
+            } else {
+                record.set("names", names, &FIELDS)?;
+            }
+            *raw = serde_json::value::to_raw_value(&record)?;
+            changed = true;
+        }
+        let existing = self.records.iter().position(|(view, _)| view.id == id);
+        let mut record: Record = match existing {
+            Some(position) => serde_json::from_str(self.records[position].1.get())?,
+            None => fresh(image)?,
+        };
+        merge(&mut record, image)?;
+        let raw = serde_json::value::to_raw_value(&record)?;
+        let view = serde_json::from_str(raw.get())?;
+        match existing {
+            Some(position) => {
+                // Compared as values: a text of other white space is no change.
+                let before: Record = serde_json::from_str(self.records[position].1.get())?;
+                if serde_json::to_string(&before)? != raw.get() {
+                    self.records[position] = (view, raw);
+                    changed = true;
+                }
+            }
+            None => {
+                self.records.push((view, raw));
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Writes the file; readers see the old one or this one.
+    pub(super) fn save(&self, lock: &ImagesLock, layout: &Layout) -> Result<(), StoreError> {
+        lock.write_token(layout)?;
+        atomic::write(
+            &layout.images_json(),
+            &record::join(self.records.iter().map(|(_, raw)| &**raw)),
+        )
+    }
+}
+
+fn fresh(image: &NewImage<'_>) -> Result<Record, serde_json::Error> {
+    let mut record = Record::default();
+    record.set("id", &image.id.to_string(), &FIELDS)?;
+    record.set("digest", &image.digest, &FIELDS)?;
+    if let Some(layer) = &image.layer {
+        record.set("layer", layer, &FIELDS)?;
+    }
+    // containers/image writes this for an image without signatures.
+    record.set("metadata", &"{}", &FIELDS)?;
+    record.set("created", &image.created, &FIELDS)?;
+    Ok(record)
+}
+
+/// The newest name first; items that are there stay and keep their place.
+fn merge(record: &mut Record, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
+    let mut names: Vec<String> = record.field("names");
+    names.retain(|name| *name != image.name);
+    names.insert(0, image.name.clone());
+    // containers/storage moves every name of the image to the front of its history, one after the other
+    // (`images.go`: `updateNames`), so that they stand there in reverse.
+    let mut history: Vec<String> = record.field("names-history");
+    history.retain(|name| !names.contains(name));
+    history.splice(..0, names.iter().rev().cloned());
+    record.set("names", &names, &FIELDS)?;
+    record.set("names-history", &history, &FIELDS)?;
+    let mut keys: Vec<String> = record.field("big-data-names");
+    let mut sizes: BTreeMap<String, i64> = record.field("big-data-sizes");
+    let mut digests: BTreeMap<String, String> = record.field("big-data-digests");
+    for item in image.items {
+        if !keys.contains(&item.key) {
+            keys.push(item.key.clone());
+        }
+        sizes.insert(
+            item.key.clone(),
+            i64::try_from(item.bytes.len()).unwrap_or(i64::MAX),
+        );
+        digests.insert(item.key.clone(), item.digest.to_string());
+    }
+    record.set("big-data-names", &keys, &FIELDS)?;
+    record.set("big-data-sizes", &sizes, &FIELDS)?;
+    record.set("big-data-digests", &digests, &FIELDS)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn table(text: &str) -> ImageTable {
+        let records = record::split(text).unwrap();
+        let view = |raw: Box<RawValue>| (serde_json::from_str(raw.get()).unwrap(), raw);
+        ImageTable {
+            records: records.into_iter().map(view).collect(),
+        }
+    }
+
+    fn text(table: &ImageTable) -> String {
+        String::from_utf8(record::join(table.records.iter().map(|(_, raw)| &**raw))).unwrap()
+    }
+
+    #[test]
+    fn a_name_moves_and_a_known_image_keeps_what_it_has() {
+        let id = ImageId::of_config(Digest::of(b"config"));
+        let manifest = Digest::of(b"manifest");
+        let before = format!(
+            r#"[{{"id":"other","names":["r/a:1"],"novel":1}},{{"id":"third","names":["r/a:1","r/b:1"]}},{{"id":"{id}","digest":"sha256:0","names":["r/c:1"],"names-history":["r/d:1","r/a:1"],"metadata":"{{\"x\":1}}","big-data-names":["signatures","manifest"],"big-data-sizes":{{"manifest":1,"signatures":2}},"created":"2020-01-01T00:00:00Z","novel":[ 1 ]}}]"#
+        );
+        let mut table = table(&before);
+        let items = [Item {
+            key: "manifest".into(),
+            bytes: b"manifest",
+            digest: manifest,
+        }];
+        let image = NewImage {
+            id,
+            name: "r/a:1".into(),
+            layer: None,
+            digest: manifest,
+            items: &items,
+            created: "now".into(),
+        };
+        assert!(table.put(&image).unwrap());
+        let after = format!(
+            r#"[{{"id":"other","novel":1}},{{"id":"third","names":["r/b:1"]}},{{"id":"{id}","digest":"sha256:0","names":["r/a:1","r/c:1"],"names-history":["r/c:1","r/a:1","r/d:1"],"metadata":"{{\"x\":1}}","big-data-names":["signatures","manifest"],"big-data-sizes":{{"manifest":8,"signatures":2}},"big-data-digests":{{"manifest":"{manifest}"}},"created":"2020-01-01T00:00:00Z","novel":[ 1 ]}}]"#
+        );
+        assert_eq!(text(&table), after);
+        assert!(!table.put(&image).unwrap());
+        assert_eq!(text(&table), after);
+    }
+}

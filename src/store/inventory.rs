@@ -1,0 +1,319 @@
+//! What is in the store, seen without a lock.
+//!
+//! layers.json and images.json are only ever replaced as a whole, so that reading each needs no lock; the two are read
+//! again if one was replaced meanwhile. The snapshot ages from then on: whoever commits checks again, under the locks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::atomic;
+use super::error::{StoreError, io_error};
+use super::images::{ImageTable, ImageView, MANIFEST};
+use super::instance::{Kind, choose};
+use super::layer_dir::find_flaw;
+use super::layers::{LayerTable, LayerView};
+use super::layout::Layout;
+use super::store::Store;
+use crate::oci::{Content, DiffId, Digest, ImageId, LayerId, Platform, Reference};
+
+/// How often a snapshot is tried again while others write. Then the last one must do: it is old a moment later anyway.
+const ATTEMPTS: usize = 5;
+
+/// The largest item of big data that is read. Registries limit manifests and configs to 4 MiB.
+const ITEM_LIMIT: u64 = 64 << 20;
+
+/// The layers and images of a store at one moment.
+#[derive(Debug)]
+pub struct Inventory {
+    pub(super) layout: Layout,
+    layers: HashMap<LayerId, LayerRecord>,
+    images: Vec<StoredImage>,
+    stored_bytes: u64,
+}
+
+/// A layer that CRI-O can mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerRecord {
+    /// Its id.
+    pub id: LayerId,
+    /// The layer below.
+    pub parent: Option<LayerId>,
+    /// Digest of the blob that it was made from; unknown for a layer that was built on the node.
+    pub blob: Option<Digest>,
+    /// Length of that blob in bytes.
+    pub blob_size: Option<u64>,
+    /// SHA-256 of its tar.
+    pub diff_id: Option<DiffId>,
+    /// Length of its tar in bytes.
+    pub diff_size: Option<u64>,
+}
+
+/// An image's record. Whether the image can be used is what [`Inventory::find_flaw`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredImage {
+    /// Its id.
+    pub id: ImageId,
+    /// Its names, as they are looked up.
+    pub names: Vec<String>,
+    /// The digests of its manifests and of the lists it was found by.
+    pub digests: BTreeSet<Digest>,
+    /// Its top layer, as recorded.
+    pub(super) layer: Option<String>,
+    pub(super) items: BTreeMap<String, StoredItem>,
+}
+
+/// A file of big data, as its image's record has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StoredItem {
+    pub(super) size: Option<u64>,
+    pub(super) digest: Option<Digest>,
+}
+
+impl Store {
+    /// Takes a snapshot. No store is an empty one.
+    pub fn inventory(&self) -> Result<Inventory, StoreError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let before = self.generation()?;
+            // Images first: a commit adds layers before the image, so that an image seen here has its layers there.
+            let images = ImageTable::read(&self.layout)?;
+            let layers = LayerTable::read(&self.layout)?;
+            let inventory = Inventory::new(&self.layout, &layers, &images)?;
+            if attempt == ATTEMPTS || self.generation()? == before {
+                return Ok(inventory);
+            }
+        }
+    }
+
+    fn generation(&self) -> Result<[Option<Generation>; 2], StoreError> {
+        Ok([
+            Generation::of(&self.layout.layers_json())?,
+            Generation::of(&self.layout.images_json())?,
+        ])
+    }
+}
+
+/// Changes whenever a file is replaced.
+#[derive(PartialEq, Eq)]
+struct Generation {
+    inode: u64,
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl Generation {
+    fn of(path: &Path) -> Result<Option<Self>, StoreError> {
+        match std::fs::metadata(path) {
+            Ok(metadata) => Ok(Some(Self {
+                inode: metadata.ino(),
+                seconds: metadata.mtime(),
+                nanoseconds: metadata.mtime_nsec(),
+            })),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error("examine", path)(error)),
+        }
+    }
+}
+
+impl Inventory {
+    fn new(layout: &Layout, layers: &LayerTable, images: &ImageTable) -> Result<Self, StoreError> {
+        let mut known = HashMap::new();
+        let mut stored_bytes = 0_u64;
+        for view in layers.views() {
+            stored_bytes = stored_bytes.saturating_add(unsigned(view.diff_size).unwrap_or(0));
+            let Some(id) = LayerId::from_hex(&view.id) else {
+                continue;
+            };
+            if known.contains_key(&id) || !view.is_complete() || view.is_mapped() {
+                continue;
+            }
+            match find_flaw(layout, &id, view.parent().is_some())? {
+                None => {
+                    known.insert(id, LayerRecord::new(id, view));
+                }
+                Some(flaw) => tracing::debug!(layer = %id, %flaw, "a layer of the store cannot be mounted"),
+            }
+        }
+        Ok(Self {
+            layout: layout.clone(),
+            layers: known,
+            images: images.views().filter_map(StoredImage::new).collect(),
+            stored_bytes,
+        })
+    }
+
+    /// The layer, if it is complete and can be mounted on its parents.
+    pub fn layer(&self, id: &LayerId) -> Option<&LayerRecord> {
+        self.layers.get(id)
+    }
+
+    /// True if every layer of the chain is there.
+    pub fn has_chain(&self, chain: &[LayerId]) -> bool {
+        chain.iter().all(|id| self.layers.contains_key(id))
+    }
+
+    /// Every image's record, in the order of the file.
+    pub fn images(&self) -> &[StoredImage] {
+        &self.images
+    }
+
+    /// The image of this id.
+    pub fn image(&self, id: &ImageId) -> Option<&StoredImage> {
+        self.images.iter().find(|image| image.id == *id)
+    }
+
+    /// The image that has exactly this name. When two have, the later one keeps it, as containers/storage decides.
+    pub fn image_by_name(&self, name: &str) -> Option<&StoredImage> {
+        self.images
+            .iter()
+            .rev()
+            .find(|image| image.names.iter().any(|known| known == name))
+    }
+
+    /// Σ uncompressed bytes of all layers, as recorded.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
+    }
+
+    /// The image that CRI-O takes when a pod asks for `reference`: the one with this name; else, for a digest, one that
+    /// was stored with the digest and has any name in the repository. A digest of a list counts only if the instance
+    /// for `platform` is there too. (containers/image `storage_reference.go`: `resolveImage`)
+    pub fn find(
+        &self,
+        reference: &Reference,
+        platform: &Platform,
+    ) -> Result<Option<&StoredImage>, StoreError> {
+        let named = self.image_by_name(&reference.to_string());
+        let Some(digest) = reference.digest() else {
+            return Ok(named);
+        };
+        if let Some(image) = named {
+            return Ok(self.has_instance(image, digest, platform)?.then_some(image));
+        }
+        let repository = reference.repository();
+        let in_repository = |name: &String| {
+            name.parse::<Reference>()
+                .is_ok_and(|name| name.repository() == repository)
+        };
+        for image in &self.images {
+            if image.digests.contains(&digest)
+                && image.names.iter().any(in_repository)
+                && self.has_instance(image, digest, platform)?
+            {
+                return Ok(Some(image));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A manifest, list or config of this digest, if an image has one. What is damaged is not returned.
+    pub fn content(&self, digest: &Digest) -> Result<Option<Content>, StoreError> {
+        for image in &self.images {
+            for (key, item) in &image.items {
+                if item.digest != Some(*digest) {
+                    continue;
+                }
+                match self.read_item(image, key)? {
+                    Some(content) if content.digest() == *digest => return Ok(Some(content)),
+                    _ => {
+                        tracing::warn!(image = %image.id, item = key, "an item of the store is missing or damaged")
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn read_item(&self, image: &StoredImage, key: &str) -> Result<Option<Content>, StoreError> {
+        let bytes = atomic::read(&self.layout.big_data(&image.id, key), ITEM_LIMIT)?;
+        Ok(bytes.map(|bytes| Content::new(Bytes::from(bytes))))
+    }
+
+    fn has_instance(
+        &self,
+        image: &StoredImage,
+        digest: Digest,
+        platform: &Platform,
+    ) -> Result<bool, StoreError> {
+        let Some(manifest) = self
+            .read_item(image, &manifest_key(digest))?
+            .filter(|item| item.digest() == digest)
+        else {
+            return Ok(false);
+        };
+        Ok(match choose(manifest.bytes(), platform) {
+            Kind::Single => true,
+            Kind::List(None) => false,
+            Kind::List(Some(instance)) => image.items.contains_key(&manifest_key(instance)),
+        })
+    }
+}
+
+fn manifest_key(digest: Digest) -> String {
+    format!("{MANIFEST}-{digest}")
+}
+
+impl LayerRecord {
+    fn new(id: LayerId, view: &LayerView) -> Self {
+        let digest = |text: &Option<String>| text.as_deref().and_then(|text| text.parse::<Digest>().ok());
+        Self {
+            id,
+            parent: view.parent().and_then(LayerId::from_hex),
+            blob: digest(&view.compressed_diff_digest),
+            blob_size: unsigned(view.compressed_size),
+            diff_id: digest(&view.diff_digest).map(DiffId),
+            diff_size: unsigned(view.diff_size),
+        }
+    }
+}
+
+impl StoredImage {
+    /// The top layer; `None` for an image without layers.
+    pub fn top_layer(&self) -> Option<LayerId> {
+        self.layer.as_deref().and_then(LayerId::from_hex)
+    }
+
+    fn new(view: &ImageView) -> Option<Self> {
+        let sizes = view.big_data_sizes.iter().flatten();
+        let mut items: BTreeMap<_, _> = view
+            .big_data_names
+            .iter()
+            .flatten()
+            .map(|key| {
+                (
+                    key.clone(),
+                    StoredItem {
+                        size: None,
+                        digest: None,
+                    },
+                )
+            })
+            .collect();
+        for (key, size) in sizes {
+            if let Some(item) = items.get_mut(key) {
+                item.size = unsigned(Some(*size));
+            }
+        }
+        for (key, digest) in view.big_data_digests.iter().flatten() {
+            if let Some(item) = items.get_mut(key) {
+                item.digest = digest.parse().ok();
+            }
+        }
+        Some(Self {
+            // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks for.
+            id: ImageId::from_hex(&view.id)?,
+            names: view.names.clone().unwrap_or_default(),
+            digests: view.digests(),
+            layer: view.layer.clone().filter(|layer| !layer.is_empty()),
+            items,
+        })
+    }
+}
+
+fn unsigned(number: Option<i64>) -> Option<u64> {
+    number.and_then(|number| u64::try_from(number).ok())
+}

@@ -1,0 +1,234 @@
+//! `overlay/<id>`: one layer as the overlay driver wants it.
+//!
+//! ```text
+//! overlay/<id>/        0700
+//!   diff/              the layer; 0555 for a base layer, the parent's mode for another
+//!   link        0644   26 characters, no newline: a short name, for a page holds all mount options
+//!   lower       0644   l/<parent's link>[:<parent's lower>], no newline; only with a parent
+//!   work/ merged/      0700, empty
+//!   empty/             0700, empty; only without a parent
+//! overlay/l/<link>     → ../<id>/diff
+//! ```
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::atomic;
+use super::error::{StoreError, io_error};
+use super::layout::Layout;
+use crate::oci::LayerId;
+
+/// The alphabet of link names (base32).
+const LINK_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+/// The length of link names: 130 random bits.
+const LINK_LEN: usize = 26;
+
+/// The longest `link` or `lower` that is read: 500 parents of 29 bytes are 14,500.
+const TEXT_LIMIT: u64 = 1 << 20;
+
+/// The deepest chain that containers/storage mounts (since 1.44; `overlay.go`: `maxDepth`).
+const DEPTH_LIMIT: usize = 500;
+
+/// What is missing from a layer's directory; nothing, if [`find_flaw`] returns `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// The content itself. Only whoever has the layer can put it back.
+    Diff,
+    /// Something that can be made again from what is there.
+    Frame(&'static str),
+    /// The layer's files are kept by a store of another kind.
+    Foreign(&'static str),
+}
+
+impl std::fmt::Display for Flaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Diff => f.write_str("it has no `diff` directory"),
+            Self::Frame(name) => write!(f, "its `{name}` is missing or wrong"),
+            Self::Foreign(name) => write!(f, "it has `{name}`, which another kind of store made"),
+        }
+    }
+}
+
+/// Looks for something that would keep CRI-O from mounting a layer that its record calls complete.
+pub(super) fn find_flaw(layout: &Layout, id: &LayerId, has_parent: bool) -> Result<Option<Flaw>, StoreError> {
+    let dir = layout.layer(id);
+    if !is_dir(&dir.join("diff"))? {
+        return Ok(Some(Flaw::Diff));
+    }
+    for foreign in ["additionallayer", "composefs-data"] {
+        if exists(&dir.join(foreign))? {
+            return Ok(Some(Flaw::Foreign(foreign)));
+        }
+    }
+    let Some(link) = link(layout, id)? else {
+        return Ok(Some(Flaw::Frame("link")));
+    };
+    if !link_leads_to(layout, &link, id)? {
+        return Ok(Some(Flaw::Frame("../l/<link>")));
+    }
+    if has_parent && lower(layout, id)?.is_none() {
+        return Ok(Some(Flaw::Frame("lower")));
+    }
+    let dirs = if has_parent {
+        &["work", "merged"][..]
+    } else {
+        &["work", "merged", "empty"]
+    };
+    for name in dirs {
+        if !is_dir(&dir.join(name))? {
+            return Ok(Some(Flaw::Frame(name)));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes again what [`Flaw::Frame`] says is missing. Needs the layers lock.
+pub(super) fn mend(layout: &Layout, id: &LayerId, parent: Option<LayerId>) -> Result<(), StoreError> {
+    let dir = layout.layer(id);
+    let link = match link(layout, id)? {
+        Some(link) => link,
+        None => {
+            let link = find_link(layout, id)?.unwrap_or_else(new_link);
+            replace(&dir.join("link"), &link)?;
+            link
+        }
+    };
+    if !link_leads_to(layout, &link, id)? {
+        let path = layout.links().join(&link);
+        remove_if_there(&path)?;
+        make_link(layout, &link, id)?;
+    }
+    if let Some(parent) = parent
+        && lower(layout, id)?.is_none()
+    {
+        replace(&dir.join("lower"), &lower_on(layout, &parent)?)?;
+    }
+    make_empty_dirs(&dir, parent.is_none())?;
+    for dir in [&dir, &layout.links()] {
+        atomic::sync_dir(dir)?;
+    }
+    Ok(())
+}
+
+/// `work`, `merged` and, for a base layer, `empty`. Those that are there are left.
+pub(super) fn make_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
+    for name in ["work", "merged", "empty"]
+        .iter()
+        .take(if is_base { 3 } else { 2 })
+    {
+        atomic::create_dir(&dir.join(name), 0o700)?;
+    }
+    Ok(())
+}
+
+/// A name that no other layer has.
+pub(super) fn new_link() -> String {
+    (0..LINK_LEN)
+        .map(|_| char::from(LINK_ALPHABET[usize::from(rand::random::<u8>() & 31)]))
+        .collect()
+}
+
+/// The layer's link name; `None` if the file is missing or holds no name.
+pub(super) fn link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
+    Ok(text(&layout.layer(id).join("link"))?.filter(|link| is_link_name(link)))
+}
+
+/// The link name that the symlinks in `l/` give the layer; a lost `link` is found so, and children go on working.
+pub(super) fn find_link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
+    let links = layout.links();
+    let target = link_target(id);
+    for entry in fs::read_dir(&links).map_err(io_error("list", &links))? {
+        let entry = entry.map_err(io_error("list", &links))?;
+        if fs::read_link(entry.path()).is_ok_and(|found| found == target) {
+            return Ok(entry
+                .file_name()
+                .into_string()
+                .ok()
+                .filter(|link| is_link_name(link)));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes `l/<link>`, durable once `l` is synced.
+pub(super) fn make_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(), StoreError> {
+    let path = layout.links().join(link);
+    symlink(link_target(id), &path).map_err(io_error("create", &path))
+}
+
+/// What `lower` of a child of `parent` says: nearest parent first. To be called under the lock that guards `parent`.
+pub(super) fn lower_on(layout: &Layout, parent: &LayerId) -> Result<String, StoreError> {
+    let dir = layout.layer(parent);
+    let link = link(layout, parent)?.ok_or_else(|| StoreError::corrupt(&dir, "its `link` is missing"))?;
+    let lower = match lower(layout, parent)? {
+        Some(below) => format!("l/{link}:{below}"),
+        None => format!("l/{link}"),
+    };
+    if lower.split(':').count() > DEPTH_LIMIT {
+        return Err(StoreError::corrupt(
+            &dir,
+            format_args!("a layer on top of it would be more than {DEPTH_LIMIT} deep"),
+        ));
+    }
+    Ok(lower)
+}
+
+/// Removes a file or symlink.
+pub(super) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn replace(path: &Path, text: &str) -> Result<(), StoreError> {
+    remove_if_there(path)?;
+    atomic::create(path, 0o644, text.as_bytes())
+}
+
+fn lower(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
+    Ok(text(&layout.layer(id).join("lower"))?.filter(|lower| lower.starts_with("l/")))
+}
+
+/// The file's text without what surrounds it: a newline there would break every child.
+fn text(path: &Path) -> Result<Option<String>, StoreError> {
+    let text = atomic::read(path, TEXT_LIMIT)?.and_then(|bytes| String::from_utf8(bytes).ok());
+    Ok(text.filter(|text| !text.is_empty() && !text.contains(char::is_whitespace)))
+}
+
+fn is_link_name(link: &str) -> bool {
+    link.len() == LINK_LEN && link.bytes().all(|byte| LINK_ALPHABET.contains(&byte))
+}
+
+fn link_target(id: &LayerId) -> PathBuf {
+    PathBuf::from(format!("../{id}/diff"))
+}
+
+pub(super) fn link_leads_to(layout: &Layout, link: &str, id: &LayerId) -> Result<bool, StoreError> {
+    let path = layout.links().join(link);
+    match fs::read_link(&path) {
+        Ok(found) => Ok(found == link_target(id)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(false),
+        Err(error) => Err(io_error("read", &path)(error)),
+    }
+}
+
+fn is_dir(path: &Path) -> Result<bool, StoreError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(io_error("examine", path)(error)),
+    }
+}
+
+pub(super) fn exists(path: &Path) -> Result<bool, StoreError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(io_error("examine", path)(error)),
+    }
+}

@@ -1,0 +1,172 @@
+//! layers.json: which layers there are.
+//!
+//! A record whose flags say `incomplete` belongs to a writer who still holds the lock, or died with it: whoever finds it
+//! deletes the layer. That is how a crash heals, and why such a record must never outlive the lock.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::atomic;
+use super::error::StoreError;
+use super::layout::Layout;
+use super::lock::LayersLock;
+use super::record;
+use super::unpacked::Unpacked;
+use crate::oci::{Digest, LayerId};
+
+/// What a record says, as far as we ask. Every field but the id may be missing or null.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct LayerView {
+    pub(super) id: String,
+    pub(super) parent: Option<String>,
+    #[serde(rename = "compressed-diff-digest")]
+    pub(super) compressed_diff_digest: Option<String>,
+    #[serde(rename = "compressed-size")]
+    pub(super) compressed_size: Option<i64>,
+    #[serde(rename = "diff-digest")]
+    pub(super) diff_digest: Option<String>,
+    #[serde(rename = "diff-size")]
+    pub(super) diff_size: Option<i64>,
+    flags: Option<HashMap<String, serde_json::Value>>,
+    #[serde(rename = "uidmap")]
+    uid_map: Option<Vec<serde::de::IgnoredAny>>,
+    #[serde(rename = "gidmap")]
+    gid_map: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+impl LayerView {
+    pub(super) fn is_complete(&self) -> bool {
+        let incomplete = self.flags.as_ref().and_then(|flags| flags.get("incomplete"));
+        incomplete != Some(&serde_json::Value::Bool(true))
+    }
+
+    /// True if its files have other owners than the image says; such a layer is not ours to build on.
+    pub(super) fn is_mapped(&self) -> bool {
+        let mapped = |map: &Option<Vec<_>>| map.as_ref().is_some_and(|map| !map.is_empty());
+        mapped(&self.uid_map) || mapped(&self.gid_map)
+    }
+
+    /// The parent, an empty one being none.
+    pub(super) fn parent(&self) -> Option<&str> {
+        self.parent.as_deref().filter(|parent| !parent.is_empty())
+    }
+}
+
+/// A record that we write, in containers/storage's order of fields.
+#[derive(Serialize)]
+pub(super) struct NewLayer<'l> {
+    pub(super) id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<String>,
+    pub(super) created: String,
+    #[serde(rename = "compressed-diff-digest")]
+    pub(super) compressed_diff_digest: Digest,
+    #[serde(rename = "compressed-size", skip_serializing_if = "is_zero")]
+    pub(super) compressed_size: u64,
+    #[serde(rename = "diff-digest")]
+    pub(super) diff_digest: Digest,
+    #[serde(rename = "diff-size", skip_serializing_if = "is_zero")]
+    pub(super) diff_size: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) compression: u64,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) uidset: &'l BTreeSet<u32>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) gidset: &'l BTreeSet<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) flags: Option<Incomplete>,
+}
+
+/// The flag of a layer that is being made.
+#[derive(Serialize)]
+pub(super) struct Incomplete {
+    incomplete: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl<'l> NewLayer<'l> {
+    /// The record of a layer that was unpacked from the blob `blob` of `blob_size` bytes.
+    pub(super) fn new(
+        id: LayerId,
+        parent: Option<LayerId>,
+        blob: Digest,
+        blob_size: u64,
+        unpacked: &'l Unpacked,
+        created: String,
+    ) -> Self {
+        Self {
+            id: id.to_string(),
+            parent: parent.map(|parent| parent.to_string()),
+            created,
+            compressed_diff_digest: blob,
+            compressed_size: blob_size,
+            diff_digest: unpacked.diff_id.0,
+            diff_size: unpacked.diff_size,
+            compression: unpacked.compression as u64,
+            uidset: &unpacked.uids,
+            gidset: &unpacked.gids,
+            flags: Some(Incomplete { incomplete: true }),
+        }
+    }
+}
+
+/// All of layers.json. Made under the lock, or as a snapshot: the file is only ever replaced as a whole.
+pub(super) struct LayerTable {
+    records: Vec<(LayerView, Box<RawValue>)>,
+    volatile: HashSet<String>,
+}
+
+impl LayerTable {
+    pub(super) fn read(layout: &Layout) -> Result<Self, StoreError> {
+        let records = record::read(&layout.layers_json())?;
+        let volatile: Vec<(LayerView, _)> = record::read(&layout.volatile_layers_json())?;
+        Ok(Self {
+            records,
+            volatile: volatile.into_iter().map(|(view, _)| view.id).collect(),
+        })
+    }
+
+    pub(super) fn views(&self) -> impl Iterator<Item = &LayerView> {
+        self.records.iter().map(|(view, _)| view)
+    }
+
+    /// The first record of this id; containers/storage ignores later ones.
+    pub(super) fn find(&self, id: &LayerId) -> Option<&LayerView> {
+        let id = id.to_string();
+        self.views().find(|view| view.id == id)
+    }
+
+    /// True if a container's layer, which is recorded elsewhere, has this id.
+    pub(super) fn is_volatile(&self, id: &LayerId) -> bool {
+        self.volatile.contains(&id.to_string())
+    }
+
+    /// Replaces every record of this id by `record` at the end.
+    pub(super) fn put(&mut self, record: &NewLayer<'_>) -> Result<(), serde_json::Error> {
+        let raw = serde_json::value::to_raw_value(record)?;
+        let view = serde_json::from_str(raw.get())?;
+        self.records.retain(|(view, _)| view.id != record.id);
+        self.records.push((view, raw));
+        Ok(())
+    }
+
+    /// Forgets the id.
+    pub(super) fn remove(&mut self, id: &LayerId) {
+        let id = id.to_string();
+        self.records.retain(|(view, _)| view.id != id);
+    }
+
+    /// Writes the file; readers see the old one or this one.
+    pub(super) fn save(&self, lock: &LayersLock, layout: &Layout) -> Result<(), StoreError> {
+        lock.write_token(layout)?;
+        atomic::write(
+            &layout.layers_json(),
+            &record::join(self.records.iter().map(|(_, raw)| &**raw)),
+        )
+    }
+}

@@ -1,0 +1,279 @@
+//! The locks of layers.json and images.json, and the token that tells other programs to read them again.
+//!
+//! containers/storage takes POSIX record locks over the whole file. Ours are open file description locks, which conflict
+//! with those in both directions, and which do not vanish when any other descriptor of the file is closed. They are
+//! released by closing the file, so by dropping a guard, and by the death of the process.
+//!
+//! Up to 1.61, containers/storage holds layers.lock while it untars: a wait of minutes is ordinary, and without bound.
+//! Somebody who waits in the kernel is served before somebody who polls; therefore a helper thread waits there, and
+//! the caller waits for the helper, for [`Cancel`] and for the next log line.
+//!
+//! Order: layers before images. An [`ImagesLock`] is only to be had with a [`SharedLayersLock`]. There is no deadlock
+//! detection for these locks.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::error::{StoreError, io_error};
+use super::layout::Layout;
+use crate::cancel::Cancel;
+
+/// How often a waiting caller looks at [`Cancel`]; a tenth of the second in which the program must have left.
+const POLL: Duration = Duration::from_millis(100);
+
+/// How often a waiting caller says so.
+const NOTICE: Duration = Duration::from_secs(10);
+
+/// Length of the last-writer token. containers/storage takes another length for "always modified".
+const TOKEN_LEN: usize = 64;
+
+/// The right to change layers.json.
+pub(super) struct LayersLock(File);
+
+/// The right to rely on layers.json not changing.
+pub(super) struct SharedLayersLock(#[expect(dead_code, reason = "held for its lock")] File);
+
+/// The right to change images.json; layers.json cannot change meanwhile.
+pub(super) struct ImagesLock(File);
+
+impl LayersLock {
+    pub(super) fn acquire(layout: &Layout, cancel: &Cancel) -> Result<Self, StoreError> {
+        wait_for(&layout.layers().join("layers.lock"), Mode::Exclusive, cancel).map(Self)
+    }
+
+    /// Announces a change. Before the change, so that a death between the two costs the others a reading and no more.
+    pub(super) fn write_token(&self, layout: &Layout) -> Result<(), StoreError> {
+        write_token(&self.0).map_err(io_error(
+            "write the token of",
+            &layout.layers().join("layers.lock"),
+        ))
+    }
+}
+
+impl SharedLayersLock {
+    pub(super) fn acquire(layout: &Layout, cancel: &Cancel) -> Result<Self, StoreError> {
+        wait_for(&layout.layers().join("layers.lock"), Mode::Shared, cancel).map(Self)
+    }
+}
+
+impl ImagesLock {
+    pub(super) fn acquire(
+        layout: &Layout,
+        _order: &SharedLayersLock,
+        cancel: &Cancel,
+    ) -> Result<Self, StoreError> {
+        wait_for(&layout.images().join("images.lock"), Mode::Exclusive, cancel).map(Self)
+    }
+
+    /// Announces a change, see [`LayersLock::write_token`].
+    pub(super) fn write_token(&self, layout: &Layout) -> Result<(), StoreError> {
+        write_token(&self.0).map_err(io_error(
+            "write the token of",
+            &layout.images().join("images.lock"),
+        ))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Mode {
+    Shared,
+    Exclusive,
+}
+
+impl Mode {
+    fn flock(self) -> libc::flock {
+        let kind = match self {
+            Self::Shared => libc::F_RDLCK,
+            Self::Exclusive => libc::F_WRLCK,
+        };
+        libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 0,
+            // The kernel insists on 0 for open file description locks.
+            l_pid: 0,
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<File, StoreError> {
+    // The standard library sets O_CLOEXEC; an inherited descriptor would keep the lock.
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .open(path);
+    opened.map_err(io_error("open the lock", path))
+}
+
+/// Takes a lock that nobody else wants for long; `None` if somebody has it.
+pub(super) fn try_exclusive(path: &Path) -> Result<Option<File>, StoreError> {
+    let file = open(path)?;
+    Ok(try_lock(&file, Mode::Exclusive)
+        .map_err(io_error("lock", path))?
+        .then_some(file))
+}
+
+fn wait_for(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, StoreError> {
+    loop {
+        let file = wait_for_file(path, mode, cancel)?;
+        // Nobody unlinks a lock file while the store lives, but a whole store can be wiped while we wait.
+        let held = file.metadata().map_err(io_error("examine the lock", path))?;
+        match std::fs::metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => return Ok(file),
+            Ok(_) => tracing::warn!(lock = %path.display(), "the lock file was replaced while we waited"),
+            Err(error) => return Err(io_error("examine the lock", path)(error)),
+        }
+    }
+}
+
+fn wait_for_file(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, StoreError> {
+    let file = open(path)?;
+    if try_lock(&file, mode).map_err(io_error("lock", path))? {
+        return Ok(file);
+    }
+    let since = Instant::now();
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let holder = holder(&file, mode);
+    let helper = move || {
+        let locked = lock(&file, mode).map(|()| file);
+        // A caller that left before wants no lock: the file is closed here, and with it the lock.
+        let _ = sender.send(locked);
+    };
+    let spawned = std::thread::Builder::new()
+        .name("store-lock".into())
+        .spawn(helper);
+    spawned.map_err(io_error("wait for the lock", path))?;
+    tracing::debug!(lock = %path.display(), holder, "waiting for another program's lock");
+    let mut notice = since + NOTICE;
+    loop {
+        match receiver.recv_timeout(POLL) {
+            Ok(locked) => return locked.map_err(io_error("lock", path)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io_error("wait for the lock", path)(io::Error::other(
+                    "its thread died",
+                )));
+            }
+        }
+        cancel.check().map_err(|stopped| StoreError::Stopped {
+            lock: PathBuf::from(path),
+            stopped,
+        })?;
+        if Instant::now() >= notice {
+            notice += NOTICE;
+            tracing::info!(lock = %path.display(), holder, seconds = since.elapsed().as_secs(), "still waiting for another program's lock");
+        }
+    }
+}
+
+fn try_lock(file: &File, mode: Mode) -> io::Result<bool> {
+    match fcntl(file, libc::F_OFD_SETLK, &mut mode.flock()) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn lock(file: &File, mode: Mode) -> io::Result<()> {
+    loop {
+        match fcntl(file, libc::F_OFD_SETLKW, &mut mode.flock()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+/// Who has the lock, as far as the kernel tells: a POSIX lock has a process, ours have none.
+fn holder(file: &File, mode: Mode) -> String {
+    let mut found = mode.flock();
+    match fcntl(file, libc::F_OFD_GETLK, &mut found) {
+        Ok(()) if found.l_pid > 0 => {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", found.l_pid)).unwrap_or_default();
+            format!("process {} {}", found.l_pid, name.trim())
+        }
+        _ => "another process".to_owned(),
+    }
+}
+
+fn fcntl(file: &File, command: libc::c_int, flock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `file` is borrowed, and `flock` is a valid `struct flock` that the kernel
+    // reads, and for F_OFD_GETLK writes, during the call only.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(flock)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// The layout that containers/storage gives it; readers compare the bytes and nothing else:
+///
+/// ```text
+/// u64le nanoseconds since 1970 | u64le counter | u32le process | 44 random bytes
+/// ```
+fn write_token(file: &File) -> io::Result<()> {
+    let mut token: [u8; TOKEN_LEN] = rand::random();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    token[..8].copy_from_slice(&(now.as_nanos() as u64).to_le_bytes());
+    token[8..16].copy_from_slice(&1_u64.to_le_bytes());
+    token[16..20].copy_from_slice(&std::process::id().to_le_bytes());
+    file.write_all_at(&token, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cancel::StopReason;
+
+    #[test]
+    fn a_waiter_gets_the_lock_or_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path().into());
+        std::fs::create_dir(layout.layers()).unwrap();
+        let cancel = Cancel::default();
+        let first = LayersLock::acquire(&layout, &cancel).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| LayersLock::acquire(&layout, &cancel).is_ok());
+            let stopped = Cancel::default();
+            stopped.stop(StopReason::Deadline);
+            let refused = SharedLayersLock::acquire(&layout, &stopped);
+            assert!(matches!(refused.err(), Some(StoreError::Stopped { .. })));
+            drop(first);
+            assert!(waiter.join().unwrap());
+        });
+        // The helper of the caller that was stopped lets go by itself.
+        let lock = LayersLock::acquire(&layout, &cancel).unwrap();
+        lock.write_token(&layout).unwrap();
+        assert_eq!(
+            std::fs::metadata(layout.layers().join("layers.lock"))
+                .unwrap()
+                .len(),
+            64
+        );
+    }
+
+    #[test]
+    fn readers_share_and_the_stray_close_of_another_descriptor_unlocks_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path().into());
+        std::fs::create_dir(layout.layers()).unwrap();
+        let cancel = Cancel::default();
+        let one = SharedLayersLock::acquire(&layout, &cancel).unwrap();
+        let two = SharedLayersLock::acquire(&layout, &cancel).unwrap();
+        let path = layout.layers().join("layers.lock");
+        drop(std::fs::read(&path).unwrap());
+        assert!(try_exclusive(&path).unwrap().is_none());
+        drop((one, two));
+        assert!(try_exclusive(&path).unwrap().is_some());
+    }
+}

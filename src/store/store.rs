@@ -1,0 +1,320 @@
+//! Opening a store: looking at it, refusing what we cannot write, making a new one.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::atomic;
+use super::conf::StorageConf;
+use super::error::{StoreError, io_error};
+use super::images::ImageTable;
+use super::layers::LayerTable;
+use super::layout::{IMAGES, LAYERS, Layout, OVERLAY};
+
+/// Directories that a store of another driver has.
+const FOREIGN: [&str; 8] = [
+    "aufs-layers",
+    "btrfs-layers",
+    "devicemapper-layers",
+    "vfs-layers",
+    "zfs-layers",
+    // Docker's own stores.
+    "overlay2",
+    "image",
+    "buildkit",
+];
+
+/// The longest `.has-mount-program` that is read; it holds `true` or `false`.
+const MARK_LIMIT: u64 = 64;
+
+/// One graph root with the overlay driver, or the place where there will be one.
+#[derive(Debug)]
+pub struct Store {
+    pub(super) layout: Layout,
+    swept: Swept,
+}
+
+/// Whether the rests of dead writers were looked for; once per program is enough.
+#[derive(Debug, Default)]
+struct Swept {
+    layers: AtomicBool,
+    images: AtomicBool,
+}
+
+impl Store {
+    /// Examines the store at `graph_root`; writes nothing. A graph root that does not exist is an empty store.
+    ///
+    /// # Errors
+    /// When the caller is not root, when the store is of a kind that would be damaged by our writing (another driver, a
+    /// mount program, id mappings and the like, storage-format.md section 4.8), or when its records do not parse.
+    pub fn open(graph_root: &Path, conf: &StorageConf) -> Result<Self, StoreError> {
+        let uid = rustix::process::geteuid().as_raw();
+        if uid != 0 {
+            return Err(StoreError::NotRoot {
+                root: graph_root.to_owned(),
+                uid,
+            });
+        }
+        let root = match fs::canonicalize(graph_root) {
+            Ok(root) => root,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                std::path::absolute(graph_root).map_err(io_error("find", graph_root))?
+            }
+            Err(error) => return Err(io_error("find", graph_root)(error)),
+        };
+        let store = Self {
+            layout: Layout::new(root),
+            swept: Swept::default(),
+        };
+        store.refuse_foreign_conf(conf)?;
+        if !store.exists()? {
+            return Ok(store);
+        }
+        store.refuse_foreign_directories()?;
+        LayerTable::read(&store.layout)?;
+        ImageTable::read(&store.layout)?;
+        Ok(store)
+    }
+
+    /// The graph root, without symlinks if it exists.
+    pub fn graph_root(&self) -> &Path {
+        self.layout.root()
+    }
+
+    /// Makes the few directories without which containers/storage cannot find a store (section 1). One that is there is
+    /// left as it is.
+    pub fn create_if_missing(&self) -> Result<(), StoreError> {
+        let root = self.layout.root();
+        if let Some(parent) = root.parent() {
+            fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+        }
+        let dirs = [
+            (root.to_owned(), 0o700),
+            (self.layout.overlay(), 0o700),
+            (self.layout.links(), 0o755),
+            (self.layout.layers(), 0o700),
+            (self.layout.images(), 0o700),
+        ];
+        for (dir, mode) in dirs {
+            if atomic::create_dir(&dir, mode)? {
+                tracing::info!(path = %dir.display(), "created a directory of the store");
+                if let Some(parent) = dir.parent() {
+                    atomic::sync_dir(parent)?;
+                }
+            }
+        }
+        self.refuse_foreign_directories()
+    }
+
+    /// True for the first caller, who is then to sweep overlay-layers.
+    pub(super) fn first_sweep_of_layers(&self) -> bool {
+        !self.swept.layers.swap(true, Ordering::Relaxed)
+    }
+
+    /// True for the first caller, who is then to sweep overlay-images.
+    pub(super) fn first_sweep_of_images(&self) -> bool {
+        !self.swept.images.swap(true, Ordering::Relaxed)
+    }
+
+    fn exists(&self) -> Result<bool, StoreError> {
+        let root = self.layout.root();
+        match fs::metadata(root) {
+            Ok(metadata) if metadata.is_dir() => Ok(true),
+            Ok(_) => Err(self.unsupported("it is not a directory", "give the graph root, see `podman info`")),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_error("examine", root)(error)),
+        }
+    }
+
+    fn refuse_foreign_conf(&self, conf: &StorageConf) -> Result<(), StoreError> {
+        if !matches!(conf.driver.as_str(), "" | "overlay" | "overlay2") {
+            let reason = format!("storage.conf sets the driver `{}`", conf.driver);
+            return Err(self.unsupported(reason, "only the driver `overlay` is supported"));
+        }
+        if !conf.unsupported.is_empty() {
+            let reason = format!("storage.conf sets {}", conf.unsupported.join(", "));
+            return Err(self.unsupported(
+                reason,
+                "layers written without these options would not fit the node's",
+            ));
+        }
+        Ok(())
+    }
+
+    fn refuse_foreign_directories(&self) -> Result<(), StoreError> {
+        let root = self.layout.root();
+        if !root.join(OVERLAY).exists() {
+            let Some(foreign) = FOREIGN.iter().find(|name| root.join(name).exists()) else {
+                return Ok(());
+            };
+            let reason =
+                format!("it has `{foreign}` and no `{OVERLAY}`, so it belongs to another storage driver");
+            return Err(self.unsupported(
+                reason,
+                "only the driver `overlay` of containers/storage is supported",
+            ));
+        }
+        let mark = self.layout.overlay().join(".has-mount-program");
+        if atomic::read(&mark, MARK_LIMIT)?.is_some_and(|mark| mark.trim_ascii() == b"true") {
+            let reason = format!("`{}` says that a mount program is used", mark.display());
+            return Err(self.unsupported(reason, "only the kernel's overlayfs is supported"));
+        }
+        let device = fs::metadata(root).map_err(io_error("examine", root))?.dev();
+        for name in [OVERLAY, LAYERS, IMAGES] {
+            let path: PathBuf = root.join(name);
+            let metadata = match fs::symlink_metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(io_error("examine", &path)(error)),
+            };
+            if !metadata.is_dir() {
+                let reason = format!("`{}` is not a directory", path.display());
+                return Err(self.unsupported(
+                    reason,
+                    "layers are moved there by renaming; a symlink cannot be supported",
+                ));
+            }
+            if metadata.dev() != device {
+                let reason = format!(
+                    "`{}` is on another file system than the graph root",
+                    path.display()
+                );
+                return Err(self.unsupported(
+                    reason,
+                    "layers are moved there by renaming, within one file system",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn unsupported(&self, reason: impl Into<String>, hint: &'static str) -> StoreError {
+        StoreError::Unsupported {
+            root: self.layout.root().to_owned(),
+            reason: reason.into(),
+            hint,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::type_complexity)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn open(root: &Path) -> Result<Store, StoreError> {
+        Store::open(root, &StorageConf::default())
+    }
+
+    /// Every name under `dir`, to see that nothing was written.
+    fn names(dir: &Path) -> Vec<PathBuf> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            names.push(entry.path());
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                names.extend(self::names(&entry.path()));
+            }
+        }
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_new_store_has_the_directories_and_modes_of_containers_storage() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("containers/storage");
+        let store = open(&root).unwrap();
+        assert!(!root.exists());
+        store.create_if_missing().unwrap();
+        store.create_if_missing().unwrap();
+        let modes = ["", "overlay", "overlay/l", "overlay-layers", "overlay-images"]
+            .map(|name| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777);
+        assert_eq!(modes, [0o700, 0o700, 0o755, 0o700, 0o700]);
+        assert_eq!(names(&root).len(), 4);
+    }
+
+    #[test]
+    fn a_store_that_we_cannot_write_is_refused_and_left_alone() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let cases: [(&str, fn(&Path)); 6] = [
+            ("another storage driver", |root| {
+                fs::create_dir(root.join("vfs-layers")).unwrap()
+            }),
+            ("mount program", |root| {
+                fs::create_dir(root.join("overlay")).unwrap();
+                fs::write(root.join("overlay/.has-mount-program"), "true").unwrap();
+            }),
+            ("is not a directory", |root| {
+                std::os::unix::fs::symlink("/tmp", root.join("overlay")).unwrap()
+            }),
+            ("another file system", |root| {
+                fs::create_dir(root.join("overlay")).unwrap();
+                // proc is a file system that is always there, and nothing is written to it.
+                let mounted = std::process::Command::new("mount")
+                    .args(["-t", "proc", "proc"])
+                    .arg(root.join("overlay"))
+                    .status();
+                assert!(mounted.unwrap().success());
+            }),
+            ("damaged", |root| {
+                fs::create_dir_all(root.join("overlay-layers")).unwrap();
+                fs::write(root.join("overlay-layers/layers.json"), r#"[{"id":"a"}"#).unwrap();
+            }),
+            ("damaged", |root| {
+                fs::create_dir_all(root.join("overlay-images")).unwrap();
+                fs::write(root.join("overlay-images/images.json"), r#"[{"id":1}]"#).unwrap();
+            }),
+        ];
+        for (expected, arrange) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            arrange(dir.path());
+            let mounted = expected == "another file system";
+            let before = if mounted { Vec::new() } else { names(dir.path()) };
+            let refusal = open(dir.path())
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
+            if mounted {
+                let unmounted = std::process::Command::new("umount")
+                    .arg(dir.path().join("overlay"))
+                    .status();
+                assert!(unmounted.unwrap().success());
+            } else {
+                assert_eq!(names(dir.path()), before);
+            }
+            assert!(refusal.contains(expected), "{expected}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_we_do_not_honour_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        for text in [
+            "[storage]\ndriver = \"vfs\"",
+            "[storage]\nimagestore = \"/i\"",
+            "[storage.options.overlay]\nmount_program = \"/usr/bin/fuse-overlayfs\"",
+            "[storage.options.overlay]\nforce_mask = \"shared\"",
+            "[storage.options.overlay]\nuse_composefs = \"true\"",
+            "[storage.options.overlay]\nignore_chown_errors = \"true\"",
+            "[storage.options]\nremap-user = \"storage\"",
+        ] {
+            let refused = Store::open(
+                Path::new("/nonexistent/store"),
+                &StorageConf::parse(text).unwrap(),
+            );
+            assert!(matches!(refused, Err(StoreError::Unsupported { .. })), "{text}");
+        }
+        let conf = StorageConf::parse("[storage]\ndriver = \"overlay2\"").unwrap();
+        assert!(Store::open(Path::new("/nonexistent/store"), &conf).is_ok());
+    }
+}
