@@ -4,6 +4,7 @@
 //! Store::open → Inventory                        what is there; no lock, nothing written
 //! Store::stage → StagingLayer → StagedLayer      unpacking, no lock, nobody can see it
 //! Store::commit_layers, commit_image             visible at once and as a whole, locks for milliseconds
+//! Store::read_file                               a file out of an image's layers, nothing mounted
 //! ```
 //!
 //! Other programs of other versions use the store at the same time. They see the old state or the new one, also after
@@ -21,6 +22,7 @@ mod layer_dir;
 mod layers;
 mod layout;
 mod lock;
+mod read;
 mod record;
 mod remove;
 mod stage;
