@@ -1,5 +1,6 @@
 //! What happens during a run, said by those who do it, shown by whoever listens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,6 +11,17 @@ use crate::oci::Digest;
 pub trait Observer: Send + Sync {
     /// Takes note of `event`.
     fn observe(&self, event: Event);
+}
+
+/// Passes events on to several observers, in their order.
+pub struct Fanout(pub Vec<Arc<dyn Observer>>);
+
+impl Observer for Fanout {
+    fn observe(&self, event: Event) {
+        for observer in &self.0 {
+            observer.observe(event.clone());
+        }
+    }
 }
 
 /// A step of a run; each becomes a condition of the report.
@@ -29,6 +41,31 @@ pub enum Step {
     Pull,
     /// The store was read again and holds all that was asked for.
     Verify,
+}
+
+impl Step {
+    /// All of them, in the order in which a run comes to them.
+    pub const ALL: [Self; 7] = [
+        Self::Spec,
+        Self::Store,
+        Self::Release,
+        Self::Resolve,
+        Self::Preflight,
+        Self::Pull,
+        Self::Verify,
+    ];
+}
+
+/// Who asks for an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageSource {
+    /// The release: its image or its payload.
+    Release,
+    /// An operator of a catalog, or the catalog itself.
+    Operator,
+    /// The version spec's list of additional images.
+    Additional,
 }
 
 /// What became of an image.
@@ -63,7 +100,22 @@ pub enum Event {
         /// For people.
         message: String,
     },
-    /// The plan is made; totals to come.
+    /// Something that the reader of the report should know and that stops nothing.
+    Warned {
+        /// For people.
+        message: String,
+    },
+    /// An image is on the list, wanted or excluded; its fate comes later. May be said again by a later plan.
+    ImageListed {
+        /// The normalised reference.
+        name: String,
+        /// Who asks for it first.
+        source: ImageSource,
+        /// Compressed bytes to fetch for it, those that another image brings left out.
+        bytes: u64,
+    },
+    /// The plan is made; totals to come. A run may plan twice, the release image first and then everything: the bytes
+    /// add up, the later count of images stands.
     Planned {
         /// Images that are wanted and not excluded.
         images: u64,
@@ -106,6 +158,11 @@ pub enum Event {
         why: String,
         /// How long until the next attempt.
         after: Duration,
+    },
+    /// So many layers of images to pull are in the store already.
+    LayersReused {
+        /// How many, each once.
+        layers: u64,
     },
     /// A layer is in the store.
     LayerCommitted {
