@@ -2,6 +2,7 @@
 
 pub mod cancel;
 pub mod oci;
+pub mod plan;
 pub mod report;
 pub mod sources;
 pub mod spec;

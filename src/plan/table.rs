@@ -1,0 +1,154 @@
+//! The plan as a table for people, 100 columns wide. Names are shortened, reasons are not: a digest's beginning tells
+//! images apart, half an error explains nothing.
+
+use std::fmt::Write as _;
+
+use super::document::action_of;
+use super::{Action, Need, Plan, PlannedImage};
+use crate::report::{Printable, Size};
+
+/// With the numbers' columns and the gaps this makes 100.
+const SOURCE_WIDTH: usize = 26;
+const NAME_WIDTH: usize = 36;
+
+/// Digits of a digest that are shown, as podman does.
+const SHORT_DIGEST: usize = 12;
+
+impl Plan {
+    /// The table, then the sums, then `space`, the verdict on space, when it is not empty.
+    pub fn table(&self, space: &str) -> String {
+        let mut table = String::new();
+        row(
+            &mut table,
+            "ACTION",
+            "SOURCE",
+            "IMAGE",
+            ["FETCH", "SHARE", "REUSE", "SIZE"],
+        );
+        for image in &self.images {
+            image_rows(&mut table, image);
+        }
+        for image in &self.excluded {
+            row(
+                &mut table,
+                "exclude",
+                &image.source.to_string(),
+                &image.name,
+                ["-"; 4],
+            );
+            line(&mut table, format_args!("        {}", Printable(&image.reason)));
+        }
+        self.sums(&mut table);
+        if !space.is_empty() {
+            table.push('\n');
+            table.push_str(space.trim_end());
+            table.push('\n');
+        }
+        table
+    }
+
+    fn sums(&self, table: &mut String) {
+        let sums = &self.totals;
+        line(
+            table,
+            format_args!(
+                "\nimages:    {} wanted: {} present, {} to pull, {} failed; {} excluded",
+                sums.images_wanted,
+                sums.images_present,
+                sums.images_to_pull,
+                sums.images_failed,
+                sums.images_excluded
+            ),
+        );
+        line(
+            table,
+            format_args!(
+                "layers:    {} to fetch, {} to reuse",
+                sums.layers_to_fetch, sums.layers_to_reuse
+            ),
+        );
+        line(
+            table,
+            format_args!(
+                "to fetch:  {} in {} blobs, each once, the largest {}; {} more in the spool",
+                Size(sums.bytes_to_fetch),
+                sums.blobs_to_fetch,
+                Size(sums.largest_layer),
+                Size(sums.bytes_in_spool)
+            ),
+        );
+        line(
+            table,
+            format_args!("unpacked:  about {}", Size(sums.unpacked_estimate)),
+        );
+    }
+}
+
+fn image_rows(table: &mut String, image: &PlannedImage) {
+    let source = match image.sources.as_slice() {
+        [] => String::new(),
+        [source] => source.to_string(),
+        [source, others @ ..] => format!("{source} (+{})", others.len()),
+    };
+    let cells = match image.need {
+        Need::Resolved(_) => [
+            image.layers_to(Action::Fetch).to_string(),
+            image.layers_to(Action::Share).to_string(),
+            image.layers_to(Action::Reuse).to_string(),
+            Size(image.bytes).to_string(),
+        ],
+        Need::Present | Need::Failed(_) => ["-"; 4].map(str::to_owned),
+    };
+    row(
+        table,
+        action_of(&image.need),
+        &source,
+        &image.name,
+        cells.each_ref().map(String::as_str),
+    );
+    if let Need::Failed(reason) = &image.need {
+        line(table, format_args!("        {}", Printable(reason)));
+    }
+}
+
+fn row(table: &mut String, action: &str, source: &str, name: &str, [fetch, share, reuse, size]: [&str; 4]) {
+    let source = shorten_end(&Printable(source).to_string(), SOURCE_WIDTH);
+    let name = shorten_name(&Printable(name).to_string(), NAME_WIDTH);
+    line(
+        table,
+        format_args!(
+            "{action:<7} {source:<SOURCE_WIDTH$} {name:<NAME_WIDTH$} {fetch:>5} {share:>5} {reuse:>5} {size:>10}"
+        ),
+    );
+}
+
+fn line(table: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(table, "{text}");
+}
+
+/// Cuts the digest to its beginning, then the front of the rest.
+fn shorten_name(name: &str, width: usize) -> String {
+    let name = match name.split_once("@sha256:") {
+        Some((repository, digest)) => {
+            format!(
+                "{repository}@{}",
+                digest.chars().take(SHORT_DIGEST).collect::<String>()
+            )
+        }
+        None => name.to_owned(),
+    };
+    let length = name.chars().count();
+    if length <= width {
+        return name;
+    }
+    let kept = name.chars().skip(length + 1 - width);
+    std::iter::once('…').chain(kept).collect()
+}
+
+fn shorten_end(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width - 1).chain(std::iter::once('…')).collect()
+}
