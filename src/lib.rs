@@ -3,6 +3,7 @@
 pub mod cancel;
 pub mod oci;
 pub mod plan;
+pub mod preflight;
 pub mod report;
 pub mod sources;
 pub mod spec;
