@@ -1,0 +1,149 @@
+//! Listens to a run from its beginning and can report on it at any time.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+
+use super::conditions::Conditions;
+use super::{
+    API_VERSION, Event, ImageReport, ImageSource, ImageState, Observer, Phase, Report, Time, Totals,
+};
+use crate::oci::Digest;
+
+/// Turns events into a [`Report`]. Memory grows with the number of images and blobs, not with what happens to them.
+pub struct Recorder {
+    clock: fn() -> Timestamp,
+    began: Timestamp,
+    record: Mutex<Record>,
+}
+
+struct Record {
+    conditions: Conditions,
+    images: Vec<ImageReport>,
+    places: HashMap<String, usize>,
+    /// Blobs that were begun: what an earlier run had fetched of them is counted once.
+    begun: HashSet<Digest>,
+    /// Those that are events' to count; images are counted at the end.
+    totals: Totals,
+    warnings: Vec<String>,
+}
+
+impl Recorder {
+    /// The run begins now, by `clock`: `Timestamp::now` outside of tests.
+    pub fn new(clock: fn() -> Timestamp) -> Self {
+        let began = clock();
+        Self {
+            clock,
+            began,
+            record: Mutex::new(Record {
+                conditions: Conditions::new(began),
+                images: Vec::new(),
+                places: HashMap::new(),
+                begun: HashSet::new(),
+                totals: Totals::default(),
+                warnings: Vec::new(),
+            }),
+        }
+    }
+
+    /// The report as things stand, for a run that ends with `exit_code` now.
+    pub fn report(&self, exit_code: u8) -> Report {
+        let now = (self.clock)();
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        Report {
+            api_version: API_VERSION,
+            kind: "Report",
+            phase: Phase::of_exit_code(exit_code),
+            exit_code,
+            start_time: Time(self.began),
+            complete_time: Time(now),
+            conditions: record.conditions.list(now),
+            totals: record.totals(),
+            images: record.images.clone(),
+            warnings: record.warnings.clone(),
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn observe(&self, event: Event) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::StepStarted(step) => record.conditions.start(step, (self.clock)()),
+            Event::StepEnded {
+                step,
+                ok,
+                reason,
+                message,
+            } => record.conditions.end(step, ok, reason, &message, (self.clock)()),
+            Event::Warned { message } => {
+                if !record.warnings.contains(&message) {
+                    record.warnings.push(message);
+                }
+            }
+            Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
+            Event::Planned { bytes, .. } => record.totals.bytes_planned += bytes,
+            Event::BlobStarted { blob, resumed, .. } => {
+                if record.begun.insert(blob) {
+                    record.totals.bytes_resumed += resumed;
+                }
+            }
+            Event::BlobReceived { bytes, .. } => record.totals.bytes_fetched += bytes,
+            Event::LayersReused { layers } => record.totals.layers_reused += layers,
+            Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
+            Event::ImageDone { name, state, reason } => record.settle(name, state, reason),
+            Event::BlobVerified { .. } | Event::BlobAbandoned { .. } | Event::Retrying { .. } => (),
+        }
+    }
+}
+
+impl Record {
+    fn image(&mut self, name: String) -> &mut ImageReport {
+        let place = *self.places.entry(name).or_insert_with_key(|name| {
+            self.images.push(ImageReport {
+                name: name.clone(),
+                source: None,
+                state: ImageState::Pending,
+                reason: None,
+                bytes: 0,
+            });
+            self.images.len() - 1
+        });
+        &mut self.images[place]
+    }
+
+    fn list(&mut self, name: String, source: ImageSource, bytes: u64) {
+        let image = self.image(name);
+        image.source.get_or_insert(source);
+        image.bytes = image.bytes.saturating_add(bytes);
+    }
+
+    fn settle(&mut self, name: String, state: ImageState, reason: Option<String>) {
+        let image = self.image(name);
+        match (image.state, state) {
+            // Pulled first and then found present by the next plan, as the release image is: this run brought it.
+            (ImageState::Pulled, ImageState::Present) => (),
+            // That nothing came of it is no news of an image whose fate is known.
+            (
+                ImageState::Present | ImageState::Pulled | ImageState::Failed | ImageState::Excluded,
+                ImageState::Pending,
+            ) => {}
+            _ => {
+                image.state = state;
+                image.reason = reason;
+            }
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let count = |state| self.images.iter().filter(|image| image.state == state).count() as u64;
+        Totals {
+            images_wanted: self.images.len() as u64 - count(ImageState::Excluded),
+            images_present: count(ImageState::Present),
+            images_pulled: count(ImageState::Pulled),
+            images_failed: count(ImageState::Failed),
+            ..self.totals
+        }
+    }
+}

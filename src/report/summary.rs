@@ -1,0 +1,98 @@
+//! The verdict in words, for standard output.
+
+use std::fmt::Write as _;
+
+use super::{ImageState, Phase, Printable, Report, Size, Span, conditions::Status};
+
+impl Report {
+    /// Several lines; `meaning` says what the exit code means.
+    pub fn summary(&self, meaning: &str) -> String {
+        let mut text = self.headline();
+        text.push('\n');
+        let totals = &self.totals;
+        let pending = totals.images_missing().saturating_sub(totals.images_failed);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "images:   {} pulled, {} present before, {} failed, {pending} pending; {} excluded",
+            totals.images_pulled,
+            totals.images_present,
+            totals.images_failed,
+            self.in_state(ImageState::Excluded).count()
+        );
+        let _ = writeln!(
+            text,
+            "layers:   {} pulled, {} present before",
+            totals.layers_pulled, totals.layers_reused
+        );
+        let _ = writeln!(
+            text,
+            "fetched:  {} of {} planned in {}; {} more were in the spool",
+            Size(totals.bytes_fetched),
+            Size(totals.bytes_planned),
+            Span(self.complete_time.since(self.start_time)),
+            Size(totals.bytes_resumed)
+        );
+        for problem in self.problems() {
+            let _ = writeln!(text, "{problem}");
+        }
+        for (name, reason) in self.failures() {
+            let _ = writeln!(
+                text,
+                "failed:   {}\n          {}",
+                Printable(name),
+                Printable(reason)
+            );
+        }
+        for warning in &self.warnings {
+            let _ = writeln!(text, "warning:  {}", Printable(warning));
+        }
+        let _ = writeln!(text, "exit code {}: {meaning}", self.exit_code);
+        text
+    }
+
+    /// One line: the phase, and how many images are where they are wanted.
+    pub(super) fn headline(&self) -> String {
+        let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
+        let phase = match self.phase {
+            Phase::Succeeded => "Succeeded",
+            Phase::Timeout => "Timeout",
+            Phase::UnrecoverableError => "UnrecoverableError",
+        };
+        match self.totals.images_missing() {
+            _ if wanted == 0 => format!("{phase}: no image was listed"),
+            0 => format!("{phase}: all {wanted} images are in the store"),
+            missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} are missing"),
+        }
+    }
+
+    /// The steps that did not achieve what they are for, a line each.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let failed = self
+            .conditions
+            .iter()
+            .filter(|condition| condition.status == Status::False);
+        failed.map(|condition| {
+            format!(
+                "{:?}: {}: {}",
+                condition.step,
+                condition.reason,
+                Printable(&condition.message)
+            )
+        })
+    }
+
+    /// The images that failed, with the reason.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.in_state(ImageState::Failed).map(|image| {
+            (
+                image.name.as_str(),
+                image.reason.as_deref().unwrap_or("no reason is known"),
+            )
+        })
+    }
+
+    fn in_state(&self, state: ImageState) -> impl Iterator<Item = &super::ImageReport> {
+        self.images.iter().filter(move |image| image.state == state)
+    }
+}

@@ -1,0 +1,271 @@
+//! Whole runs as events, and what is told of them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::oci::Digest;
+
+/// A second passes with each look at it. Tests run in parallel and share it, so only those that need no exact times may.
+fn any_time() -> Timestamp {
+    Timestamp::from_second(1_795_000_000).unwrap()
+}
+
+fn blob(name: &str) -> Digest {
+    Digest::of(name.as_bytes())
+}
+
+fn listed(name: &str, source: ImageSource, bytes: u64) -> Event {
+    Event::ImageListed {
+        name: name.into(),
+        source,
+        bytes,
+    }
+}
+
+fn done(name: &str, state: ImageState, reason: Option<&str>) -> Event {
+    Event::ImageDone {
+        name: name.into(),
+        state,
+        reason: reason.map(Into::into),
+    }
+}
+
+fn ended(step: Step, ok: bool, reason: &'static str, message: &str) -> Event {
+    Event::StepEnded {
+        step,
+        ok,
+        reason,
+        message: message.into(),
+    }
+}
+
+fn recorded(clock: fn() -> Timestamp, events: impl IntoIterator<Item = Event>) -> Recorder {
+    let recorder = Recorder::new(clock);
+    for event in events {
+        recorder.observe(event);
+    }
+    recorder
+}
+
+/// A run that went well.
+pub(super) fn report() -> Report {
+    let events = [
+        listed("example.com/release:4.18", ImageSource::Release, 0),
+        listed("example.com/tool:v1", ImageSource::Additional, 0),
+        done("example.com/release:4.18", ImageState::Pulled, None),
+        done("example.com/tool:v1", ImageState::Present, None),
+    ];
+    recorded(any_time, events).report(0)
+}
+
+/// A run in which `images` images failed for `reason`.
+pub(super) fn failing(images: usize, reason: &str) -> Report {
+    let recorder = recorded(
+        any_time,
+        [ended(
+            Step::Pull,
+            false,
+            "ImagesFailed",
+            &format!("{images} failed"),
+        )],
+    );
+    for index in 0..images {
+        let name = format!("example.com/image-{index}:v1");
+        recorder.observe(listed(&name, ImageSource::Release, 0));
+        recorder.observe(done(&name, ImageState::Failed, Some(reason)));
+    }
+    recorder.report(1)
+}
+
+/// The release image, a component, one that fails, one that is excluded, one whose turn never came.
+fn eventful() -> Vec<Event> {
+    let release = "example.com/release:4.18";
+    vec![
+        Event::StepStarted(Step::Spec),
+        ended(Step::Spec, true, "Read", "5 images"),
+        // The release image is planned and pulled by itself.
+        listed(release, ImageSource::Release, 3 << 20),
+        Event::Planned {
+            images: 1,
+            present: 0,
+            bytes: 3 << 20,
+        },
+        Event::BlobStarted {
+            blob: blob("a"),
+            size: 4 << 20,
+            resumed: 1 << 20,
+        },
+        Event::BlobReceived {
+            blob: blob("a"),
+            bytes: 1 << 20,
+        },
+        // The connection broke, the attempt goes on where it was: these 2 MiB are not an earlier run's.
+        Event::BlobStarted {
+            blob: blob("a"),
+            size: 4 << 20,
+            resumed: 2 << 20,
+        },
+        Event::BlobReceived {
+            blob: blob("a"),
+            bytes: 2 << 20,
+        },
+        Event::BlobVerified { blob: blob("a") },
+        Event::LayerCommitted { bytes: 4 << 20 },
+        done(release, ImageState::Pulled, None),
+        Event::Warned {
+            message: "pattern `ab` matches digests only".into(),
+        },
+        Event::Warned {
+            message: "pattern `ab` matches digests only".into(),
+        },
+        // Now everything, the release image being there.
+        listed(release, ImageSource::Release, 0),
+        listed("example.com/etcd@sha256:e", ImageSource::Release, 7),
+        listed("example.com/gone:v1", ImageSource::Additional, 5),
+        listed("example.com/aws@sha256:a", ImageSource::Release, 0),
+        Event::Planned {
+            images: 3,
+            present: 1,
+            bytes: 12,
+        },
+        Event::LayersReused { layers: 2 },
+        done(
+            "example.com/aws@sha256:a",
+            ImageState::Excluded,
+            Some("excluded by `aws`"),
+        ),
+        done(release, ImageState::Present, None),
+        Event::StepStarted(Step::Pull),
+        done("example.com/gone:v1", ImageState::Failed, Some("404 Not Found")),
+        done("example.com/gone:v1", ImageState::Pending, None),
+    ]
+}
+
+#[test]
+fn the_report_is_the_documented_json() {
+    static SECOND: AtomicI64 = AtomicI64::new(1_795_000_000);
+    let clock = || Timestamp::from_second(SECOND.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let report = recorded(clock, eventful()).report(143);
+    let time = |second: i64| Time(Timestamp::from_second(1_795_000_000 + second).unwrap()).to_string();
+    let not_reached = |step: &str| {
+        serde_json::json!({
+            "type": step, "status": "Unknown", "reason": "NotReached",
+            "message": "the run did not come to this step", "lastProbeTime": time(4), "lastTransitionTime": time(0),
+        })
+    };
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&report.json()).unwrap(),
+        serde_json::json!({
+            "apiVersion": "spoke-precache/v1",
+            "kind": "Report",
+            "phase": "Timeout",
+            "exitCode": 143,
+            "startTime": "2026-11-18T11:06:40Z",
+            "completeTime": "2026-11-18T11:06:44Z",
+            "conditions": [
+                {
+                    "type": "Spec", "status": "True", "reason": "Read", "message": "5 images",
+                    "startTime": time(1), "completeTime": time(2),
+                    "lastProbeTime": time(2), "lastTransitionTime": time(2),
+                },
+                not_reached("Store"), not_reached("Release"), not_reached("Resolve"), not_reached("Preflight"),
+                {
+                    "type": "Pull", "status": "Unknown", "reason": "Unfinished",
+                    "message": "the run ended before this step did",
+                    "startTime": time(3), "lastProbeTime": time(4), "lastTransitionTime": time(3),
+                },
+                not_reached("Verify"),
+            ],
+            "totals": {
+                "imagesWanted": 3, "imagesPresent": 0, "imagesPulled": 1, "imagesFailed": 1,
+                "layersPulled": 1, "layersReused": 2,
+                "bytesPlanned": (3 << 20) + 12, "bytesFetched": 3 << 20, "bytesResumed": 1 << 20,
+            },
+            "images": [
+                { "name": "example.com/release:4.18", "source": "release", "state": "pulled", "bytes": 3 << 20 },
+                { "name": "example.com/etcd@sha256:e", "source": "release", "state": "pending", "bytes": 7 },
+                {
+                    "name": "example.com/gone:v1", "source": "additional", "state": "failed",
+                    "reason": "404 Not Found", "bytes": 5,
+                },
+                {
+                    "name": "example.com/aws@sha256:a", "source": "release", "state": "excluded",
+                    "reason": "excluded by `aws`", "bytes": 0,
+                },
+            ],
+            "warnings": ["pattern `ab` matches digests only"],
+        })
+    );
+}
+
+#[test]
+fn the_summary_says_what_is_here_what_is_not_and_why() {
+    let recorder = recorded(any_time, eventful());
+    recorder.observe(ended(
+        Step::Pull,
+        false,
+        "ImagesFailed",
+        "1 image could not be had\nhint: see above",
+    ));
+    assert_eq!(
+        recorder
+            .report(1)
+            .summary("some images are missing after retries"),
+        "\
+UnrecoverableError: 1 of 3 images are in the store, 2 are missing
+images:   1 pulled, 0 present before, 1 failed, 1 pending; 1 excluded
+layers:   1 pulled, 2 present before
+fetched:  3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
+Pull: ImagesFailed: 1 image could not be had hint: see above
+failed:   example.com/gone:v1
+          404 Not Found
+warning:  pattern `ab` matches digests only
+exit code 1: some images are missing after retries
+"
+    );
+}
+
+#[test]
+fn a_run_that_fails_early_is_not_called_complete() {
+    let recorder = recorded(
+        any_time,
+        [ended(Step::Spec, false, "Unusable", "no `platform.image`")],
+    );
+    let report = recorder.report(2);
+    assert_eq!(
+        report.termination_message("arguments or version spec unusable"),
+        "UnrecoverableError: no image was listed (exit code 2: arguments or version spec unusable); \
+         Spec: Unusable: no `platform.image`"
+    );
+}
+
+#[test]
+fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
+    let recorder = recorded(
+        any_time,
+        [
+            done("mended", ImageState::Failed, Some("reset")),
+            done("mended", ImageState::Pulled, None),
+            done("late", ImageState::Pulled, None),
+            done("late", ImageState::Failed, Some("not in the store any more")),
+        ],
+    );
+    let report = recorder.report(1);
+    let states: Vec<_> = report
+        .images
+        .iter()
+        .map(|image| (image.state, image.reason.as_deref()))
+        .collect();
+    assert_eq!(
+        states,
+        [
+            (ImageState::Pulled, None),
+            (ImageState::Failed, Some("not in the store any more"))
+        ]
+    );
+    assert_eq!(report.totals.images_missing(), 1);
+}
