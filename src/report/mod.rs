@@ -3,29 +3,44 @@
 //! Whoever does the work says what happens, as an [`Event`] to an [`Observer`]; he knows nothing of who listens:
 //!
 //! ```text
-//! fetch, store, job ── Event ──→ Fanout ──→ Recorder ─→ Report ─→ report file, termination message, summary
+//! fetch, store, job ── Event ──→ Fanout ─┬→ Recorder ─→ Report ─→ report file, termination message, summary
+//!                                        ├→ Journal  ─→ a log line for each event that is worth one
+//!                                        └→ Bars, or Lines every few seconds       (Console decides, and joins them)
 //! ```
 //!
 //! Strings come without secrets; they are only made harmless for a terminal here.
 
+mod bars;
 mod conditions;
+mod console;
 mod document;
 mod event;
 mod file;
+mod journal;
+mod lines;
 mod printable;
+mod progress;
+mod rate;
 mod recorder;
+mod screen;
 mod size;
 mod summary;
 mod termination;
 mod time;
 
 #[cfg(test)]
+mod emulator;
+#[cfg(test)]
 mod tests;
 
+pub use bars::Bars;
 pub use conditions::{Condition, Status};
+pub use console::{Console, LogLine, LogWriter, ProgressMode};
 pub use document::{ImageReport, Phase, Report, Totals};
 pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Step};
 pub use file::ReportError;
+pub use journal::Journal;
+pub use lines::Lines;
 pub use printable::Printable;
 pub use recorder::Recorder;
 pub use size::{Size, Span};

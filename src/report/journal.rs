@@ -1,0 +1,90 @@
+//! A log line for each event that is worth one, whatever shows the progress.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use super::progress::{Progress, Snapshot};
+use super::{Event, ImageState, Observer, Printable, Size, Span};
+
+/// Logs what happens. Whoever reports an event need not log it as well.
+#[derive(Default)]
+pub struct Journal {
+    progress: Mutex<Progress>,
+}
+
+impl Observer for Journal {
+    fn observe(&self, event: Event) {
+        let snapshot = {
+            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            progress.note(&event, Instant::now());
+            match event {
+                Event::ImageDone { .. } => progress.snapshot(Instant::now()),
+                _ => Snapshot::default(),
+            }
+        };
+        // The lock is free while the log is written: a slow reader of the log must not hold up a fetch more than its
+        // own line does.
+        log(
+            &event,
+            snapshot.images_here + snapshot.images_failed,
+            snapshot.images,
+        );
+    }
+}
+
+/// `settled` of `images` are known to be here or not to be had; this matters to the events that end an image.
+fn log(event: &Event, settled: u64, images: u64) {
+    match event {
+        Event::StepStarted(step) => tracing::debug!("{step:?} begins"),
+        Event::StepEnded {
+            step, ok, message, ..
+        } if *ok => tracing::info!("{step:?}: {}", Printable(message)),
+        Event::StepEnded {
+            step,
+            reason,
+            message,
+            ..
+        } => tracing::error!("{step:?}: {reason}: {}", Printable(message)),
+        Event::Warned { message } => tracing::warn!("{}", Printable(message)),
+        Event::Planned {
+            images,
+            present,
+            bytes,
+        } => {
+            tracing::info!(
+                "{images} images are wanted, {present} are present, {} are to be fetched",
+                Size(*bytes)
+            );
+        }
+        Event::LayersReused { layers } => tracing::info!("{layers} layers of images to pull are present"),
+        Event::BlobStarted { blob, size, resumed } => {
+            tracing::debug!(
+                "fetching `{blob}`: {}, {} of it in the spool",
+                Size(*size),
+                Size(*resumed)
+            );
+        }
+        Event::BlobVerified { blob } => tracing::debug!("fetched and verified `{blob}`"),
+        Event::BlobAbandoned { blob } => tracing::debug!("stopped fetching `{blob}`"),
+        Event::Retrying { what, why, after } => {
+            tracing::warn!(
+                "{}: {}; again in {}",
+                Printable(what),
+                Printable(why),
+                Span(*after)
+            );
+        }
+        Event::ImageDone { name, state, reason } => {
+            let name = Printable(name);
+            let reason = Printable(reason.as_deref().unwrap_or("no reason is known"));
+            match state {
+                ImageState::Present => tracing::info!("Skipping existing image {name} [{settled}/{images}]"),
+                ImageState::Pulled => tracing::info!("Pulled {name} [{settled}/{images}]"),
+                ImageState::Failed => tracing::error!("Failed {name} [{settled}/{images}]: {reason}"),
+                ImageState::Excluded => tracing::debug!("Excluded {name}: {reason}"),
+                ImageState::Pending => tracing::debug!("Pending {name}"),
+            }
+        }
+        Event::ImageListed { .. } | Event::BlobReceived { .. } | Event::LayerCommitted { .. } => (),
+    }
+}

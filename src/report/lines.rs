@@ -1,0 +1,103 @@
+//! Progress as plain log lines, where there is no terminal.
+//!
+//! # Design
+//!
+//! Events only count, in whatever thread they come. A thread of its own says every few seconds how far things are, also
+//! while nothing arrives: a link that has died shows as a rate of 0 and not as silence. It ends when the observer is
+//! dropped, for then the channel, which never carries anything, closes.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::progress::Progress;
+use super::{Event, Observer};
+
+/// How often: a log of a four-hour run stays below 3000 lines.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Says at intervals how far a run is.
+pub struct Lines {
+    progress: Arc<Mutex<Progress>>,
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lines {
+    /// Begins to listen and to log.
+    pub fn start() -> std::io::Result<Self> {
+        Self::every(INTERVAL, |line| tracing::info!("{line}"))
+    }
+
+    fn every(interval: Duration, say: impl Fn(String) + Send + 'static) -> std::io::Result<Self> {
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("progress".into()).spawn({
+            let progress = Arc::clone(&progress);
+            move || {
+                while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(interval) {
+                    let snapshot = progress
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .snapshot(Instant::now());
+                    if snapshot.is_busy() {
+                        say(snapshot.to_string());
+                    }
+                }
+            }
+        })?;
+        Ok(Self {
+            progress,
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Observer for Lines {
+    fn observe(&self, event: Event) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.note(&event, Instant::now());
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked in a way that matters to anybody now.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn speaks_while_there_is_something_to_wait_for_and_ends_at_once() {
+        let (said, lines) = mpsc::channel();
+        let observer = Lines::every(Duration::from_millis(5), move |line| said.send(line).unwrap()).unwrap();
+        observer.observe(Event::Planned {
+            images: 2,
+            present: 0,
+            bytes: 1 << 20,
+        });
+        for _ in 0..2 {
+            let line = lines.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert_eq!(line, "images 0/2, 0.0 MiB of 1.0 MiB (0 %)");
+        }
+        drop(observer);
+        // The thread is gone and has dropped its end.
+        assert!(lines.try_iter().all(|line| line.starts_with("images 0/2")));
+        assert_eq!(lines.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+
+        let started = Instant::now();
+        drop(Lines::every(Duration::from_secs(3600), drop).unwrap());
+        assert!(started.elapsed() < Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,287 @@
+//! How far a run is, for bars and lines: counted from events, asked for at a moment.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::rate::Rate;
+use super::{Event, ImageState, Size, Span};
+use crate::oci::Digest;
+
+/// Counts along.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    images: u64,
+    present: u64,
+    here: HashSet<String>,
+    failed: HashSet<String>,
+    bytes: u64,
+    fetched: u64,
+    blobs: HashMap<Digest, Blob>,
+    rate: Rate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Blob {
+    /// What the first attempt found in the spool. The plan does not count these bytes.
+    spooled: u64,
+    position: u64,
+    size: u64,
+    active: bool,
+}
+
+/// How far it is at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    pub(super) images: u64,
+    pub(super) images_here: u64,
+    pub(super) images_failed: u64,
+    /// To fetch, by all plans so far.
+    pub(super) bytes: u64,
+    /// Of these, fetched.
+    pub(super) fetched: u64,
+    /// Per second.
+    pub(super) rate: u64,
+    pub(super) downloads: u64,
+}
+
+impl Progress {
+    pub(super) fn note(&mut self, event: &Event, now: Instant) {
+        match event {
+            Event::Planned {
+                images,
+                present,
+                bytes,
+            } => {
+                self.images = *images;
+                self.present = *present;
+                self.bytes = self.bytes.saturating_add(*bytes);
+            }
+            Event::BlobStarted { blob, size, resumed } => {
+                let spooled = self.blobs.get(blob).map_or(*resumed, |earlier| earlier.spooled);
+                self.put(
+                    *blob,
+                    Blob {
+                        spooled,
+                        position: *resumed,
+                        size: *size,
+                        active: true,
+                    },
+                );
+            }
+            Event::BlobReceived { blob, bytes } => {
+                self.rate.add(*bytes, now);
+                self.change(*blob, |blob| {
+                    blob.position = blob.position.saturating_add(*bytes).min(blob.size)
+                });
+            }
+            Event::BlobVerified { blob } => self.change(*blob, |blob| {
+                blob.position = blob.size;
+                blob.active = false;
+            }),
+            Event::BlobAbandoned { blob } => self.change(*blob, |blob| blob.active = false),
+            Event::ImageDone { name, state, .. } => match state {
+                ImageState::Present | ImageState::Pulled => {
+                    self.failed.remove(name);
+                    self.here.insert(name.clone());
+                }
+                ImageState::Failed => {
+                    self.here.remove(name);
+                    self.failed.insert(name.clone());
+                }
+                ImageState::Excluded | ImageState::Pending => (),
+            },
+            _ => (),
+        }
+    }
+
+    /// An attempt that begins again takes back what the one before had counted.
+    fn put(&mut self, digest: Digest, blob: Blob) {
+        let before = self.blobs.insert(digest, blob).map_or(0, Blob::fetched);
+        self.fetched = self.fetched.saturating_add(blob.fetched()).saturating_sub(before);
+    }
+
+    fn change(&mut self, digest: Digest, change: impl FnOnce(&mut Blob)) {
+        if let Some(mut blob) = self.blobs.get(&digest).copied() {
+            change(&mut blob);
+            self.put(digest, blob);
+        }
+    }
+
+    pub(super) fn snapshot(&self, now: Instant) -> Snapshot {
+        Snapshot {
+            images: self.images,
+            images_here: self.present.max(self.here.len() as u64),
+            images_failed: self.failed.len() as u64,
+            bytes: self.bytes,
+            // A blob that the spool turns out not to have after all is fetched beyond the plan.
+            fetched: self.fetched.min(self.bytes),
+            rate: self.rate.per_second(now),
+            downloads: self.blobs.values().filter(|blob| blob.active).count() as u64,
+        }
+    }
+}
+
+impl Blob {
+    fn fetched(self) -> u64 {
+        self.position.saturating_sub(self.spooled)
+    }
+}
+
+impl Snapshot {
+    /// Whether there is anything left to wait for.
+    pub(super) fn is_busy(&self) -> bool {
+        self.downloads > 0 || self.images_here + self.images_failed < self.images
+    }
+
+    /// For a bar, which shows the percentage: what matters most, in less than 70 columns.
+    pub(super) fn brief(&self) -> String {
+        let mut text = format!("images {}/{}", self.images_here, self.images);
+        if self.bytes > 0 {
+            text += &format!(", {} of {}", Size(self.fetched), Size(self.bytes));
+        }
+        if self.downloads > 0 {
+            text += &format!(", {}/s", Size(self.rate));
+        }
+        if let Some(left) = self.time_left() {
+            text += &format!(", {} left", Span(left));
+        }
+        text
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let left = self.bytes - self.fetched;
+        (self.downloads > 0 && self.rate > 0 && left > 0)
+            .then(|| Duration::from_secs(left.div_ceil(self.rate)))
+    }
+}
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "images {}/{}", self.images_here, self.images)?;
+        if self.images_failed > 0 {
+            write!(f, " ({} failed)", self.images_failed)?;
+        }
+        write!(f, ", {} of {}", Size(self.fetched), Size(self.bytes))?;
+        if self.bytes > 0 {
+            write!(
+                f,
+                " ({} %)",
+                u128::from(self.fetched) * 100 / u128::from(self.bytes)
+            )?;
+        }
+        if self.downloads > 0 {
+            write!(f, ", {}/s over {} downloads", Size(self.rate), self.downloads)?;
+            if let Some(left) = self.time_left() {
+                write!(f, ", {} left", Span(left))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn digest(name: &str) -> Digest {
+        Digest::of(name.as_bytes())
+    }
+
+    fn started(name: &str, size: u64, resumed: u64) -> Event {
+        Event::BlobStarted {
+            blob: digest(name),
+            size: size * MIB,
+            resumed: resumed * MIB,
+        }
+    }
+
+    fn received(name: &str, bytes: u64) -> Event {
+        Event::BlobReceived {
+            blob: digest(name),
+            bytes: bytes * MIB,
+        }
+    }
+
+    fn done(name: &str, state: ImageState) -> Event {
+        Event::ImageDone {
+            name: name.into(),
+            state,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn says_how_far_it_is_and_how_long_it_takes() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut progress = Progress::default();
+        let mut say = |event: Event, second: u64| {
+            progress.note(&event, at(second));
+            progress.snapshot(at(second)).to_string()
+        };
+        assert_eq!(
+            say(
+                Event::Planned {
+                    images: 3,
+                    present: 1,
+                    bytes: 100 * MIB
+                },
+                0
+            ),
+            "images 1/3, 0.0 MiB of 100.0 MiB (0 %)"
+        );
+        // 20 MiB of it are in the spool, and not among the 100.
+        assert_eq!(
+            say(started("a", 80, 20), 0),
+            "images 1/3, 0.0 MiB of 100.0 MiB (0 %), 0.0 MiB/s over 1 downloads"
+        );
+        say(received("a", 10), 0);
+        assert_eq!(
+            say(received("a", 10), 10),
+            "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 2.0 MiB/s over 1 downloads, 40 s left"
+        );
+        // It stalls and goes on where it was; the bytes count once.
+        say(started("a", 80, 40), 11);
+        assert_eq!(
+            say(started("b", 40, 0), 12),
+            "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 1.7 MiB/s over 2 downloads, 49 s left"
+        );
+        // It has to begin anew.
+        assert!(say(started("a", 80, 0), 12).starts_with("images 1/3, 0.0 MiB of 100.0 MiB (0 %)"));
+        say(Event::BlobVerified { blob: digest("a") }, 13);
+        say(Event::BlobAbandoned { blob: digest("b") }, 13);
+        say(done("present", ImageState::Present), 14);
+        say(done("pulled", ImageState::Pulled), 14);
+        assert_eq!(
+            say(done("failed", ImageState::Failed), 14),
+            "images 2/3 (1 failed), 60.0 MiB of 100.0 MiB (60 %)"
+        );
+        assert!(!progress.snapshot(at(14)).is_busy());
+    }
+
+    #[test]
+    fn a_second_plan_adds_its_bytes_and_counts_the_images_anew() {
+        let now = Instant::now();
+        let mut progress = Progress::default();
+        for (images, present, bytes) in [(1, 0, 5 * MIB), (130, 1, 7 * MIB)] {
+            progress.note(
+                &Event::Planned {
+                    images,
+                    present,
+                    bytes,
+                },
+                now,
+            );
+            progress.note(&done("release", ImageState::Pulled), now);
+        }
+        let snapshot = progress.snapshot(now);
+        assert_eq!(
+            (snapshot.images, snapshot.images_here, snapshot.bytes),
+            (130, 1, 12 * MIB)
+        );
+        assert!(snapshot.is_busy());
+    }
+}
