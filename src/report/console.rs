@@ -36,6 +36,7 @@ pub struct Console {
     out: Out,
     multi: MultiProgress,
     shown: Shown,
+    terminal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +72,16 @@ impl Console {
     pub fn stderr(mode: ProgressMode) -> Self {
         let out = Out::new(io::stderr());
         // indicatif hides from what is no terminal, or one that knows no escape sequences.
-        match (mode, ProgressDrawTarget::stderr().is_hidden()) {
-            (ProgressMode::Always, _) | (ProgressMode::Auto, false) => {
+        let terminal = !ProgressDrawTarget::stderr().is_hidden();
+        let console = match (mode, terminal) {
+            (ProgressMode::Always, _) | (ProgressMode::Auto, true) => {
                 let screen = Screen::new(out.clone());
                 Self::drawing(out, screen)
             }
-            (ProgressMode::Auto, true) => Self::plain(out, Shown::Lines),
+            (ProgressMode::Auto, false) => Self::plain(out, Shown::Lines),
             (ProgressMode::Never, _) => Self::plain(out, Shown::Nothing),
-        }
+        };
+        Self { terminal, ..console }
     }
 
     fn drawing(out: Out, screen: Screen) -> Self {
@@ -87,6 +90,7 @@ impl Console {
             out,
             multi: MultiProgress::with_draw_target(target),
             shown: Shown::Bars,
+            terminal: false,
         }
     }
 
@@ -95,7 +99,13 @@ impl Console {
             out,
             multi: MultiProgress::with_draw_target(ProgressDrawTarget::hidden()),
             shown,
+            terminal: false,
         }
+    }
+
+    /// Whether the log may have colours: standard error is a terminal that knows escape sequences.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// What `tracing_subscriber` is to write to.

@@ -169,7 +169,7 @@ pub enum Event {
         /// Length of its compressed blob in bytes.
         bytes: u64,
     },
-    /// An image's fate is known.
+    /// An image's fate is known. Those that are present or excluded get one too: every image that was listed does.
     ImageDone {
         /// The normalised reference.
         name: String,

@@ -171,7 +171,13 @@ impl fmt::Display for Snapshot {
             )?;
         }
         if self.downloads > 0 {
-            write!(f, ", {}/s over {} downloads", Size(self.rate), self.downloads)?;
+            let plural = if self.downloads == 1 { "" } else { "s" };
+            write!(
+                f,
+                ", {}/s in {} download{plural}",
+                Size(self.rate),
+                self.downloads
+            )?;
             if let Some(left) = self.time_left() {
                 write!(f, ", {} left", Span(left))?;
             }
@@ -236,18 +242,18 @@ mod tests {
         // 20 MiB of it are in the spool, and not among the 100.
         assert_eq!(
             say(started("a", 80, 20), 0),
-            "images 1/3, 0.0 MiB of 100.0 MiB (0 %), 0.0 MiB/s over 1 downloads"
+            "images 1/3, 0.0 MiB of 100.0 MiB (0 %), 0.0 MiB/s in 1 download"
         );
         say(received("a", 10), 0);
         assert_eq!(
             say(received("a", 10), 10),
-            "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 2.0 MiB/s over 1 downloads, 40 s left"
+            "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 2.0 MiB/s in 1 download, 40 s left"
         );
         // It stalls and goes on where it was; the bytes count once.
         say(started("a", 80, 40), 11);
         assert_eq!(
             say(started("b", 40, 0), 12),
-            "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 1.7 MiB/s over 2 downloads, 49 s left"
+            "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 1.7 MiB/s in 2 downloads, 49 s left"
         );
         // It has to begin anew.
         assert!(say(started("a", 80, 0), 12).starts_with("images 1/3, 0.0 MiB of 100.0 MiB (0 %)"));

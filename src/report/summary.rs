@@ -62,7 +62,7 @@ impl Report {
         match self.totals.images_missing() {
             _ if wanted == 0 => format!("{phase}: no image was listed"),
             0 => format!("{phase}: all {wanted} images are in the store"),
-            missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} are missing"),
+            missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} missing"),
         }
     }
 

@@ -75,7 +75,7 @@ mod tests {
     fn failures_are_named_on_the_same_line() {
         assert_eq!(
             failing(1, "not found\nhint: look").termination_message("some images are missing after retries"),
-            "UnrecoverableError: 0 of 1 images are in the store, 1 are missing \
+            "UnrecoverableError: 0 of 1 images are in the store, 1 missing \
              (exit code 1: some images are missing after retries); \
              Pull: ImagesFailed: 1 failed; example.com/image-0:v1: not found hint: look"
         );

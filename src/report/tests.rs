@@ -216,7 +216,7 @@ fn the_summary_says_what_is_here_what_is_not_and_why() {
             .report(1)
             .summary("some images are missing after retries"),
         "\
-UnrecoverableError: 1 of 3 images are in the store, 2 are missing
+UnrecoverableError: 1 of 3 images are in the store, 2 missing
 images:   1 pulled, 0 present before, 1 failed, 1 pending; 1 excluded
 layers:   1 pulled, 2 present before
 fetched:  3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
