@@ -73,6 +73,8 @@ pub(super) struct Translated {
     pub(super) regex: String,
     /// Steps with repetitions written out, at most [`MAX_SIZE`].
     pub(super) size: usize,
+    /// It has back-references, which no linear engine can match.
+    pub(super) backtracks: bool,
 }
 
 /// Translates `pattern`.
@@ -82,6 +84,7 @@ pub(super) fn translate(pattern: &[u8]) -> Result<Translated, BreError> {
         at: 0,
         groups: 0,
         completed: 0,
+        backtracks: false,
         first: true,
         fresh: true,
     };
@@ -92,6 +95,7 @@ pub(super) fn translate(pattern: &[u8]) -> Result<Translated, BreError> {
     Ok(Translated {
         regex: whole.regex,
         size: whole.size,
+        backtracks: parser.backtracks,
     })
 }
 
@@ -161,6 +165,7 @@ struct Parser<'a> {
     groups: usize,
     /// Bit n: group n has ended in this alternative, so that a back-reference may name it.
     completed: u16,
+    backtracks: bool,
     /// Nothing at all precedes in this branch: `^` is an anchor. `dfa.c`'s `lasttok`.
     first: bool,
     /// Nothing but anchors precedes in this branch: `*` is a literal. `dfa.c`'s `laststart`.
@@ -315,6 +320,7 @@ impl Parser<'_> {
                 if self.completed & 1 << group == 0 {
                     return Err(BreError::BackReference);
                 }
+                self.backtracks = true;
                 Piece::new(format!(r"(?:\{group})"))
             }
             b'w' => Piece::new(ByteSet::of(word).to_string()),

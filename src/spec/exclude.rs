@@ -19,8 +19,11 @@ const MAX_TOTAL_SIZE: usize = 200_000;
 const COMPILED_SIZE: usize = 4 << 20;
 /// Bytes of one pattern's lazily built automaton; beyond, the engine is slower but goes on.
 const AUTOMATON_SIZE: usize = 128 << 10;
-/// Steps of backtracking for one pattern and image, some ten milliseconds. Only back-references backtrack.
-const BACKTRACK_LIMIT: usize = 200_000;
+/// Steps of backtracking for one pattern and image, about 3 ms; `\([a-z]*\)-\1` needs a fiftieth of them.
+const BACKTRACK_LIMIT: usize = 50_000;
+/// Steps that a pattern counts for because it backtracks: 20 such patterns, each at the limit for each of 250 images,
+/// take less than a minute.
+const BACKTRACKING_SIZE: usize = 10_000;
 /// Stands for a character that is not to be looked at: a word character, lest `\b` and `\w` see a change, but one that
 /// occurs in no digest and in no name of a repository.
 const MASK: char = 'Z';
@@ -129,7 +132,12 @@ impl Excludes {
                 return Err(syntax(BreError::TooLarge));
             }
             let translated = bre::translate(pattern.as_bytes()).map_err(syntax)?;
-            size += translated.size;
+            size += translated.size
+                + if translated.backtracks {
+                    BACKTRACKING_SIZE
+                } else {
+                    0
+                };
             if size > MAX_TOTAL_SIZE {
                 return Err(PatternError::TooLarge {
                     number,
@@ -263,6 +271,11 @@ mod tests {
         assert!(matches!(
             Excludes::new(&large),
             Err(PatternError::TooLarge { .. })
+        ));
+        let backtracking: Vec<String> = (0..30).map(|n| format!(r"\(.*\)\1{n}")).collect();
+        assert!(matches!(
+            Excludes::new(&backtracking),
+            Err(PatternError::TooLarge { number: 20, .. })
         ));
         for pattern in [
             deep(1_000),
