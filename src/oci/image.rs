@@ -1,6 +1,9 @@
 //! An image as a registry described it: everything but its layers' bytes.
 
-use super::{Content, DiffId, Digest, ImageId, LayerId};
+use oci_distribution::config::{ROOTFS_TYPE, Rootfs};
+use serde::Deserialize;
+
+use super::{Content, DiffId, Digest, ImageId, ImageManifest, LayerId, Manifest, ManifestError};
 
 /// One layer of a manifest, beside the diffID that the config promises for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,37 @@ pub struct ResolvedImage {
 }
 
 impl ResolvedImage {
+    /// Puts together what was received, and checks each against the other: the config is the one that the
+    /// manifest names, in digest and length, and promises one diffID for each layer.
+    ///
+    /// Whether `manifest` is an instance of `list` was settled when it was chosen.
+    pub fn assemble(
+        list: Option<Content>,
+        manifest: Content,
+        config: Content,
+    ) -> Result<Self, ManifestError> {
+        let image = match Manifest::parse(manifest.bytes(), None)? {
+            Manifest::Image(image) => image,
+            Manifest::Index(_) => return Err(ManifestError::NestedIndex(manifest.digest())),
+        };
+        let facts = ConfigFacts::read(&image, &config)?;
+        let layers = image.layers.into_iter().zip(facts.diff_ids);
+        Ok(Self {
+            list,
+            layers: layers
+                .map(|(layer, diff_id)| LayerDescriptor {
+                    blob: layer.blob,
+                    size: layer.size,
+                    media_type: layer.media_type,
+                    diff_id,
+                })
+                .collect(),
+            manifest,
+            config,
+            created: facts.created,
+        })
+    }
+
     /// The image's id in the store.
     pub fn id(&self) -> ImageId {
         ImageId::of_config(self.config.digest())
@@ -40,5 +74,115 @@ impl ResolvedImage {
     /// The ids of its layers in the store, base layer first.
     pub fn layer_ids(&self) -> Vec<LayerId> {
         LayerId::chain(self.layers.iter().map(|layer| layer.diff_id))
+    }
+}
+
+/// What the store needs to know of a config.
+struct ConfigFacts {
+    created: Option<String>,
+    diff_ids: Vec<DiffId>,
+}
+
+/// The fields of a config that matter here. oci-client's own type insists on a well-formed `created` and more.
+#[derive(Deserialize)]
+struct Config {
+    created: Option<String>,
+    rootfs: Rootfs,
+}
+
+impl ConfigFacts {
+    fn read(image: &ImageManifest, config: &Content) -> Result<Self, ManifestError> {
+        if config.digest() != image.config {
+            return Err(ManifestError::ConfigDigest {
+                expected: image.config,
+                found: config.digest(),
+            });
+        }
+        let found = config.bytes().len() as u64;
+        if found != image.config_size {
+            return Err(ManifestError::ConfigSize {
+                expected: image.config_size,
+                found,
+            });
+        }
+        let Config { created, rootfs } =
+            serde_json::from_slice(config.bytes()).map_err(ManifestError::config)?;
+        if rootfs.r#type != ROOTFS_TYPE {
+            return Err(ManifestError::config(format!(
+                "`rootfs.type` is `{}`",
+                rootfs.r#type
+            )));
+        }
+        if rootfs.diff_ids.len() != image.layers.len() {
+            return Err(ManifestError::DiffIds {
+                layers: image.layers.len(),
+                diff_ids: rootfs.diff_ids.len(),
+            });
+        }
+        let diff_ids = rootfs.diff_ids.iter().map(|text| text.parse().map(DiffId));
+        Ok(Self {
+            created,
+            diff_ids: diff_ids
+                .collect::<Result<_, _>>()
+                .map_err(ManifestError::config)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn content(text: String) -> Content {
+        Content::new(Bytes::from(text))
+    }
+
+    fn config(diff_ids: usize) -> Content {
+        let ids = vec![format!("\"{}\"", Digest::of(b"tar")); diff_ids].join(",");
+        content(format!(
+            r#"{{"created":"now","rootfs":{{"type":"layers","diff_ids":[{ids}]}}}}"#
+        ))
+    }
+
+    fn manifest(config: Digest, size: usize) -> Content {
+        content(format!(
+            r#"{{"schemaVersion":2,"config":{{"mediaType":"application/vnd.oci.image.config.v1+json",
+            "digest":"{config}","size":{size}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar",
+            "digest":"{}","size":3}}]}}"#,
+            Digest::of(b"blob")
+        ))
+    }
+
+    #[test]
+    fn manifest_and_config_must_agree() {
+        let good = config(1);
+        let size = good.bytes().len();
+        let assemble = |manifest, config: &Content| ResolvedImage::assemble(None, manifest, config.clone());
+
+        let image = assemble(manifest(good.digest(), size), &good).expect("both agree");
+        assert_eq!(image.created.as_deref(), Some("now"));
+        assert_eq!(image.layers[0].diff_id, DiffId(Digest::of(b"tar")));
+
+        let other = config(2);
+        let error = assemble(manifest(good.digest(), size), &other);
+        assert!(
+            matches!(error, Err(ManifestError::ConfigDigest { .. })),
+            "{error:?}"
+        );
+        let error = assemble(manifest(good.digest(), size + 1), &good);
+        assert!(
+            matches!(error, Err(ManifestError::ConfigSize { .. })),
+            "{error:?}"
+        );
+        let error = assemble(manifest(other.digest(), other.bytes().len()), &other);
+        assert_eq!(
+            error,
+            Err(ManifestError::DiffIds {
+                layers: 1,
+                diff_ids: 2
+            })
+        );
     }
 }

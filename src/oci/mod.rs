@@ -7,6 +7,7 @@ mod content;
 mod digest;
 mod id;
 mod image;
+mod manifest;
 mod platform;
 mod reference;
 
@@ -14,5 +15,9 @@ pub use content::Content;
 pub use digest::{Digest, DigestError, Hasher};
 pub use id::{DiffId, ImageId, LayerId};
 pub use image::{LayerDescriptor, ResolvedImage};
+pub use manifest::{
+    ACCEPTED_MEDIA_TYPES, ImageManifest, Index, Layer, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest,
+    ManifestError,
+};
 pub use platform::Platform;
 pub use reference::{Reference, ReferenceError};

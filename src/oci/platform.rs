@@ -26,7 +26,26 @@ impl Platform {
         Self {
             os: "linux".into(),
             architecture: architecture.into(),
-            variant: None,
+            // containers/image finds this in /proc/cpuinfo, and there is no other 64-bit ARM.
+            variant: (architecture == "arm64").then(|| "v8".into()),
+        }
+    }
+
+    /// The variants of an instance that will do, best first, the empty one standing for none: as
+    /// `WantedPlatforms` of containers/image. With a variant given, it and all older ones, then none; without,
+    /// an instance that has none, then any that is known.
+    pub fn variants(&self) -> Vec<&str> {
+        let known: &[&str] = match self.architecture.as_str() {
+            "arm" => &["v8", "v7", "v6", "v5"],
+            "arm64" => &["v8"],
+            _ => &[],
+        };
+        match self.variant.as_deref() {
+            None => [""].iter().chain(known).copied().collect(),
+            Some(wanted) => match known.iter().position(|variant| *variant == wanted) {
+                Some(first) => known[first..].iter().chain(&[""]).copied().collect(),
+                None => vec![wanted, ""],
+            },
         }
     }
 }

@@ -1,0 +1,616 @@
+//! Manifests and lists as registries send them, parsed once into values that can be relied on.
+//!
+//! The body decides what it is, as for containers/image (`GuessMIMEType`): the store keeps no Content-Type, so
+//! whoever reads the manifest back will judge by the body too. A Content-Type that calls a list an image, or
+//! the reverse, and a body that could be read as either are refused (CVE-2021-41190).
+//!
+//! Everything that this program could not store faithfully is refused by name: schema 1, artifacts, foreign and
+//! encrypted layers, layers of unknown type, digests that are not SHA-256, sizes that cannot be.
+
+use oci_distribution::manifest::{
+    IMAGE_CONFIG_MEDIA_TYPE, IMAGE_DOCKER_CONFIG_MEDIA_TYPE, IMAGE_MANIFEST_LIST_MEDIA_TYPE,
+    IMAGE_MANIFEST_MEDIA_TYPE, ImageIndexEntry, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE,
+    OciDescriptor, OciImageIndex, OciImageManifest,
+};
+use serde_json::{Map, Value};
+
+use super::{Digest, Platform};
+
+/// What we ask a registry for, best first. Schema 1 is asked for only to be refused by name: without it some
+/// registries answer 404 for an image that is there.
+pub const ACCEPTED_MEDIA_TYPES: [&str; 6] = [
+    OCI_IMAGE_INDEX_MEDIA_TYPE,
+    IMAGE_MANIFEST_LIST_MEDIA_TYPE,
+    OCI_IMAGE_MEDIA_TYPE,
+    IMAGE_MANIFEST_MEDIA_TYPE,
+    SCHEMA1_SIGNED_MEDIA_TYPE,
+    SCHEMA1_MEDIA_TYPE,
+];
+
+const SCHEMA1_MEDIA_TYPE: &str = "application/vnd.docker.distribution.manifest.v1+json";
+const SCHEMA1_SIGNED_MEDIA_TYPE: &str = "application/vnd.docker.distribution.manifest.v1+prettyjws";
+
+const LAYER_MEDIA_TYPES: [&str; 6] = [
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+];
+
+/// Overlay mounts no more (containers/storage `drivers/overlay`: `maxDepth`).
+const MAX_LAYERS: usize = 500;
+
+/// One tebibyte: no layer is that large, and sums of sizes below it cannot overflow.
+const MAX_LAYER_SIZE: i64 = 1 << 40;
+
+/// Configs are read into memory; real ones have kilobytes.
+pub const MAX_CONFIG_SIZE: u64 = 8 << 20;
+
+/// Manifests and lists are read into memory; containers/image has the same limit (`maxManifestBodySize`).
+pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
+
+/// What a reference led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Manifest {
+    /// One image, for whatever platform.
+    Image(ImageManifest),
+    /// A manifest list or OCI index.
+    Index(Index),
+}
+
+/// A schema 2 or OCI image manifest that can be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageManifest {
+    /// Digest of the config blob.
+    pub config: Digest,
+    /// Its length in bytes, at most [`MAX_CONFIG_SIZE`].
+    pub config_size: u64,
+    /// Base layer first.
+    pub layers: Vec<Layer>,
+}
+
+/// A layer as a manifest names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Digest of the blob as it travels.
+    pub blob: Digest,
+    /// Its length in bytes.
+    pub size: u64,
+    /// One of the six types of tar that exist.
+    pub media_type: String,
+}
+
+/// A manifest list or an OCI index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    instances: Vec<Instance>,
+    /// containers/image takes an instance without platform as a last resort, but not from a Docker list.
+    oci: bool,
+}
+
+/// An entry of an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Instance {
+    digest: Digest,
+    media_type: String,
+    platform: Option<Platform>,
+    zstd: bool,
+}
+
+impl Manifest {
+    /// Reads a manifest's bytes. `content_type` is the header of the answer, if it had one.
+    pub fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
+        let fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
+        let form = Form::of(&fields)?;
+        form.admit(&fields)?;
+        form.agree(content_type)?;
+        match form {
+            Form::Image => {
+                let manifest = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
+                ImageManifest::check(manifest).map(Self::Image)
+            }
+            Form::Index { oci } => {
+                let index = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
+                Index::check(index, oci).map(Self::Index)
+            }
+        }
+    }
+}
+
+/// What a body claims to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Image,
+    Index { oci: bool },
+}
+
+impl Form {
+    fn of(fields: &Map<String, Value>) -> Result<Self, ManifestError> {
+        let text = |key| fields.get(key).and_then(Value::as_str);
+        match text("mediaType") {
+            Some(OCI_IMAGE_MEDIA_TYPE | IMAGE_MANIFEST_MEDIA_TYPE) => return Ok(Self::Image),
+            Some(OCI_IMAGE_INDEX_MEDIA_TYPE) => return Ok(Self::Index { oci: true }),
+            Some(IMAGE_MANIFEST_LIST_MEDIA_TYPE) => return Ok(Self::Index { oci: false }),
+            Some(SCHEMA1_MEDIA_TYPE | SCHEMA1_SIGNED_MEDIA_TYPE) => return Err(ManifestError::Schema1),
+            Some(other) if !other.is_empty() => return Err(ManifestError::MediaType(excerpt(other))),
+            _ => {}
+        }
+        match fields.get("schemaVersion").and_then(Value::as_i64) {
+            Some(2) => {}
+            Some(1) => return Err(ManifestError::Schema1),
+            Some(version) => return Err(ManifestError::SchemaVersion(version.to_string())),
+            None => return Err(ManifestError::SchemaVersion("missing".into())),
+        }
+        let has_instances = fields
+            .get("manifests")
+            .and_then(Value::as_array)
+            .is_some_and(|instances| !instances.is_empty());
+        Ok(if has_instances && !fields.contains_key("config") {
+            Self::Index { oci: true }
+        } else {
+            Self::Image
+        })
+    }
+
+    /// Refuses a body that has the other forms' fields too. Go matches names regardless of case, so whoever
+    /// reads the store would see `Layers` as well.
+    fn admit(self, fields: &Map<String, Value>) -> Result<(), ManifestError> {
+        let own: &[&str] = match self {
+            Self::Image => &["config", "layers"],
+            Self::Index { .. } => &["manifests"],
+        };
+        for (name, _) in fields {
+            let lower = name.to_ascii_lowercase();
+            let defining = [
+                "config",
+                "layers",
+                "manifests",
+                "fslayers",
+                "history",
+                "mediatype",
+                "schemaversion",
+            ];
+            let own = own.contains(&name.as_str()) || name == "mediaType" || name == "schemaVersion";
+            if defining.contains(&lower.as_str()) && !own {
+                return Err(ManifestError::Ambiguous(excerpt(name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Docker's and OCI's types for the same form are taken for each other, and types that say nothing, such as
+    /// `application/json`, are passed over: caches and object stores send them.
+    fn agree(self, content_type: Option<&str>) -> Result<(), ManifestError> {
+        let Some(header) = content_type else { return Ok(()) };
+        let essence = header.split(';').next().unwrap_or_default().trim();
+        let is_index = match essence {
+            OCI_IMAGE_MEDIA_TYPE | IMAGE_MANIFEST_MEDIA_TYPE => false,
+            OCI_IMAGE_INDEX_MEDIA_TYPE | IMAGE_MANIFEST_LIST_MEDIA_TYPE => true,
+            SCHEMA1_MEDIA_TYPE | SCHEMA1_SIGNED_MEDIA_TYPE => return Err(ManifestError::Schema1),
+            _ => return Ok(()),
+        };
+        if is_index == matches!(self, Self::Index { .. }) {
+            Ok(())
+        } else {
+            Err(ManifestError::ContentType(excerpt(essence)))
+        }
+    }
+}
+
+impl ImageManifest {
+    fn check(manifest: OciImageManifest) -> Result<Self, ManifestError> {
+        let config = &manifest.config;
+        if ![IMAGE_CONFIG_MEDIA_TYPE, IMAGE_DOCKER_CONFIG_MEDIA_TYPE].contains(&config.media_type.as_str()) {
+            return Err(ManifestError::Artifact(excerpt(&config.media_type)));
+        }
+        if manifest.layers.len() > MAX_LAYERS {
+            return Err(ManifestError::TooManyLayers(manifest.layers.len()));
+        }
+        let config_size = size_of(config)?;
+        if config_size > MAX_CONFIG_SIZE {
+            return Err(ManifestError::size("config", config));
+        }
+        Ok(Self {
+            config: digest(&config.digest)?,
+            config_size,
+            layers: manifest
+                .layers
+                .into_iter()
+                .map(Layer::check)
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Layer {
+    fn check(layer: OciDescriptor) -> Result<Self, ManifestError> {
+        let blob = digest(&layer.digest)?;
+        let kind = layer.media_type.as_str();
+        let refuse = |why| {
+            Err(ManifestError::Layer {
+                blob,
+                media_type: excerpt(kind),
+                why,
+            })
+        };
+        if kind.ends_with("+encrypted") {
+            return refuse("it is encrypted");
+        }
+        if kind.contains(".foreign.") || kind.contains(".nondistributable.") {
+            return refuse("foreign layers lie outside the registry and may not be redistributed");
+        }
+        if layer.urls.as_ref().is_some_and(|urls| !urls.is_empty()) {
+            return refuse("it is to be had from `urls` outside the registry");
+        }
+        if !LAYER_MEDIA_TYPES.contains(&kind) {
+            return refuse("its media type is not one of a layer");
+        }
+        Ok(Self {
+            blob,
+            size: size_of(&layer)?,
+            media_type: layer.media_type,
+        })
+    }
+}
+
+impl Index {
+    fn check(index: OciImageIndex, oci: bool) -> Result<Self, ManifestError> {
+        let instances = index
+            .manifests
+            .into_iter()
+            .filter_map(|entry| Instance::read(entry).transpose());
+        Ok(Self {
+            instances: instances.collect::<Result<_, _>>()?,
+            oci,
+        })
+    }
+
+    /// The manifest for `wanted`, as containers/image 5.28 and later choose it: the best variant first, then
+    /// zstd before gzip, then the earlier entry. Who reads the store chooses again from the stored list and
+    /// expects the same instance there.
+    pub fn choose(&self, wanted: &Platform) -> Result<Digest, ManifestError> {
+        let variants = wanted.variants();
+        let rank = |instance: &Instance| match &instance.platform {
+            Some(platform) => {
+                let same = platform.os == wanted.os && platform.architecture == wanted.architecture;
+                let variant = platform.variant.as_deref().unwrap_or_default();
+                variants.iter().position(|v| same && *v == variant)
+            }
+            None => self.oci.then_some(usize::MAX),
+        };
+        // `min_by_key` keeps the first of equals.
+        let best = self
+            .instances
+            .iter()
+            .filter_map(|instance| rank(instance).map(|rank| (rank, !(self.oci && instance.zstd), instance)))
+            .min_by_key(|(rank, gzip, _)| (*rank, *gzip));
+        match best {
+            None => Err(ManifestError::NoSuchPlatform {
+                wanted: wanted.to_string(),
+                available: self.platforms(),
+            }),
+            Some((_, _, instance)) => match instance.media_type.as_str() {
+                OCI_IMAGE_INDEX_MEDIA_TYPE | IMAGE_MANIFEST_LIST_MEDIA_TYPE => {
+                    Err(ManifestError::NestedIndex(instance.digest))
+                }
+                SCHEMA1_MEDIA_TYPE | SCHEMA1_SIGNED_MEDIA_TYPE => Err(ManifestError::Schema1),
+                _ => Ok(instance.digest),
+            },
+        }
+    }
+
+    fn platforms(&self) -> String {
+        let names = self.instances.iter().map(|instance| match &instance.platform {
+            Some(platform) => excerpt(&platform.to_string()),
+            None => "one without platform".into(),
+        });
+        match names.collect::<Vec<_>>() {
+            names if names.is_empty() => "none".into(),
+            names => names.join(", "),
+        }
+    }
+}
+
+impl Instance {
+    /// Nothing for an attestation: buildkit lists them as `unknown/unknown`.
+    fn read(entry: ImageIndexEntry) -> Result<Option<Self>, ManifestError> {
+        let platform = entry.platform.map(|platform| Platform {
+            os: platform.os.to_string(),
+            architecture: platform.architecture.to_string(),
+            variant: platform.variant.filter(|variant| !variant.is_empty()),
+        });
+        if platform
+            .as_ref()
+            .is_some_and(|platform| platform.os == "unknown" && platform.architecture == "unknown")
+        {
+            return Ok(None);
+        }
+        let zstd = entry.annotations.is_some_and(|annotations| {
+            annotations
+                .get("io.github.containers.compression.zstd")
+                .is_some_and(|value| value == "true")
+        });
+        Ok(Some(Self {
+            digest: digest(&entry.digest)?,
+            media_type: entry.media_type,
+            platform,
+            zstd,
+        }))
+    }
+}
+
+fn digest(text: &str) -> Result<Digest, ManifestError> {
+    text.parse().map_err(|_| ManifestError::Digest(excerpt(text)))
+}
+
+fn size_of(descriptor: &OciDescriptor) -> Result<u64, ManifestError> {
+    match u64::try_from(descriptor.size) {
+        Ok(size) if descriptor.size <= MAX_LAYER_SIZE => Ok(size),
+        _ => Err(ManifestError::size("blob", descriptor)),
+    }
+}
+
+/// The length of a registry's text that an error may repeat.
+const EXCERPT_CHARS: usize = 120;
+
+/// A piece of a registry's text that may appear in a log: bounded, on one line, without terminal escapes.
+fn excerpt(text: &str) -> String {
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(EXCERPT_CHARS)
+        .collect()
+}
+
+/// Why an image cannot be used. None of these goes away by trying again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// Not JSON, or without a field that must be there.
+    #[error("the manifest cannot be read: {0}")]
+    NotJson(String),
+    /// Schema 1, signed or not.
+    #[error(
+        "the manifest is of schema 1, which is not supported\nhint: push the image again with a current tool, \
+         which converts it to schema 2"
+    )]
+    Schema1,
+    /// Neither 1 nor 2.
+    #[error("the manifest's `schemaVersion` is not supported: {0}")]
+    SchemaVersion(String),
+    /// `mediaType` is none of those that we know.
+    #[error("the manifest's `mediaType` is not supported: `{0}`")]
+    MediaType(String),
+    /// The body can be read in two ways.
+    #[error("the manifest is ambiguous: `{0}` does not belong into a manifest of its type")]
+    Ambiguous(String),
+    /// The header contradicts the body.
+    #[error("the registry calls the manifest `{0}`, its body says otherwise")]
+    ContentType(String),
+    /// Not an image.
+    #[error("the reference leads to an artifact with a config of type `{0}`, not to an image")]
+    Artifact(String),
+    /// A layer that cannot be stored.
+    #[error("layer {blob} of type `{media_type}` cannot be pulled: {why}")]
+    Layer {
+        /// Digest of the blob.
+        blob: Digest,
+        /// As the manifest says.
+        media_type: String,
+        /// For people.
+        why: &'static str,
+    },
+    /// More layers than overlay can mount.
+    #[error("the manifest has {0} layers, overlay can mount {MAX_LAYERS}")]
+    TooManyLayers(usize),
+    /// Not SHA-256, or not a digest.
+    #[error("the manifest names a digest that is not `sha256:<64 hex>`: `{0}`")]
+    Digest(String),
+    /// Negative or absurd.
+    #[error("the manifest gives {what} `{digest}` an impossible size: {size} bytes")]
+    Size {
+        /// Config or blob.
+        what: &'static str,
+        /// As the manifest says.
+        digest: String,
+        /// As the manifest says.
+        size: i64,
+    },
+    /// The list lacks the wanted platform.
+    #[error("the list has no image for `{wanted}`; it has: {available}")]
+    NoSuchPlatform {
+        /// The platform that was looked for.
+        wanted: String,
+        /// Those that there are.
+        available: String,
+    },
+    /// The chosen instance is a list itself.
+    #[error("the list leads to another list, {0}, where an image is expected")]
+    NestedIndex(Digest),
+    /// The config is not the one that the manifest names.
+    #[error("the config's digest is {found}, the manifest names {expected}")]
+    ConfigDigest {
+        /// As the manifest says.
+        expected: Digest,
+        /// What there is.
+        found: Digest,
+    },
+    /// The config's length is not the one that the manifest names.
+    #[error("the config has {found} bytes, the manifest says {expected}")]
+    ConfigSize {
+        /// As the manifest says.
+        expected: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// Not JSON, or without `rootfs`.
+    #[error("the config cannot be read: {0}")]
+    Config(String),
+    /// As many diffIDs as layers are needed.
+    #[error("the manifest has {layers} layers, the config {diff_ids} `diff_ids`")]
+    DiffIds {
+        /// Layers of the manifest.
+        layers: usize,
+        /// Elements of `rootfs.diff_ids`.
+        diff_ids: usize,
+    },
+}
+
+impl ManifestError {
+    fn not_json(error: serde_json::Error) -> Self {
+        Self::NotJson(excerpt(&error.to_string()))
+    }
+
+    /// The same for a config.
+    pub(super) fn config(error: impl ToString) -> Self {
+        Self::Config(excerpt(&error.to_string()))
+    }
+
+    fn size(what: &'static str, descriptor: &OciDescriptor) -> Self {
+        Self::Size {
+            what,
+            digest: excerpt(&descriptor.digest),
+            size: descriptor.size,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a(fill: char) -> String {
+        format!("sha256:{}", fill.to_string().repeat(64))
+    }
+
+    fn image(layer: &str) -> String {
+        format!(
+            r#"{{"schemaVersion":2,"config":{{"mediaType":"{IMAGE_CONFIG_MEDIA_TYPE}","digest":"{}","size":2}},
+            "layers":[{layer}]}}"#,
+            a('c')
+        )
+    }
+
+    fn refusal(body: &str) -> String {
+        match Manifest::parse(body.as_bytes(), None) {
+            Ok(manifest) => panic!("accepted as {manifest:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn refuses_by_name_what_cannot_be_stored() {
+        let layer = |kind: &str, more: &str| {
+            image(&format!(
+                r#"{{"mediaType":"{kind}","digest":"{}","size":3{more}}}"#,
+                a('b')
+            ))
+        };
+        let tar = "application/vnd.oci.image.layer.v1.tar";
+        for (body, why) in [
+            (layer(&format!("{tar}+gzip+encrypted"), ""), "is encrypted"),
+            (
+                layer("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", ""),
+                "foreign layers",
+            ),
+            (
+                layer("application/vnd.oci.image.layer.nondistributable.v1.tar", ""),
+                "foreign layers",
+            ),
+            (layer(tar, r#","urls":["https://elsewhere/"]"#), "`urls` outside"),
+            (
+                layer(r"text/plain\u001b[31m", ""),
+                "`text/plain[31m` cannot be pulled: its media type",
+            ),
+            (layer(tar, "").replace(":3", ":-3"), "impossible size: -3"),
+            (
+                layer(tar, "").replace(":3", ":9223372036854775807"),
+                "impossible size",
+            ),
+            (layer(tar, "").replace(&a('b'), "sha512:00"), "not `sha256:"),
+            (layer(tar, "").replace("image.config", "custom"), "artifact"),
+            (layer(tar, r#","size":4"#), "duplicate field"),
+            (
+                image("").replacen('{', r#"{"manifests":[],"#, 1),
+                "`manifests` does not belong",
+            ),
+            (
+                image("").replacen('{', r#"{"Layers":[],"#, 1),
+                "`Layers` does not belong",
+            ),
+            (image("").replace("[]", "null"), "cannot be read"),
+            (r#"{"schemaVersion":1,"fsLayers":[]}"#.into(), "schema 1"),
+            (
+                r#"{"schemaVersion":99999}"#.into(),
+                "`schemaVersion` is not supported: 99999",
+            ),
+            ("[]".into(), "cannot be read"),
+        ] {
+            let message = refusal(&body);
+            assert!(message.contains(why), "{message}\nof {body}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_contradicts_the_body_is_refused_and_one_that_says_nothing_is_not() {
+        let body = image("");
+        let parse = |header| Manifest::parse(body.as_bytes(), Some(header)).map(|_| ());
+        assert_eq!(parse("application/json"), Ok(()));
+        assert_eq!(parse(IMAGE_MANIFEST_MEDIA_TYPE), Ok(()));
+        assert_eq!(
+            parse("application/vnd.oci.image.index.v1+json; charset=utf-8"),
+            Err(ManifestError::ContentType(OCI_IMAGE_INDEX_MEDIA_TYPE.into()))
+        );
+        assert_eq!(parse(SCHEMA1_SIGNED_MEDIA_TYPE), Err(ManifestError::Schema1));
+    }
+
+    fn index(entries: &[(char, &str)]) -> Index {
+        let entry = |(fill, more): &(char, &str)| {
+            format!(
+                r#"{{"mediaType":"{OCI_IMAGE_MEDIA_TYPE}","digest":"{}","size":1{more}}}"#,
+                a(*fill)
+            )
+        };
+        let entries: Vec<String> = entries.iter().map(entry).collect();
+        let body = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, entries.join(","));
+        match Manifest::parse(body.as_bytes(), None) {
+            Ok(Manifest::Index(index)) => index,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn platform(text: &str) -> Platform {
+        text.parse().expect("a platform")
+    }
+
+    const V7: &str = r#","platform":{"os":"linux","architecture":"arm","variant":"v7"}"#;
+    const V6: &str = r#","platform":{"os":"linux","architecture":"arm","variant":"v6"}"#;
+    const AMD64: &str = r#","platform":{"os":"linux","architecture":"amd64"}"#;
+    const ATTESTATION: &str = r#","platform":{"os":"unknown","architecture":"unknown"}"#;
+
+    #[test]
+    fn the_best_instance_is_chosen_and_a_missing_one_is_named_beside_what_there_is() {
+        let index = index(&[('0', ATTESTATION), ('6', V6), ('7', V7), ('8', AMD64)]);
+        let choose = |wanted| index.choose(&platform(wanted)).map(|digest| digest.to_string());
+        assert_eq!(choose("linux/amd64"), Ok(a('8')));
+        assert_eq!(choose("linux/arm"), Ok(a('7')));
+        assert_eq!(choose("linux/arm/v8"), Ok(a('7')));
+        assert_eq!(choose("linux/arm/v6"), Ok(a('6')));
+        assert_eq!(
+            choose("linux/s390x").map_err(|error| error.to_string()),
+            Err(
+                "the list has no image for `linux/s390x`; it has: linux/arm/v6, linux/arm/v7, linux/amd64"
+                    .into()
+            )
+        );
+    }
+
+    #[test]
+    fn an_instance_without_platform_is_the_last_resort_and_zstd_is_preferred() {
+        let zstd = format!(r#"{AMD64},"annotations":{{"io.github.containers.compression.zstd":"true"}}"#);
+        let index = index(&[('1', ""), ('2', AMD64), ('3', &zstd), ('4', &zstd)]);
+        let choose = |wanted| index.choose(&platform(wanted)).map(|digest| digest.to_string());
+        assert_eq!(choose("linux/amd64"), Ok(a('3')));
+        assert_eq!(choose("linux/ppc64le"), Ok(a('1')));
+    }
+}
