@@ -7,4 +7,5 @@ pub mod preflight;
 pub mod report;
 pub mod sources;
 pub mod spec;
+pub mod spool;
 pub mod store;
