@@ -4,6 +4,7 @@ pub mod cancel;
 pub mod oci;
 pub mod plan;
 pub mod preflight;
+pub mod registry;
 pub mod report;
 pub mod sources;
 pub mod spec;

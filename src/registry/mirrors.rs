@@ -1,0 +1,219 @@
+//! Where an image is really pulled from: its mirrors in order, its own registry last.
+//!
+//! The original reference stays what the store is told; only requests go to [`PullSource::reference`].
+
+use crate::oci::Reference;
+
+use super::registries_conf::{Endpoint, RegistriesConf, RegistriesConfError, Registry, Serves};
+
+/// One place to ask.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PullSource {
+    /// The reference as this place knows it.
+    pub reference: Reference,
+    /// Its certificate is not checked, and plain HTTP will do.
+    pub insecure: bool,
+}
+
+impl RegistriesConf {
+    /// Where to pull `reference` from, best first. Never empty: blocked places are left out, and when all are
+    /// blocked that is the error.
+    pub fn pull_sources(&self, reference: &Reference) -> Result<Vec<PullSource>, RegistriesConfError> {
+        let mut blocked = None;
+        let mut sources = self.all_pull_sources(reference)?;
+        // `blocked` is about the place that is contacted: `blocked = true` beside mirrors means mirrors only.
+        sources.retain(|source| match self.find(&source.reference.repository()) {
+            Some(table) if table.blocked => {
+                blocked = Some(table.prefix.clone());
+                false
+            }
+            _ => true,
+        });
+        match blocked {
+            Some(prefix) if sources.is_empty() => Err(RegistriesConfError::Blocked {
+                prefix,
+                reference: reference.to_string(),
+            }),
+            _ => Ok(sources),
+        }
+    }
+
+    /// The same, blocked places included.
+    fn all_pull_sources(&self, reference: &Reference) -> Result<Vec<PullSource>, RegistriesConfError> {
+        let Some(table) = self.find(&reference.repository()) else {
+            return Ok(vec![PullSource {
+                reference: reference.clone(),
+                insecure: false,
+            }]);
+        };
+        let mirrors = table.mirrors.iter().filter(|mirror| match mirror.serves {
+            Serves::All => true,
+            Serves::DigestOnly => reference.digest().is_some(),
+            Serves::TagOnly => reference.digest().is_none(),
+        });
+        let endpoints = mirrors.chain([&table.endpoint]);
+        endpoints
+            .map(|endpoint| {
+                Ok(PullSource {
+                    reference: rewrite(reference, table, endpoint)?,
+                    insecure: endpoint.insecure,
+                })
+            })
+            .collect()
+    }
+
+    /// The table with the longest prefix that `name`, a reference or the beginning of one, falls under.
+    fn find(&self, name: &str) -> Option<&Registry> {
+        let mut best: Option<&Registry> = None;
+        for table in &self.registries {
+            let longest = best.map_or(0, |best| best.prefix.len());
+            if match_length(name, &table.prefix).is_some() && table.prefix.len() > longest {
+                best = Some(table);
+            }
+        }
+        best
+    }
+}
+
+/// Replaces the matched beginning of the reference by the endpoint's location.
+fn rewrite(
+    reference: &Reference,
+    table: &Registry,
+    endpoint: &Endpoint,
+) -> Result<Reference, RegistriesConfError> {
+    let text = reference.to_string();
+    let length = match match_length(&text, &table.prefix) {
+        Some(length) if !endpoint.location.is_empty() => length,
+        // A wildcard prefix without location: every host as it is.
+        _ => return Ok(reference.clone()),
+    };
+    let rewritten = format!("{}{}", endpoint.location, &text[length..]);
+    // A location such as `mirror` would be completed to `docker.io/mirror`, which nobody meant.
+    match rewritten.parse::<Reference>() {
+        Ok(parsed) if parsed.to_string() == rewritten => Ok(parsed),
+        _ => Err(RegistriesConfError::Rewrite {
+            reference: text,
+            rewritten,
+        }),
+    }
+}
+
+/// How much of `name` the prefix stands for, if it is under it. A prefix ends where a part of the name ends;
+/// `*.example.com` stands for any host below example.com, its port not included.
+fn match_length(name: &str, prefix: &str) -> Option<usize> {
+    let length = match prefix.strip_prefix('*') {
+        Some(domain) if domain.starts_with('.') => {
+            let start = name.find(domain)?;
+            if name[..start].contains('/') {
+                return None;
+            }
+            start + domain.len()
+        }
+        _ => name.starts_with(prefix).then_some(prefix.len())?,
+    };
+    match name.as_bytes().get(length) {
+        None | Some(b':' | b'/' | b'@') => Some(length),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+// A test says what it skipped and how much it compared.
+#[allow(clippy::print_stderr)]
+mod tests {
+    use super::*;
+
+    /// What containers/image's own code answers, for every configuration in the corpus.
+    #[test]
+    fn agrees_with_containers_image() {
+        use super::super::registries_conf::ConfText;
+        use serde_json::Value;
+        use std::path::{Path, PathBuf};
+
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
+        let Ok(expected) = std::fs::read_to_string(corpus.join("expected/registries-conf-lookups.json"))
+        else {
+            eprintln!("SKIPPED: no corpus at {}", corpus.display());
+            return;
+        };
+        let expected: Vec<Value> = serde_json::from_str(&expected).expect("JSON");
+        let (mut lookups, mut refusals) = (0, 0);
+        for case in &expected {
+            let text = |key: &str| case[key].as_str().map(PathBuf::from);
+            let mut paths = vec![text("conf").expect("a path")];
+            let mut drop_ins: Vec<PathBuf> = std::fs::read_dir(corpus.join(text("confd").expect("a path")))
+                .map(|dir| dir.map(|item| item.expect("an entry").path()).collect())
+                .unwrap_or_default();
+            drop_ins.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
+            drop_ins.sort();
+            paths.extend(drop_ins);
+            let files: Vec<ConfText> = paths
+                .into_iter()
+                .map(|path| ConfText {
+                    text: std::fs::read_to_string(corpus.join(&path)).expect("a file"),
+                    path,
+                })
+                .collect();
+            let conf = RegistriesConf::parse(&files);
+            let error = case["error"].as_str();
+            assert_eq!(
+                conf.as_ref().err().is_some(),
+                error.is_some(),
+                "{conf:?}\n{error:?}"
+            );
+            let Ok(conf) = conf else {
+                refusals += 1;
+                continue;
+            };
+            for lookup in case["lookups"].as_array().into_iter().flatten() {
+                let name = lookup["ref"].as_str().expect("a reference");
+                let found = conf.find(name).map(|table| table.prefix.as_str());
+                assert_eq!(found, lookup["matched"]["prefix"].as_str(), "{name} in {files:?}");
+                lookups += 1;
+                let Some(sources) = lookup["pull_sources"].as_array() else {
+                    continue;
+                };
+                let normalized = lookup["normalized"].as_str().expect("a reference");
+                let reference: Reference = normalized.parse().expect("a reference");
+                let expected: Vec<(Reference, bool)> = sources
+                    .iter()
+                    .map(|source| {
+                        let text = source["Ref"].as_str().expect("a reference");
+                        let insecure = source["Insecure"].as_bool().expect("a flag");
+                        (text.parse().expect("a reference"), insecure)
+                    })
+                    .collect();
+                let found: Vec<(Reference, bool)> = conf
+                    .all_pull_sources(&reference)
+                    .expect("sources")
+                    .into_iter()
+                    .map(|source| (source.reference, source.insecure))
+                    .collect();
+                assert_eq!(found, expected, "{name} in {files:?}");
+            }
+        }
+        eprintln!("{lookups} look-ups and {refusals} refusals agree");
+        assert!(lookups > 200 && refusals > 10);
+    }
+
+    #[test]
+    fn a_blocked_registry_is_pulled_from_its_mirrors_or_not_at_all() {
+        let conf = RegistriesConf::parse_one(
+            "[[registry]]\nlocation = 'quay.io'\nblocked = true\n[[registry.mirror]]\nlocation = 'local:5000/q'\n\
+             insecure = true\npull-from-mirror = 'digest-only'",
+        )
+        .expect("valid");
+        let digest = format!("quay.io/a/b@sha256:{}", "0".repeat(64));
+        let sources = conf
+            .pull_sources(&digest.parse().expect("a reference"))
+            .expect("the mirror");
+        assert_eq!(sources.len(), 1);
+        assert_eq!(sources[0].reference.repository(), "local:5000/q/a/b");
+        assert!(sources[0].insecure);
+        let error = conf.pull_sources(&"quay.io/a/b:1".parse().expect("a reference"));
+        assert!(
+            matches!(error, Err(RegistriesConfError::Blocked { .. })),
+            "{error:?}"
+        );
+    }
+}
