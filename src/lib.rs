@@ -1,6 +1,11 @@
 //! Pre-caches the images of an OpenShift upgrade in a node's CRI-O store.
 
 pub mod cancel;
+pub mod cli;
+pub mod exit;
+pub mod job;
+pub mod settings;
+pub mod fetch;
 pub mod oci;
 pub mod plan;
 pub mod preflight;

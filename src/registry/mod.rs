@@ -1,7 +1,139 @@
-//! Registries.
+//! Registries: from a reference to bytes, over whatever mirrors, logins and faults lie between.
+//!
+//! ```text
+//! Registries ── sources ──→ PullSource*          registries.conf: mirrors first      registries_conf, mirrors
+//!      ├────── resolve ──→ ResolvedImage         manifests and config, verified      resolve
+//!      ├────── attempts ─→ Attempts              the one retry loop                  retry
+//!      └────── open_blob → BlobStream            one answer, its range checked       blob
+//!                              │
+//!                            Client              one per registry: scheme, login     client, challenge, auth
+//!                              │                 which pull secret                   credentials
+//!                            Http                limits, redirects, trust            http, tls
+//! ```
+//!
+//! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
+//! release or an operator is.
 
+mod answer;
+mod auth;
+mod blob;
+mod challenge;
+mod client;
+mod credentials;
+mod error;
+mod http;
 mod mirrors;
 mod registries_conf;
+mod resolve;
+mod retry;
+mod tls;
 
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::oci::Reference;
+use crate::report::Observer;
+
+pub use blob::{BlobStream, Wanted};
+pub use credentials::{Credentials, CredentialsError, Origin};
+pub use error::{Kind, Message, RegistryError};
+pub use http::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
+pub use retry::Attempts;
+pub use tls::{Pem, SystemRoots};
+
+use client::Client;
+use http::Http;
+use retry::Pace;
+use tls::Trust;
+
+/// What registries are to be reached with; `settings` fills it in.
+#[derive(Clone, Debug)]
+pub struct RegistrySettings {
+    /// `registries.conf` first, then its drop-ins in the order of their names.
+    pub registries_conf: Vec<ConfText>,
+    /// Pull secrets, asked in this order. All must exist.
+    pub auth_files: Vec<PathBuf>,
+    /// Whom the system trusts.
+    pub system_roots: SystemRoots,
+    /// Whom we trust beside that.
+    pub ca_certificates: Vec<Pem>,
+    /// `certs.d` directories; the first that has one for a host is taken.
+    pub certs_dirs: Vec<PathBuf>,
+    /// When to stop trying although nothing is wrong for good: after so long in which no byte came. Never, if there is
+    /// a deadline instead.
+    pub give_up_after: Option<Duration>,
+    /// How long a registry may be silent before the connection is dropped.
+    pub idle_timeout: Duration,
+}
+
+impl Default for RegistrySettings {
+    fn default() -> Self {
+        Self {
+            registries_conf: Vec::new(),
+            auth_files: Vec::new(),
+            system_roots: SystemRoots::default(),
+            ca_certificates: Vec::new(),
+            certs_dirs: Vec::new(),
+            give_up_after: None,
+            idle_timeout: IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// All registries, as this node is configured to see them.
+#[derive(Debug)]
+pub struct Registries {
+    conf: RegistriesConf,
+    credentials: Credentials,
+    trust: Trust,
+    idle_timeout: Duration,
+    pace: Pace,
+    /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
+    clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
+}
+
+impl Registries {
+    /// Reads the configuration and the pull secrets. Sends nothing.
+    pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
+        Ok(Self {
+            conf: RegistriesConf::parse(&settings.registries_conf)?,
+            credentials: Credentials::read(&settings.auth_files)?,
+            trust: Trust::new(
+                &settings.system_roots,
+                &settings.ca_certificates,
+                settings.certs_dirs,
+            )?,
+            idle_timeout: settings.idle_timeout,
+            pace: Pace::new(observer, settings.give_up_after),
+            clients: Mutex::default(),
+        })
+    }
+
+    /// Where to pull `reference` from, best first.
+    pub fn sources(&self, reference: &Reference) -> Result<Vec<PullSource>, RegistryError> {
+        Ok(self.conf.pull_sources(reference)?)
+    }
+
+    /// Begins an operation that may take several attempts. `what` is for messages.
+    pub fn attempts(&self, what: String, sources: Vec<PullSource>) -> Attempts<'_> {
+        Attempts::new(&self.pace, what, sources)
+    }
+
+    fn client(&self, source: &PullSource) -> Result<Arc<Client>, RegistryError> {
+        let domain = source.reference.domain();
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (domain.to_owned(), source.insecure);
+        if let Some(client) = clients.get(&key) {
+            return Ok(client.clone());
+        }
+        let tls = self.trust.config(domain, source.insecure)?;
+        let http = Http::new(tls, source.insecure, self.idle_timeout)
+            .map_err(|error| http::transport(error, &format!("registry `{domain}`")))?;
+        let client = Arc::new(Client::new(domain, source.insecure, http));
+        Ok(clients.entry(key).or_insert(client).clone())
+    }
+}

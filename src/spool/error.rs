@@ -14,12 +14,6 @@ pub enum SpoolError {
         /// The spool.
         path: PathBuf,
     },
-    /// Another [`Partial`](super::Partial) of the same digest is open in this process.
-    #[error("blob {digest} is being fetched twice at once")]
-    InUse {
-        /// Which blob.
-        digest: Digest,
-    },
     /// The file system is full, or a quota is.
     #[error("no space left for `{}`", path.display())]
     NoSpace {

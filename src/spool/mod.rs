@@ -127,7 +127,7 @@ impl Spool {
     }
 
     /// Starts or continues the blob with this digest, `size` bytes long. What is there of it is hashed first.
-    /// Only one at a time may exist of each digest.
+    /// Waits while another [`Partial`] of the same digest exists; a thread that has one must not ask for it again.
     pub fn partial(&self, digest: &Digest, size: u64) -> Result<Partial, SpoolError> {
         Partial::open(self.0.clone(), *digest, size)
     }
@@ -259,11 +259,15 @@ mod tests {
         let first = spool(&dir);
         let mut partial = first.partial(&digest, size).expect("a partial");
         partial.write(&TEXT[..10]).expect("room");
-        assert!(matches!(
-            first.partial(&digest, size),
-            Err(SpoolError::InUse { .. })
-        ));
-        drop((partial, first));
+        let second = std::thread::spawn({
+            let first = first.clone();
+            move || first.partial(&digest, size).map(|partial| partial.offset())
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!second.is_finished(), "two would write at once");
+        drop(partial);
+        assert_eq!(second.join().expect("no panic").expect("a partial"), 10);
+        drop(first);
 
         let second = spool(&dir);
         assert!(second.verified(&digest).expect("readable").is_none());

@@ -1,10 +1,11 @@
 //! A blob that is being written.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
 
 use crate::oci::{Digest, Hasher};
 
@@ -37,15 +38,8 @@ impl std::fmt::Debug for HasherState {
 impl Partial {
     pub(super) fn open(spool: Arc<Shared>, digest: Digest, size: u64) -> Result<Self, SpoolError> {
         let name = super::partial(&digest);
-        let flags = OFlags::RDWR | OFlags::CREATE;
-        let missing = || SpoolError::at(&spool.path.join(&name))(std::io::ErrorKind::NotFound.into());
-        let file = spool.open(&name, flags)?.ok_or_else(missing)?;
+        let file = Self::lock(&spool, &name)?;
         let length = spool.regular_size(&file, &name)?;
-        // The hash is taken of what is written, not of what is read back: a second writer would make it a lie.
-        file.try_lock().map_err(|error| match error {
-            std::fs::TryLockError::WouldBlock => SpoolError::InUse { digest },
-            std::fs::TryLockError::Error(error) => spool.at(&name)(error),
-        })?;
         let mut partial = Self {
             spool,
             digest,
@@ -62,6 +56,24 @@ impl Partial {
             (partial.hasher, partial.offset) = (HasherState(hasher), offset);
         }
         Ok(partial)
+    }
+
+    /// Opens the file for us alone, waiting for another [`Partial`] of the same digest to go away. The hash is taken
+    /// of what is written, not of what is read back: a second writer would make it a lie.
+    fn lock(spool: &Shared, name: &str) -> Result<File, SpoolError> {
+        loop {
+            let flags = OFlags::RDWR | OFlags::CREATE;
+            let missing = || spool.at(name)(std::io::ErrorKind::NotFound.into());
+            let file = spool.open(name, flags)?.ok_or_else(missing)?;
+            file.lock().map_err(spool.at(name))?;
+            let ours = file.metadata().map_err(spool.at(name))?.ino();
+            // The one before us may have renamed or removed the file while we waited for it.
+            match rustix::fs::statat(&spool.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if stat.st_ino == ours => return Ok(file),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(spool.at(name)(error.into())),
+            }
+        }
     }
 
     /// How many bytes are there.

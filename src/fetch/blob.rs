@@ -1,0 +1,262 @@
+//! One blob, from as many sources and in as many pieces as it takes.
+//!
+//! What one source gave is kept when the next one takes over, for the digest names the content. Should the whole turn out
+//! to be wrong, and more than one source or an earlier run had a part in it, nobody can say whose fault it was: then it
+//! is begun anew, and from then on every source has to give all of it, so that the next mistake has a name.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::cancel::Cancel;
+use crate::registry::{Attempts, BlobStream, PullSource, Registries, RegistryError, Wanted};
+use crate::report::{Event, Observer};
+use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
+
+use super::{BlobRequest, FetchError};
+
+/// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
+const CHUNKS: usize = 16;
+
+pub(super) struct Download<'a> {
+    pub(super) registries: &'a Registries,
+    pub(super) spool: &'a Spool,
+    pub(super) observer: &'a dyn Observer,
+    pub(super) downloads: &'a Semaphore,
+    pub(super) request: BlobRequest,
+    pub(super) cancel: &'a Cancel,
+}
+
+/// Who gave what there is of the blob, and how far they are to be trusted.
+#[derive(Default)]
+struct Givers {
+    /// An earlier run.
+    spool: bool,
+    /// By repository.
+    sources: HashSet<String>,
+    /// They were wrong once.
+    distrusted: bool,
+    /// Repositories whose registry does not answer ranges as it should. They are asked for the whole, of which
+    /// what is there already is passed over.
+    rangeless: HashSet<String>,
+}
+
+impl Givers {
+    fn others_than(&self, source: &PullSource) -> bool {
+        let name = source.reference.repository();
+        self.spool || self.sources.iter().any(|giver| *giver != name)
+    }
+
+    fn forget(&mut self) {
+        self.spool = false;
+        self.sources.clear();
+    }
+}
+
+impl Download<'_> {
+    pub(super) async fn run(self) -> Result<VerifiedBlob, FetchError> {
+        let (spool, blob) = (self.spool.clone(), self.request.digest);
+        if let Some(found) = on_disk(move || spool.verified(&blob)).await? {
+            self.observer.observe(Event::BlobStarted {
+                blob,
+                size: found.size(),
+                resumed: found.size(),
+            });
+            self.observer.observe(Event::BlobVerified { blob });
+            return Ok(found);
+        }
+        let _permit = tokio::select! {
+            biased;
+            stopped = self.cancel.stopped() => return Err(stopped.into()),
+            permit = self.downloads.acquire() => permit.expect("the semaphore is never closed"),
+        };
+        let result = self.download().await;
+        self.observer.observe(match &result {
+            Ok(_) => Event::BlobVerified { blob },
+            Err(_) => Event::BlobAbandoned { blob },
+        });
+        result
+    }
+
+    async fn download(&self) -> Result<VerifiedBlob, FetchError> {
+        let sources = self.sources()?;
+        let mut partial = self.partial().await?;
+        let mut givers = Givers {
+            spool: partial.offset() > 0,
+            ..Givers::default()
+        };
+        self.begin(&partial);
+        let mut attempts = self
+            .registries
+            .attempts(format!("blob {}", self.request.digest), sources);
+        if partial.offset() == self.request.size {
+            match on_disk(move || partial.finish()).await {
+                Err(SpoolError::Mismatch { .. }) if givers.spool => {
+                    givers.forget();
+                    partial = self.partial().await?;
+                    self.begin(&partial);
+                }
+                done => return Ok(done?),
+            }
+        }
+        loop {
+            let source = attempts.next(self.cancel).await?;
+            if givers.distrusted && givers.others_than(&source) {
+                givers.forget();
+                partial = on_disk(move || partial.restart().map(|()| partial)).await?;
+                self.begin(&partial);
+            }
+            let from = match givers.rangeless.contains(&source.reference.repository()) {
+                true => 0,
+                false => partial.offset(),
+            };
+            let (back, received) = self.receive(&source, from, partial, &mut attempts).await?;
+            partial = back;
+            if partial.offset() > 0 {
+                givers.sources.insert(source.reference.repository());
+            }
+            if partial.offset() == self.request.size {
+                match on_disk(move || partial.finish()).await {
+                    Err(SpoolError::Mismatch { found, .. }) => {
+                        let mixed = givers.others_than(&source);
+                        attempts.failed(RegistryError::WrongDigest {
+                            what: format!(
+                                "blob {} from `{}`",
+                                self.request.digest,
+                                source.reference.repository()
+                            ),
+                            found,
+                            mixed,
+                        });
+                        givers.distrusted = true;
+                        givers.forget();
+                        partial = self.partial().await?;
+                        self.begin(&partial);
+                    }
+                    done => return Ok(done?),
+                }
+                continue;
+            }
+            match received {
+                Ok(()) => {}
+                Err(error) => {
+                    if let RegistryError::RangeNotSatisfiable { .. } | RegistryError::WrongRange { .. } =
+                        error
+                    {
+                        givers.rangeless.insert(source.reference.repository());
+                    }
+                    attempts.failed(error);
+                }
+            }
+        }
+    }
+
+    /// The sources of all images that have the blob, each repository once.
+    fn sources(&self) -> Result<Vec<PullSource>, FetchError> {
+        let mut sources = Vec::new();
+        let mut seen = HashSet::new();
+        let mut refused = None;
+        for reference in &self.request.from {
+            match self.registries.sources(reference) {
+                Ok(more) => sources.extend(
+                    more.into_iter()
+                        .filter(|source| seen.insert((source.reference.repository(), source.insecure))),
+                ),
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) if sources.is_empty() => Err(error.into()),
+            _ => Ok(sources),
+        }
+    }
+
+    async fn partial(&self) -> Result<Partial, SpoolError> {
+        let (spool, digest, size) = (self.spool.clone(), self.request.digest, self.request.size);
+        on_disk(move || spool.partial(&digest, size)).await
+    }
+
+    fn begin(&self, partial: &Partial) {
+        self.observer.observe(Event::BlobStarted {
+            blob: self.request.digest,
+            size: self.request.size,
+            resumed: partial.offset(),
+        });
+    }
+
+    /// Asks one source once for what comes `from` an offset on, and appends what it gives. The outer error is one of the spool, which ends all; the
+    /// inner one is the source's.
+    async fn receive(
+        &self,
+        source: &PullSource,
+        from: u64,
+        mut partial: Partial,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(Partial, Result<(), RegistryError>), SpoolError> {
+        let offset = partial.offset();
+        let wanted = Wanted {
+            blob: self.request.digest,
+            size: self.request.size,
+            from,
+        };
+        let mut stream = match self.registries.open_blob(source, wanted, self.cancel).await {
+            Ok(stream) => stream,
+            Err(error) => return Ok((partial, Err(error))),
+        };
+        let (pieces, mut queue) = mpsc::channel::<Bytes>(CHUNKS);
+        let writer = tokio::task::spawn_blocking(move || {
+            while let Some(piece) = queue.blocking_recv() {
+                partial.write(&piece)?;
+            }
+            Ok(partial)
+        });
+        let received = self.forward(&mut stream, offset, pieces, attempts).await;
+        Ok((finished(writer.await)?, received))
+    }
+
+    /// Passes on what comes after `offset`, until the end, a fault, or the writer's going away.
+    async fn forward(
+        &self,
+        stream: &mut BlobStream,
+        offset: u64,
+        pieces: mpsc::Sender<Bytes>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), RegistryError> {
+        // A registry without ranges begins at 0.
+        let mut known = offset - stream.start();
+        while let Some(mut piece) = stream.next(self.cancel).await? {
+            let skipped = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
+            known -= skipped as u64;
+            let piece = piece.split_off(skipped);
+            if piece.is_empty() {
+                continue;
+            }
+            attempts.moved();
+            let bytes = piece.len() as u64;
+            if pieces.send(piece).await.is_err() {
+                return Ok(());
+            }
+            self.observer.observe(Event::BlobReceived {
+                blob: self.request.digest,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Does what waits for the disk on a thread of its own.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SpoolError> + Send + 'static,
+) -> Result<T, SpoolError> {
+    finished(tokio::task::spawn_blocking(work).await)
+}
+
+fn finished<T>(joined: Result<Result<T, SpoolError>, tokio::task::JoinError>) -> Result<T, SpoolError> {
+    match joined {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => unreachable!("nobody aborts a blocking task: {error}"),
+    }
+}

@@ -1,0 +1,53 @@
+//! Why a blob is not in the spool.
+
+use std::sync::Arc;
+
+use crate::cancel::Stopped;
+use crate::registry::{Kind, RegistryError};
+use crate::spool::SpoolError;
+
+/// Shared by all who asked for the blob, hence cheap to clone.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FetchError {
+    /// No source gave it.
+    #[error(transparent)]
+    Registry(Arc<RegistryError>),
+    /// It could not be written.
+    #[error(transparent)]
+    Spool(Arc<SpoolError>),
+    /// The run is to end; what came is kept.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+impl FetchError {
+    /// What it means for the run.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Registry(error) => error.kind(),
+            Self::Spool(error) => match **error {
+                SpoolError::NoSpace { .. } => Kind::NoSpace,
+                SpoolError::Mismatch { .. } | SpoolError::TooLong { .. } | SpoolError::TooShort { .. } => {
+                    Kind::DigestMismatch
+                }
+                SpoolError::Busy { .. } | SpoolError::Io { .. } | SpoolError::NotAFile { .. } => Kind::Local,
+            },
+            Self::Stopped(_) => Kind::Stopped,
+        }
+    }
+}
+
+impl From<RegistryError> for FetchError {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Stopped(stopped) => Self::Stopped(stopped),
+            other => Self::Registry(Arc::new(other)),
+        }
+    }
+}
+
+impl From<SpoolError> for FetchError {
+    fn from(error: SpoolError) -> Self {
+        Self::Spool(Arc::new(error))
+    }
+}

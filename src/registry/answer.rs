@@ -1,0 +1,86 @@
+//! Answers that are no success.
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::Response;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+use crate::cancel::Cancel;
+
+use super::credentials::Credential;
+use super::error::{Message, RegistryError};
+use super::http;
+
+/// How much of an error's body is read.
+const MAX_ERROR_BODY: u64 = 64 << 10;
+
+/// Makes an error of an answer: with what the registry says, when it wants to be asked again, and if it
+/// `is_refused`, which credential it was that it refused.
+pub(super) async fn failure(
+    response: Response,
+    is_refused: bool,
+    credential: Option<&Credential>,
+    what: &str,
+    cancel: &Cancel,
+) -> RegistryError {
+    let status = response.status().as_u16();
+    let retry_after = retry_after(response.headers(), SystemTime::now());
+    let message = match http::body(response, MAX_ERROR_BODY, what, cancel).await {
+        Ok(body) => Message::of_body(&body),
+        Err(RegistryError::Stopped(stopped)) => return stopped.into(),
+        // The status says enough.
+        Err(_) => Message::default(),
+    };
+    let what = what.to_owned();
+    if is_refused {
+        return RegistryError::Unauthorized {
+            what,
+            status,
+            credential: credential.map(|credential| credential.origin.clone()),
+            message,
+        };
+    }
+    RegistryError::Status {
+        what,
+        status,
+        message,
+        retry_after,
+        redirected: false,
+    }
+}
+
+/// `Retry-After`, in seconds or as a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    SystemTime::from(date).duration_since(now).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn retry_after_is_a_number_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_420);
+        for (text, seconds) in [
+            ("120", Some(120)),
+            ("Wed, 21 Oct 2015 07:28:00 GMT", Some(60)),
+            ("Wed, 21 Oct 2015 07:26:00 GMT", None),
+            ("soon", None),
+            ("-5", None),
+        ] {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]);
+            assert_eq!(
+                retry_after(&headers, now),
+                seconds.map(Duration::from_secs),
+                "{text}"
+            );
+        }
+    }
+}

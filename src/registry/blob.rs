@@ -1,0 +1,195 @@
+//! A blob on its way: where the bytes that a registry sends really begin, and how many there should be.
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE};
+use reqwest::{Response, StatusCode};
+
+use crate::cancel::Cancel;
+use crate::oci::Digest;
+
+use super::Registries;
+use super::client::Get;
+use super::error::{RegistryError, printable};
+use super::http;
+use super::mirrors::PullSource;
+
+/// What is wanted of a blob: all of it, or from an offset to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Digest of the blob.
+    pub blob: Digest,
+    /// Its length in bytes, by the manifest.
+    pub size: u64,
+    /// Bytes that are there already. With 0 no range is asked for.
+    pub from: u64,
+}
+
+/// The body of an answer, its head checked.
+#[derive(Debug)]
+pub struct BlobStream {
+    response: Response,
+    what: String,
+    start: u64,
+    size: u64,
+    /// How far it came.
+    offset: u64,
+}
+
+impl Registries {
+    /// Asks `source` for a blob. Redirects are followed anew each time, for their URLs expire.
+    ///
+    /// The answer may begin before `wanted.from`, at 0 if the registry knows no ranges: see [`BlobStream::start`].
+    /// It never begins after it.
+    pub async fn open_blob(
+        &self,
+        source: &PullSource,
+        wanted: Wanted,
+        cancel: &Cancel,
+    ) -> Result<BlobStream, RegistryError> {
+        let what = format!("blob {} from `{}`", wanted.blob, source.reference.repository());
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if wanted.from > 0 {
+            let range = format!("bytes={}-{}", wanted.from, wanted.size.saturating_sub(1));
+            headers.insert(RANGE, HeaderValue::try_from(range).expect("digits are ASCII"));
+        }
+        let client = self.client(source)?;
+        let credential = self.credentials.find(&source.reference)?;
+        let get = Get {
+            reference: &source.reference,
+            path: format!("blobs/{}", wanted.blob),
+            headers,
+            credential: credential.as_ref(),
+            what: &what,
+        };
+        let response = client.get(&get, cancel).await?;
+        match response.status() {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => BlobStream::check(response, what, wanted),
+            StatusCode::RANGE_NOT_SATISFIABLE if wanted.from > 0 => Err(RegistryError::RangeNotSatisfiable {
+                what,
+                asked: wanted.from,
+            }),
+            _ => Err(client.refusal(response, &get, cancel).await),
+        }
+    }
+}
+
+impl BlobStream {
+    fn check(response: Response, what: String, wanted: Wanted) -> Result<Self, RegistryError> {
+        let wrong_length = |found| RegistryError::WrongLength {
+            what: what.clone(),
+            expected: wanted.size,
+            found,
+        };
+        let mut start = 0;
+        if response.status() == StatusCode::PARTIAL_CONTENT {
+            let header = response.headers().get(CONTENT_RANGE);
+            let text = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let wrong_range = || RegistryError::WrongRange {
+                what: what.clone(),
+                asked: wanted.from,
+                given: printable(text),
+            };
+            let range = ContentRange::parse(text).ok_or_else(wrong_range)?;
+            if let Some(total) = range.total
+                && total != wanted.size
+            {
+                return Err(wrong_length(total));
+            }
+            if range.first > wanted.from || range.last < wanted.from || range.last >= wanted.size {
+                return Err(wrong_range());
+            }
+            if response
+                .content_length()
+                .is_some_and(|length| length != range.last - range.first + 1)
+            {
+                return Err(wrong_range());
+            }
+            start = range.first;
+        } else if let Some(length) = response.content_length()
+            && length != wanted.size
+        {
+            return Err(wrong_length(length));
+        }
+        Ok(Self {
+            response,
+            what,
+            start,
+            size: wanted.size,
+            offset: start,
+        })
+    }
+
+    /// The offset in the blob of the first byte that comes.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The next bytes, never beyond the blob's size. Nothing at its end; an end before that is an error.
+    pub async fn next(&mut self, cancel: &Cancel) -> Result<Option<Bytes>, RegistryError> {
+        let left = self.size - self.offset;
+        if left == 0 {
+            // Reading the end lets the connection be used again. Whatever comes is not the blob's; the digest of
+            // what we have decides.
+            if self.response.content_length() == Some(0) {
+                http::chunk(&mut self.response, &self.what, cancel).await?;
+            }
+            return Ok(None);
+        }
+        match http::chunk(&mut self.response, &self.what, cancel).await? {
+            Some(mut bytes) => {
+                bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                self.offset += bytes.len() as u64;
+                Ok(Some(bytes))
+            }
+            None => Err(RegistryError::Short {
+                what: self.what.clone(),
+                missing: left,
+            }),
+        }
+    }
+}
+
+/// `bytes 0-9/20`, `bytes 0-9/*`
+#[derive(Debug, PartialEq, Eq)]
+struct ContentRange {
+    first: u64,
+    last: u64,
+    total: Option<u64>,
+}
+
+impl ContentRange {
+    fn parse(text: &str) -> Option<Self> {
+        let (unit, rest) = text.trim().split_once(' ')?;
+        let (range, total) = rest.trim().split_once('/')?;
+        let (first, last) = range.split_once('-')?;
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        let total = match total {
+            "*" => None,
+            digits => Some(digits.parse().ok()?),
+        };
+        (unit.eq_ignore_ascii_case("bytes") && first <= last).then_some(Self { first, last, total })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_range_is_read_strictly() {
+        let range = |first, last, total| Some(ContentRange { first, last, total });
+        for (text, expected) in [
+            ("bytes 5-9/10", range(5, 9, Some(10))),
+            ("Bytes 0-0/*", range(0, 0, None)),
+            ("bytes 9-5/10", None),
+            ("bytes */10", None),
+            ("bytes 5-9", None),
+            ("items 5-9/10", None),
+            ("bytes 5-99999999999999999999/10", None),
+            ("", None),
+        ] {
+            assert_eq!(ContentRange::parse(text), expected, "{text}");
+        }
+    }
+}

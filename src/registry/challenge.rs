@@ -1,0 +1,126 @@
+//! `WWW-Authenticate`: how a registry wants us to log in.
+
+use http_auth::ChallengeRef;
+use reqwest::Url;
+use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
+
+use super::error::printable;
+
+/// One way to log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Challenge {
+    /// User and password with every request.
+    Basic,
+    /// A token from elsewhere.
+    Bearer(TokenServer),
+}
+
+/// Where tokens are handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TokenServer {
+    pub(super) realm: Url,
+    pub(super) service: Option<String>,
+}
+
+impl Challenge {
+    /// The first challenge that we can answer, as for containers/image. The error says what is wrong with those
+    /// that there are.
+    pub(super) fn first(headers: &HeaderMap) -> Result<Self, String> {
+        let mut why = "the registry answers 401 without `WWW-Authenticate`".to_owned();
+        for value in headers.get_all(WWW_AUTHENTICATE) {
+            let Ok(text) = value.to_str() else {
+                why = "`WWW-Authenticate` is not text".into();
+                continue;
+            };
+            let challenges = match http_auth::parse_challenges(text) {
+                Ok(challenges) => challenges,
+                Err(_) => {
+                    why = format!("`WWW-Authenticate` cannot be read: `{}`", printable(text));
+                    continue;
+                }
+            };
+            for challenge in challenges {
+                match Self::read(&challenge) {
+                    Ok(challenge) => return Ok(challenge),
+                    Err(reason) => why = reason,
+                }
+            }
+        }
+        Err(why)
+    }
+
+    fn read(challenge: &ChallengeRef<'_>) -> Result<Self, String> {
+        let parameter = |name: &str| {
+            let found = challenge
+                .params
+                .iter()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.to_unescaped())
+        };
+        if challenge.scheme.eq_ignore_ascii_case("basic") {
+            return Ok(Self::Basic);
+        }
+        if !challenge.scheme.eq_ignore_ascii_case("bearer") {
+            return Err(format!(
+                "the scheme `{}` is not known",
+                printable(challenge.scheme)
+            ));
+        }
+        let realm = parameter("realm").unwrap_or_default();
+        match Url::parse(&realm) {
+            Ok(realm) if matches!(realm.scheme(), "http" | "https") && realm.has_host() => {
+                Ok(Self::Bearer(TokenServer {
+                    realm,
+                    service: parameter("service").filter(|service| !service.is_empty()),
+                }))
+            }
+            _ => Err(format!("the realm `{}` is not a URL of HTTP", printable(&realm))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(values: &[&str]) -> Result<Challenge, String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(WWW_AUTHENTICATE, value.parse().expect("a header"));
+        }
+        Challenge::first(&headers)
+    }
+
+    #[test]
+    fn takes_the_first_that_can_be_answered() {
+        let quay = r#"Bearer realm="https://quay.io/v2/auth",service="quay.io",scope="repository:a/b:pull""#;
+        let bearer = Challenge::Bearer(TokenServer {
+            realm: Url::parse("https://quay.io/v2/auth").expect("a URL"),
+            service: Some("quay.io".into()),
+        });
+        assert_eq!(first(&[quay]), Ok(bearer.clone()));
+        assert_eq!(first(&["Negotiate", quay]), Ok(bearer.clone()));
+        assert_eq!(
+            first(&[&format!("Digest realm=\"x\", {quay}, Basic realm=\"y\"")]),
+            Ok(bearer)
+        );
+        assert_eq!(first(&["basic realm=\"Registry Realm\""]), Ok(Challenge::Basic));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (values, why) in [
+            (&[][..], "without `WWW-Authenticate`"),
+            (&["Negotiate"], "scheme `Negotiate`"),
+            (&["Bearer service=\"x\""], "realm ``"),
+            (
+                &["Bearer realm=\"file:///etc/shadow\""],
+                "realm `file:///etc/shadow`",
+            ),
+            (&["Bearer realm="], "cannot be read"),
+        ] {
+            let error = first(values).expect_err("no answer");
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! One registry: its scheme, how it wants us to log in, requests with the right credentials.
+//!
+//! There is no ping. A request is sent as it was last welcome; a 401 teaches how to log in, and the request is sent once
+//! more. So a token that expired in the middle of a run, or that the registry forgot, costs one request.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode};
+
+use crate::cancel::Cancel;
+use crate::oci::Reference;
+
+use super::answer::failure;
+use super::auth::{TokenRequest, Tokens, basic};
+use super::challenge::Challenge;
+use super::credentials::Credential;
+use super::error::RegistryError;
+use super::http::{self, Http};
+
+/// Docker Hub's API does not live where its images' names point.
+const DOCKER_HUB: &str = "registry-1.docker.io";
+
+#[derive(Debug)]
+pub(super) struct Client {
+    /// `host[:port]`
+    host: String,
+    insecure: bool,
+    http: Http,
+    /// Settled by the first answer; always HTTPS unless insecure.
+    scheme: OnceLock<&'static str>,
+    challenge: Mutex<Option<Challenge>>,
+    tokens: Tokens,
+}
+
+/// A request for something below `/v2/<repository>/`.
+pub(super) struct Get<'a> {
+    /// Whose repository, and in messages.
+    pub(super) reference: &'a Reference,
+    /// `manifests/<tag or digest>`, `blobs/<digest>`
+    pub(super) path: String,
+    pub(super) headers: HeaderMap,
+    pub(super) credential: Option<&'a Credential>,
+    /// The thing and the registry, for messages.
+    pub(super) what: &'a str,
+}
+
+impl Client {
+    pub(super) fn new(domain: &str, insecure: bool, http: Http) -> Self {
+        Self {
+            host: match domain {
+                "docker.io" => DOCKER_HUB.into(),
+                other => other.into(),
+            },
+            insecure,
+            http,
+            scheme: OnceLock::new(),
+            challenge: Mutex::default(),
+            tokens: Tokens::default(),
+        }
+    }
+
+    /// Sends the request, logging in if need be. Whatever is answered but 401 and 403 is returned; these two are
+    /// errors unless they come from behind a redirect, where our credentials do not go.
+    pub(super) async fn get(&self, get: &Get<'_>, cancel: &Cancel) -> Result<Response, RegistryError> {
+        let mut rejected: Option<HeaderValue> = None;
+        loop {
+            let challenge = self.known_challenge();
+            let authorization = match &challenge {
+                Some(challenge) => self.authorize(challenge, get, rejected.as_ref(), cancel).await?,
+                None => None,
+            };
+            let response = self.send(get, authorization.as_ref(), cancel).await?;
+            let from_here = !self.is_elsewhere(&response);
+            if response.status() == StatusCode::FORBIDDEN && from_here {
+                return Err(failure(response, true, get.credential, get.what, cancel).await);
+            }
+            if response.status() != StatusCode::UNAUTHORIZED || !from_here {
+                return Ok(response);
+            }
+            let learnt = Challenge::first(response.headers()).map_err(|why| RegistryError::Challenge {
+                what: get.what.into(),
+                why,
+            })?;
+            let is_worth_it = match learnt {
+                Challenge::Bearer(_) => true,
+                // The same password again would be refused again.
+                Challenge::Basic => {
+                    challenge.as_ref() != Some(&learnt)
+                        && get.credential.is_some_and(Credential::has_password)
+                }
+            };
+            if rejected.is_some() || !is_worth_it {
+                return Err(failure(response, true, get.credential, get.what, cancel).await);
+            }
+            self.learn(learnt);
+            // An anonymous request counts as a rejection too: one answer to a 401, not two.
+            rejected = Some(authorization.unwrap_or_else(|| HeaderValue::from_static("none")));
+        }
+    }
+
+    fn known_challenge(&self) -> Option<Challenge> {
+        self.challenge
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn learn(&self, challenge: Challenge) {
+        *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = Some(challenge);
+    }
+
+    async fn authorize(
+        &self,
+        challenge: &Challenge,
+        get: &Get<'_>,
+        rejected: Option<&HeaderValue>,
+        cancel: &Cancel,
+    ) -> Result<Option<HeaderValue>, RegistryError> {
+        match challenge {
+            Challenge::Basic => Ok(get.credential.map(basic)),
+            Challenge::Bearer(server) => {
+                let request = TokenRequest {
+                    server,
+                    scope: format!("repository:{}:pull", get.reference.path()),
+                    credential: get.credential,
+                    https_only: !self.insecure,
+                    what: get.what,
+                };
+                let tokens = &self.tokens;
+                tokens
+                    .authorization(&self.http, &request, rejected, cancel)
+                    .await
+                    .map(Some)
+            }
+        }
+    }
+
+    /// HTTPS first. An insecure registry that cannot be reached so is tried by HTTP, as containers/image does, and
+    /// the scheme that brought an answer is kept.
+    async fn send(
+        &self,
+        get: &Get<'_>,
+        authorization: Option<&HeaderValue>,
+        cancel: &Cancel,
+    ) -> Result<Response, RegistryError> {
+        let request = |scheme: &str| {
+            let url = format!(
+                "{scheme}://{}/v2/{}/{}",
+                self.host,
+                get.reference.path(),
+                get.path
+            );
+            let request = self.http.following.get(url).headers(get.headers.clone());
+            match authorization {
+                Some(value) => request.header(AUTHORIZATION, value),
+                None => request,
+            }
+        };
+        if let Some(scheme) = self.scheme.get() {
+            let sent = http::send(request(scheme), get.what, cancel).await;
+            return sent.map_err(|failed| failed.error);
+        }
+        let over_tls = match http::send(request("https"), get.what, cancel).await {
+            Ok(response) => {
+                self.scheme.get_or_init(|| "https");
+                return Ok(response);
+            }
+            Err(failed) if !(self.insecure && failed.unconnected) => return Err(failed.error),
+            Err(failed) => failed.error,
+        };
+        match http::send(request("http"), get.what, cancel).await {
+            Ok(response) => {
+                self.scheme.get_or_init(|| "http");
+                Ok(response)
+            }
+            Err(failed) => {
+                tracing::debug!("before plain HTTP: {over_tls}");
+                Err(failed.error)
+            }
+        }
+    }
+
+    /// Whether the answer comes from another host than the registry.
+    fn is_elsewhere(&self, response: &Response) -> bool {
+        let url = response.url();
+        let ours = reqwest::Url::parse(&format!("{}://{}", url.scheme(), self.host));
+        !ours.is_ok_and(|ours| {
+            ours.host() == url.host() && ours.port_or_known_default() == url.port_or_known_default()
+        })
+    }
+
+    /// The error that an answer without success stands for.
+    pub(super) async fn refusal(&self, response: Response, get: &Get<'_>, cancel: &Cancel) -> RegistryError {
+        let redirected = self.is_elsewhere(&response);
+        let mut error = failure(response, false, None, get.what, cancel).await;
+        if let RegistryError::Status { redirected: from, .. } = &mut error {
+            *from = redirected;
+        }
+        error
+    }
+}

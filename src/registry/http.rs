@@ -1,0 +1,173 @@
+//! HTTP, as far as it has nothing to do with registries: clients, limits, errors without secrets.
+
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::{Client, RequestBuilder, Response, redirect};
+use rustls::ClientConfig;
+
+use crate::cancel::Cancel;
+
+use super::error::{RegistryError, printable};
+
+/// How long a connection may take, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long not a single byte may come, at the head of an answer as in its body.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// More redirects than a CDN needs.
+const MAX_REDIRECTS: usize = 10;
+
+/// How registries see us.
+const USER_AGENT: &str = concat!("spoke-precache/", env!("CARGO_PKG_VERSION"));
+
+/// Two clients with one idea of trust.
+#[derive(Debug)]
+pub(super) struct Http {
+    /// Follows redirects. reqwest drops `Authorization` when the host, the port or the scheme changes.
+    pub(super) following: Client,
+    /// Does not: for a body with a secret, which a redirect would take along.
+    pub(super) direct: Client,
+}
+
+impl Http {
+    pub(super) fn new(
+        tls: ClientConfig,
+        insecure: bool,
+        idle_timeout: Duration,
+    ) -> Result<Self, reqwest::Error> {
+        let client = |policy| {
+            Client::builder()
+                .tls_backend_preconfigured(tls.clone())
+                .redirect(policy)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(idle_timeout)
+                .user_agent(USER_AGENT)
+                .referer(false)
+                // There is one retry loop, and it is not here.
+                .retry(reqwest::retry::never())
+                // Only `settings` reads the environment.
+                .no_proxy()
+                .build()
+        };
+        Ok(Self {
+            following: client(follow(insecure))?,
+            direct: client(redirect::Policy::none())?,
+        })
+    }
+}
+
+fn follow(insecure: bool) -> redirect::Policy {
+    redirect::Policy::custom(move |attempt| {
+        let downgraded = attempt.url().scheme() != "https"
+            && attempt
+                .previous()
+                .last()
+                .is_some_and(|url| url.scheme() == "https");
+        if downgraded && !insecure {
+            attempt.error("the registry redirects from HTTPS to HTTP")
+        } else if attempt.previous().len() > MAX_REDIRECTS {
+            attempt.error(format!("more than {MAX_REDIRECTS} redirects"))
+        } else {
+            attempt.follow()
+        }
+    })
+}
+
+/// Sends a request, unless the run is to end first.
+pub(super) async fn send(
+    request: RequestBuilder,
+    what: &str,
+    cancel: &Cancel,
+) -> Result<Response, SendError> {
+    tokio::select! {
+        biased;
+        stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
+        sent = request.send() => sent.map_err(|error| SendError {
+            unconnected: error.is_connect(),
+            error: transport(error, what),
+        }),
+    }
+}
+
+/// Why a request got no answer.
+pub(super) struct SendError {
+    pub(super) error: RegistryError,
+    /// There was not even a connection; TLS counts as one.
+    pub(super) unconnected: bool,
+}
+
+/// The next piece of a body, unless the run is to end first.
+pub(super) async fn chunk(
+    response: &mut Response,
+    what: &str,
+    cancel: &Cancel,
+) -> Result<Option<Bytes>, RegistryError> {
+    tokio::select! {
+        biased;
+        stopped = cancel.stopped() => Err(stopped.into()),
+        chunk = response.chunk() => chunk.map_err(|error| transport(error, what)),
+    }
+}
+
+/// A whole body of at most `limit` bytes. `Content-Length` is not believed, only used to refuse early.
+pub(super) async fn body(
+    mut response: Response,
+    limit: u64,
+    what: &str,
+    cancel: &Cancel,
+) -> Result<Bytes, RegistryError> {
+    let too_large = || RegistryError::TooLarge {
+        what: what.into(),
+        limit,
+    };
+    if response.content_length().is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let mut whole = BytesMut::new();
+    while let Some(piece) = chunk(&mut response, what, cancel).await? {
+        if (whole.len() + piece.len()) as u64 > limit {
+            return Err(too_large());
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
+}
+
+/// Says what went wrong without any URL, for a redirect's is as good as a password.
+pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
+    let is_redirect = error.is_redirect();
+    let error = error.without_url();
+    let mut why = error.to_string();
+    let mut lasting = is_redirect;
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !why.ends_with(&text) {
+            why = format!("{why}: {text}");
+        }
+        // `io::Error` hides what it wraps from `source`.
+        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = cause
+            .downcast_ref::<rustls::Error>()
+            .or_else(|| wrapped.and_then(|wrapped| wrapped.downcast_ref()));
+        match tls {
+            Some(rustls::Error::InvalidCertificate(_)) => lasting = true,
+            Some(rustls::Error::InvalidMessage(_)) => {
+                lasting = true;
+                why += "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf";
+                break;
+            }
+            _ => {}
+        }
+        source = cause.source();
+    }
+    RegistryError::Transport {
+        what: what.into(),
+        why: why.split('\n').map(printable).collect::<Vec<_>>().join("\n"),
+        lasting,
+    }
+}

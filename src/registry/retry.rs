@@ -1,0 +1,352 @@
+//! The one retry loop.
+//!
+//! # Design
+//!
+//! An operation asks [`Attempts::next`] where to try, and says [`Attempts::failed`] when it did not work. Sources
+//! come in the order of preference and without delay; one that failed for good does not come again. When all have had
+//! their turn there is a pause: a random part of an exponentially growing time ("full jitter"), so that the
+//! workers of many nodes do not come back together. A registry that says `Retry-After` is left alone by all
+//! operations: the time until when is kept in [`Pace`], which they share.
+//!
+//! It ends when a source answers, when each has failed for good, when the run is to end, or after `give_up_after` in
+//! which nothing moved, neither in this operation nor in any other: on a slow site the link may be dead for one
+//! registry because another has all of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cancel::Cancel;
+use crate::report::{Event, Observer};
+
+use super::error::RegistryError;
+use super::mirrors::PullSource;
+
+/// The first pause is at most this long.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// And no pause is longer, for links come back without notice.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A registry that wants more quiet than this is asked again nevertheless.
+const LONGEST_QUIET: Duration = Duration::from_secs(15 * 60);
+
+/// After a registry's quiet, workers come back spread over this time.
+const SPREAD: Duration = Duration::from_secs(1);
+
+/// What all operations know of each other.
+pub(super) struct Pace {
+    observer: Arc<dyn Observer>,
+    give_up_after: Option<Duration>,
+    /// When something last moved, anywhere.
+    moved: Mutex<Instant>,
+    /// Registries that asked for quiet, and until when.
+    quiet: Mutex<HashMap<String, Instant>>,
+}
+
+impl std::fmt::Debug for Pace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pace")
+            .field("give_up_after", &self.give_up_after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pace {
+    pub(super) fn new(observer: Arc<dyn Observer>, give_up_after: Option<Duration>) -> Self {
+        Self {
+            observer,
+            give_up_after,
+            moved: Mutex::new(Instant::now()),
+            quiet: Mutex::default(),
+        }
+    }
+
+    fn quiet(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn quiet_until(&self, source: &PullSource) -> Option<Instant> {
+        let until = self.quiet().get(source.reference.domain()).copied();
+        until.filter(|until| *until > Instant::now())
+    }
+
+    fn moved(&self) -> MutexGuard<'_, Instant> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One operation's way from source to source.
+#[derive(Debug)]
+pub struct Attempts<'a> {
+    pace: &'a Pace,
+    what: String,
+    candidates: Vec<Candidate>,
+    /// The candidate that was handed out last.
+    current: usize,
+    /// Rounds since something moved here.
+    round: u32,
+    begun: Instant,
+    /// A failure that nobody was told of yet.
+    untold: Option<String>,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    source: PullSource,
+    had_its_turn: bool,
+    last: Option<RegistryError>,
+    /// `last` is for good.
+    is_out: bool,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(pace: &'a Pace, what: String, sources: Vec<PullSource>) -> Self {
+        let candidates = sources.into_iter().map(|source| Candidate {
+            source,
+            had_its_turn: false,
+            last: None,
+            is_out: false,
+        });
+        Self {
+            pace,
+            what,
+            candidates: candidates.collect(),
+            current: 0,
+            round: 0,
+            begun: Instant::now(),
+            untold: None,
+        }
+    }
+
+    /// Where to try next, after a pause if need be.
+    pub async fn next(&mut self, cancel: &Cancel) -> Result<PullSource, RegistryError> {
+        loop {
+            cancel.check()?;
+            if self.candidates.iter().all(|candidate| candidate.is_out) {
+                return Err(self.verdict());
+            }
+            let pace = self.pace;
+            let ready = self.candidates.iter_mut().enumerate().find(|(_, candidate)| {
+                !candidate.is_out && !candidate.had_its_turn && pace.quiet_until(&candidate.source).is_none()
+            });
+            if let Some((position, candidate)) = ready {
+                candidate.had_its_turn = true;
+                let source = candidate.source.clone();
+                self.current = position;
+                self.tell(Duration::ZERO);
+                return Ok(source);
+            }
+            self.pause(cancel).await?;
+        }
+    }
+
+    /// Takes note that the last source did not do.
+    pub fn failed(&mut self, error: RegistryError) {
+        let candidate = &mut self.candidates[self.current];
+        if let Some(quiet) = error.retry_after() {
+            let until = Instant::now() + quiet.min(LONGEST_QUIET);
+            let host = candidate.source.reference.domain().to_owned();
+            let mut all = self.pace.quiet();
+            let known = all.entry(host).or_insert(until);
+            *known = until.max(*known);
+        }
+        self.untold = Some(error.to_string());
+        candidate.is_out = !error.may_pass();
+        candidate.last = Some(error);
+    }
+
+    /// Takes note that bytes came that nobody had before.
+    pub fn moved(&mut self) {
+        self.round = 0;
+        *self.pace.moved() = Instant::now();
+    }
+
+    /// Waits until a new round may begin, or gives up.
+    async fn pause(&mut self, cancel: &Cancel) -> Result<(), RegistryError> {
+        let now = Instant::now();
+        let had_a_turn = self.candidates.iter().any(|candidate| candidate.had_its_turn);
+        if had_a_turn && let Some(after) = self.pace.give_up_after {
+            let since = self.begun.max(*self.pace.moved());
+            if now.duration_since(since) >= after {
+                return Err(self.give_up(after));
+            }
+        }
+        let mut pause = Duration::ZERO;
+        if had_a_turn {
+            let limit = FIRST_PAUSE
+                .saturating_mul(1 << self.round.min(16))
+                .min(LONGEST_PAUSE);
+            pause = limit.mul_f64(rand::random());
+            self.round = self.round.saturating_add(1);
+        }
+        let open = self.candidates.iter().filter(|candidate| !candidate.is_out);
+        let quiet: Vec<_> = open
+            .map(|candidate| self.pace.quiet_until(&candidate.source))
+            .collect();
+        // With one source that may be asked the pause is enough; otherwise the first must be waited for.
+        if let Some(first) = quiet
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .and_then(|all| all.into_iter().min())
+        {
+            pause = pause.max(first.duration_since(now) + SPREAD.mul_f64(rand::random()));
+        }
+        self.tell(pause);
+        for candidate in &mut self.candidates {
+            candidate.had_its_turn = false;
+        }
+        cancel.sleep(pause).await?;
+        Ok(())
+    }
+
+    /// Reports the failure that is being retried.
+    fn tell(&mut self, after: Duration) {
+        if let Some(why) = self.untold.take() {
+            self.pace.observer.observe(Event::Retrying {
+                what: self.what.clone(),
+                why,
+                after,
+            });
+        }
+    }
+
+    fn give_up(&mut self, after: Duration) -> RegistryError {
+        let last = self.candidates[self.current].last.take();
+        match last {
+            Some(last) => RegistryError::GaveUp {
+                after,
+                last: Box::new(last),
+            },
+            None => self.verdict(),
+        }
+    }
+
+    /// All have failed for good.
+    fn verdict(&mut self) -> RegistryError {
+        let mut failures: Vec<_> = self
+            .candidates
+            .iter_mut()
+            .filter_map(|it| it.last.take())
+            .collect();
+        match failures.pop() {
+            Some(only) if failures.is_empty() => only,
+            last => {
+                failures.extend(last);
+                RegistryError::Sources {
+                    what: self.what.clone(),
+                    failures,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Duration>>);
+
+    impl Observer for Told {
+        fn observe(&self, event: Event) {
+            if let Event::Retrying { after, .. } = event {
+                self.0.lock().expect("no panic").push(after);
+            }
+        }
+    }
+
+    fn source(name: &str) -> PullSource {
+        PullSource {
+            reference: format!("{name}/a:1").parse().expect("a reference"),
+            insecure: false,
+        }
+    }
+
+    fn status(status: u16, retry_after: Option<u64>) -> RegistryError {
+        RegistryError::Status {
+            what: "it".into(),
+            status,
+            message: Default::default(),
+            retry_after: retry_after.map(Duration::from_secs),
+            redirected: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mirrors_come_without_delay_then_all_that_may_pass_after_a_pause() -> Result<(), RegistryError> {
+        let (told, cancel) = (Arc::new(Told::default()), Cancel::default());
+        let pace = Pace::new(told.clone(), Some(Duration::from_secs(60)));
+        let mut attempts = Attempts::new(&pace, "it".into(), vec![source("m.io"), source("o.io")]);
+        let began = Instant::now();
+        assert_eq!(attempts.next(&cancel).await?, source("m.io"));
+        attempts.failed(status(404, None));
+        assert_eq!(attempts.next(&cancel).await?, source("o.io"));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        for _ in 0..200 {
+            attempts.failed(status(503, None));
+            match attempts.next(&cancel).await {
+                Ok(next) => assert_eq!(next, source("o.io")),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(
+                        text.starts_with("gave up after 60 seconds") && text.contains("503"),
+                        "{text}"
+                    );
+                    assert_eq!(error.kind(), super::super::Kind::Network);
+                    assert!(began.elapsed() < Duration::from_secs(60) + LONGEST_PAUSE);
+                    assert!(
+                        told.0
+                            .lock()
+                            .expect("no panic")
+                            .iter()
+                            .all(|pause| *pause <= LONGEST_PAUSE)
+                    );
+                    return Ok(());
+                }
+            }
+        }
+        panic!("never gave up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_asks_for_quiet_gets_it_from_all() -> Result<(), RegistryError> {
+        let cancel = Cancel::default();
+        let pace = Pace::new(Arc::new(Told::default()), None);
+        let began = Instant::now();
+        let mut first = Attempts::new(&pace, "one".into(), vec![source("m.io")]);
+        first.next(&cancel).await?;
+        first.failed(status(429, Some(100)));
+
+        let mut second = Attempts::new(&pace, "two".into(), vec![source("m.io"), source("o.io")]);
+        assert_eq!(
+            second.next(&cancel).await?,
+            source("o.io"),
+            "the quiet one is passed over"
+        );
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        second.failed(status(404, None));
+        assert_eq!(second.next(&cancel).await?, source("m.io"));
+        assert!(began.elapsed() >= Duration::from_secs(100) && began.elapsed() <= Duration::from_secs(101));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_all_failed_for_good_each_is_named() {
+        let cancel = Cancel::default();
+        let pace = Pace::new(Arc::new(Told::default()), None);
+        let mut attempts = Attempts::new(&pace, "blob".into(), vec![source("m.io"), source("o.io")]);
+        for code in [404, 400] {
+            attempts.next(&cancel).await.expect("a source");
+            attempts.failed(status(code, None));
+        }
+        let error = attempts.next(&cancel).await.expect_err("none is left");
+        assert_eq!(
+            error.to_string(),
+            "no source has blob:\n  it: the registry answers 404\n  it: the registry answers 400"
+        );
+    }
+}
