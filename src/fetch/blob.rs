@@ -58,6 +58,13 @@ impl Download<'_> {
     pub(super) async fn run(self) -> Result<VerifiedBlob, FetchError> {
         let (spool, blob) = (self.spool.clone(), self.request.digest);
         if let Some(found) = on_disk(move || spool.verified(&blob)).await? {
+            if found.size() != self.request.size {
+                return Err(FetchError::from(RegistryError::WrongLength {
+                    what: format!("blob {blob} in the spool"),
+                    expected: self.request.size,
+                    found: found.size(),
+                }));
+            }
             self.observer.observe(Event::BlobStarted {
                 blob,
                 size: found.size(),

@@ -74,7 +74,7 @@ impl Fetcher {
 
     /// Brings the blob into the spool, or finds it there. When the run is to end, what came of it stays in the spool.
     pub async fn fetch(&self, request: BlobRequest, cancel: &Cancel) -> Result<VerifiedBlob, FetchError> {
-        let digest = request.digest;
+        let key = (request.digest, request.size);
         let download = Download {
             registries: &self.registries,
             spool: &self.spool,
@@ -83,6 +83,6 @@ impl Fetcher {
             request,
             cancel,
         };
-        self.once.run(digest, download.run()).await
+        self.once.run(key, download.run()).await
     }
 }

@@ -267,9 +267,10 @@ impl Index {
         })
     }
 
-    /// The manifest for `wanted`, as containers/image 5.28 and later choose it: the best variant first, then
-    /// zstd before gzip, then the earlier entry. Who reads the store chooses again from the stored list and
-    /// expects the same instance there.
+    /// The manifest for `wanted`, as containers/image chooses it (`internal/manifest/oci_index.go`): the best
+    /// variant first, then zstd before gzip, then the earlier entry. Who reads the store chooses again from the
+    /// stored list and expects the same instance there. Versions that do not know zstd instances yet, as in
+    /// podman 4.3.1, would take the first of the two.
     pub fn choose(&self, wanted: &Platform) -> Result<Digest, ManifestError> {
         let variants = wanted.variants();
         let rank = |instance: &Instance| match &instance.platform {

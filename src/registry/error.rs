@@ -123,14 +123,14 @@ pub enum RegistryError {
         /// Part of it came from another source or an earlier run, and either may be to blame.
         mixed: bool,
     },
-    /// The length that the registry announces is not the manifest's.
-    #[error("{what}: the registry announces {found} bytes where the manifest says {expected}")]
+    /// The blob's length is not the manifest's.
+    #[error("{what}: it has {found} bytes where the manifest says {expected}")]
     WrongLength {
         /// What was asked for, and of whom.
         what: String,
         /// As the manifest says.
         expected: u64,
-        /// As the registry says.
+        /// As the registry announces, or as there are.
         found: u64,
     },
     /// The body ended before its time.

@@ -139,22 +139,16 @@ pub(super) async fn body(
 
 /// Says what went wrong without any URL, for a redirect's is as good as a password.
 pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
-    let is_redirect = error.is_redirect();
+    let mut lasting = error.is_redirect() || error.is_builder();
     let error = error.without_url();
     let mut why = error.to_string();
-    let mut lasting = is_redirect;
     let mut source = error.source();
     while let Some(cause) = source {
         let text = cause.to_string();
         if !why.ends_with(&text) {
             why = format!("{why}: {text}");
         }
-        // `io::Error` hides what it wraps from `source`.
-        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = cause
-            .downcast_ref::<rustls::Error>()
-            .or_else(|| wrapped.and_then(|wrapped| wrapped.downcast_ref()));
-        match tls {
+        match tls_cause(cause) {
             Some(rustls::Error::InvalidCertificate(_)) => lasting = true,
             Some(rustls::Error::InvalidMessage(_)) => {
                 lasting = true;
@@ -169,5 +163,14 @@ pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
         what: what.into(),
         why: why.split('\n').map(printable).collect::<Vec<_>>().join("\n"),
         lasting,
+    }
+}
+
+/// The error of TLS that `cause` is or wraps; `io::Error` hides what it wraps from `source`, and may do so twice.
+fn tls_cause<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    match wrapped {
+        Some(wrapped) => tls_cause(wrapped),
+        None => cause.downcast_ref(),
     }
 }

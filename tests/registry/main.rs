@@ -1,0 +1,115 @@
+//! Registries, spool and fetcher together, against a fake registry with faults, TLS servers with odd certificates, and
+//! docker-registry.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod blobs;
+mod corpus;
+mod daemon;
+mod fake;
+mod login;
+mod manifests;
+mod tls;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use spoke_precache::fetch::{BlobRequest, Fetcher};
+use spoke_precache::oci::Reference;
+use spoke_precache::registry::{ConfText, Registries, RegistrySettings, SystemRoots};
+use spoke_precache::report::{Event, Observer};
+use spoke_precache::spool::Spool;
+
+/// Keeps all events.
+#[derive(Default)]
+pub(crate) struct Log(Mutex<Vec<Event>>);
+
+impl Observer for Log {
+    fn observe(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+impl Log {
+    pub(crate) fn received(&self) -> u64 {
+        let events = self.0.lock().unwrap();
+        events
+            .iter()
+            .map(|event| {
+                if let Event::BlobReceived { bytes, .. } = event {
+                    *bytes
+                } else {
+                    0
+                }
+            })
+            .sum()
+    }
+
+    pub(crate) fn retries(&self) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        let whys = events.iter().filter_map(|event| match event {
+            Event::Retrying { why, .. } => Some(why.clone()),
+            _ => None,
+        });
+        whys.collect()
+    }
+}
+
+/// Trusts nobody, gives up soon, and is short of patience.
+pub(crate) fn settings(registries_conf: &str) -> RegistrySettings {
+    RegistrySettings {
+        registries_conf: vec![ConfText {
+            path: "registries.conf".into(),
+            text: registries_conf.into(),
+        }],
+        system_roots: SystemRoots::Pem(Vec::new()),
+        give_up_after: Some(Duration::from_secs(3)),
+        idle_timeout: Duration::from_millis(500),
+        ..RegistrySettings::default()
+    }
+}
+
+/// A table that makes each host an insecure registry.
+pub(crate) fn insecure(hosts: &[&str]) -> String {
+    let table = |host: &&str| format!("[[registry]]\nlocation = '{host}'\ninsecure = true\n");
+    hosts.iter().map(table).collect()
+}
+
+pub(crate) fn registries(settings: RegistrySettings) -> (Arc<Registries>, Arc<Log>) {
+    let log = Arc::new(Log::default());
+    (Arc::new(Registries::new(settings, log.clone()).unwrap()), log)
+}
+
+/// A fetcher with a spool of its own.
+pub(crate) fn fetcher(settings: RegistrySettings, spool: &Path) -> (Fetcher, Arc<Log>) {
+    let (registries, log) = registries(settings);
+    let spool = Spool::open(spool).unwrap();
+    let four = NonZeroUsize::new(4).unwrap();
+    (Fetcher::new(registries, spool, log.clone(), four), log)
+}
+
+pub(crate) fn reference(text: &str) -> Reference {
+    text.parse().unwrap()
+}
+
+pub(crate) fn request(bytes: &Bytes, from: &[String]) -> BlobRequest {
+    BlobRequest {
+        digest: spoke_precache::oci::Digest::of(bytes),
+        size: bytes.len() as u64,
+        from: from.iter().map(|name| reference(name)).collect(),
+    }
+}
+
+/// Bytes without a pattern, the same each time.
+pub(crate) fn noise(length: usize, seed: u64) -> Bytes {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let bytes = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    });
+    bytes.take(length).collect()
+}
