@@ -7,6 +7,7 @@ mod content;
 mod digest;
 mod id;
 mod image;
+mod index;
 mod manifest;
 mod platform;
 mod reference;
@@ -15,9 +16,9 @@ pub use content::Content;
 pub use digest::{Digest, DigestError, Hasher};
 pub use id::{DiffId, ImageId, LayerId};
 pub use image::{LayerDescriptor, ResolvedImage};
+pub use index::Index;
 pub use manifest::{
-    ACCEPTED_MEDIA_TYPES, ImageManifest, Index, Layer, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest,
-    ManifestError,
+    ACCEPTED_MEDIA_TYPES, ImageManifest, Layer, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest, ManifestError,
 };
 pub use platform::Platform;
 pub use reference::{Reference, ReferenceError};

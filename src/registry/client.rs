@@ -72,8 +72,9 @@ impl Client {
             };
             let response = self.send(get, authorization.as_ref(), cancel).await?;
             let from_here = !self.is_elsewhere(&response);
+            let presented = get.credential.filter(|_| authorization.is_some());
             if response.status() == StatusCode::FORBIDDEN && from_here {
-                return Err(failure(response, true, get.credential, get.what, cancel).await);
+                return Err(failure(response, true, presented, get.what, cancel).await);
             }
             if response.status() != StatusCode::UNAUTHORIZED || !from_here {
                 return Ok(response);
@@ -91,7 +92,7 @@ impl Client {
                 }
             };
             if rejected.is_some() || !is_worth_it {
-                return Err(failure(response, true, get.credential, get.what, cancel).await);
+                return Err(failure(response, true, presented, get.what, cancel).await);
             }
             self.learn(learnt);
             // An anonymous request counts as a rejection too: one answer to a 401, not two.

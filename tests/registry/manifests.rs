@@ -100,6 +100,25 @@ async fn a_tag_leads_through_the_list_to_manifest_and_config() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_registry_has_a_name() {
+    let world = World::new().await;
+    let host = world.fake.host().replace("127.0.0.1", "localhost");
+    let (registries, _) = registries(settings(&insecure(&[&host])));
+    let (nothing, platform) = (|_: &Digest| None, "linux/amd64".parse::<Platform>().unwrap());
+    let resolve = |name: String| {
+        let (registries, platform) = (&registries, &platform);
+        async move {
+            registries
+                .resolve(&reference(&name), platform, &nothing, &Cancel::default())
+                .await
+        }
+    };
+    assert_eq!(resolve(format!("{host}/a:1")).await.unwrap().layers.len(), 1);
+    let error = resolve("nowhere.invalid/a:1".into()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Network, "names may come back: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_known_is_not_asked_for() {
     let world = World::new().await;
     let contents = [&world.list, &world.manifest, &world.config].map(|bytes| Content::new(bytes.clone()));
