@@ -40,7 +40,7 @@ const LAYER_MEDIA_TYPES: [&str; 6] = [
     "application/vnd.docker.image.rootfs.diff.tar.zstd",
 ];
 
-/// Overlay mounts no more (containers/storage `drivers/overlay`: `maxDepth`).
+/// Overlay mounts no more (containers/storage `drivers/overlay`: `maxDepth`, 500 since 1.44, 128 before).
 const MAX_LAYERS: usize = 500;
 
 /// One tebibyte: no layer is that large, and sums of sizes below it cannot overflow.
@@ -49,7 +49,8 @@ const MAX_LAYER_SIZE: i64 = 1 << 40;
 /// Configs are read into memory; real ones have kilobytes.
 pub const MAX_CONFIG_SIZE: u64 = 8 << 20;
 
-/// Manifests and lists are read into memory; containers/image has the same limit (`maxManifestBodySize`).
+/// Manifests and lists are read into memory; containers/image has the same limit
+/// (`iolimits.MaxManifestBodySize`).
 pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 
 /// What a reference led to.

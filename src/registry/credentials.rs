@@ -278,7 +278,7 @@ mod tests {
         }))
     }
 
-    /// The cases of containers/image's own test (`TestGetAuth`), over the files that it uses.
+    /// After containers/image's own tests (`pkg/docker/config`), over their files; some rows are ours.
     #[test]
     fn finds_what_containers_image_finds() {
         let corpus =
