@@ -1,8 +1,8 @@
 //! Files and directories that are whole or absent, also after power loss.
 //!
-//! A file is written beside its place, synced and renamed; then the directory is synced, which containers/storage
-//! leaves out. The temporary name is containers/storage's (`pkg/ioutils/fswriters.go`), so that whoever cleans up
-//! after it cleans up after us.
+//! A file is written beside its place, synced and renamed; then the directory is synced, which
+//! containers/storage leaves out. The temporary name is containers/storage's (`pkg/ioutils/fswriters.go`), so
+//! that whoever cleans up after it cleans up after us.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -12,8 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{StoreError, io_error};
 
-/// A temporary file that nobody wrote to for this long belongs to a dead writer. It is only looked at under the lock
-/// of its directory, which every live writer holds for milliseconds; the hour is for clocks that jump.
+/// A temporary file that nobody wrote to for this long belongs to a dead writer. It is only looked at under
+/// the lock of its directory, which every live writer holds for milliseconds; the hour is for clocks that
+/// jump.
 const STALE: Duration = Duration::from_secs(3600);
 
 /// Replaces `path` by a file of mode 0600 that holds `bytes`.

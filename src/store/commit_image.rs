@@ -17,7 +17,8 @@ use crate::oci::{Content, ImageId, LayerId, Reference, ResolvedImage};
 pub enum ImageCommit {
     /// It is in the store, under its name.
     Committed(ImageId),
-    /// A layer of it is not in the store, or no longer: somebody removed it since. It is to be staged and committed again.
+    /// A layer of it is not in the store, or no longer: somebody removed it since. It is to be staged and
+    /// committed again.
     ChainMissing {
         /// The lowest layer that is missing.
         layer: LayerId,
@@ -25,8 +26,8 @@ pub enum ImageCommit {
 }
 
 impl Store {
-    /// Stores `image` under `name`, when all its layers are there. An image that is there gets what it lacks, and the
-    /// name; another image that has the name loses it.
+    /// Stores `image` under `name`, when all its layers are there. An image that is there gets what it lacks,
+    /// and the name; another image that has the name loses it.
     ///
     /// `cancel` ends the wait for the locks and nothing else.
     pub fn commit_image(

@@ -1,13 +1,15 @@
 //! storage.conf, as far as it says where the store is and whether its form is one that we can write.
 //!
-//! What a program of containers/storage would do differently from us (a mount program, id mappings, masks) is kept as a
-//! list of reasons to refuse; `Store::open` does the refusing, so that a configuration can be shown without.
+//! What a program of containers/storage would do differently from us (a mount program, id mappings, masks) is
+//! kept as a list of reasons to refuse; `Store::open` does the refusing, so that a configuration can be shown
+//! without.
 
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// Where containers/storage looks, the administrator's file first; the first that exists is the only one read.
+/// Where containers/storage looks, the administrator's file first; the first that exists is the only one
+/// read.
 const FILES: [&str; 2] = ["etc/containers/storage.conf", "usr/share/containers/storage.conf"];
 
 /// Options that change what is written to the store, under `[storage.options]` (the old spelling) or
@@ -24,8 +26,8 @@ const REFUSED_OPTIONS: [&str; 9] = [
     "remap-group",
 ];
 
-/// Keys of `[storage]` that name a place. Elsewhere containers/storage ignores them with a warning and uses its
-/// defaults, which is certainly not what whoever wrote them wants filled with images.
+/// Keys of `[storage]` that name a place. Elsewhere containers/storage ignores them with a warning and uses
+/// its defaults, which is certainly not what whoever wrote them wants filled with images.
 const PLACES: [&str; 4] = ["driver", "graphroot", "runroot", "rootless_storage_path"];
 
 /// The part of storage.conf that matters to a writer. The default is that of a host without the file.

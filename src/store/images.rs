@@ -47,8 +47,8 @@ pub(super) struct ImageView {
 }
 
 impl ImageView {
-    /// The digests by which the image can be looked up, computed as containers/storage does when it loads the file
-    /// (`images.go`: `recomputeDigests`).
+    /// The digests by which the image can be looked up, computed as containers/storage does when it loads the
+    /// file (`images.go`: `recomputeDigests`).
     pub(super) fn digests(&self) -> BTreeSet<Digest> {
         let items = self.big_data_digests.iter().flatten();
         let manifests = items
@@ -99,7 +99,8 @@ impl ImageTable {
         self.views().find(|view| view.id == id)
     }
 
-    /// Adds the image, or what an existing record of it lacks, and moves its name to it. Says whether anything changed.
+    /// Adds the image, or what an existing record of it lacks, and moves its name to it. Says whether
+    /// anything changed.
     pub(super) fn put(&mut self, image: &NewImage<'_>) -> Result<bool, serde_json::Error> {
         let id = image.id.to_string();
         let mut changed = false;

@@ -1,7 +1,8 @@
 //! What is in the store, seen without a lock.
 //!
-//! layers.json and images.json are only ever replaced as a whole, so that reading each needs no lock; the two are read
-//! again if one was replaced meanwhile. The snapshot ages from then on: whoever commits checks again, under the locks.
+//! layers.json and images.json are only ever replaced as a whole, so that reading each needs no lock; the two
+//! are read again if one was replaced meanwhile. The snapshot ages from then on: whoever commits checks
+//! again, under the locks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -19,7 +20,8 @@ use super::layout::Layout;
 use super::store::Store;
 use crate::oci::{Content, DiffId, Digest, ImageId, LayerId, Platform, Reference};
 
-/// How often a snapshot is tried again while others write. Then the last one must do: it is old a moment later anyway.
+/// How often a snapshot is tried again while others write. Then the last one must do: it is old a moment
+/// later anyway.
 const ATTEMPTS: usize = 5;
 
 /// The largest item of big data that is read. Registries limit manifests and configs to 4 MiB.
@@ -79,7 +81,8 @@ impl Store {
         loop {
             attempt += 1;
             let before = self.generation()?;
-            // Images first: a commit adds layers before the image, so that an image seen here has its layers there.
+            // Images first: a commit adds layers before the image, so that an image seen here has its layers
+            // there.
             let images = ImageTable::read(&self.layout)?;
             let layers = LayerTable::read(&self.layout)?;
             let inventory = Inventory::new(&self.layout, &layers, &images)?;
@@ -166,7 +169,8 @@ impl Inventory {
         self.images.iter().find(|image| image.id == *id)
     }
 
-    /// The image that has exactly this name. When two have, the later one keeps it, as containers/storage decides.
+    /// The image that has exactly this name. When two have, the later one keeps it, as containers/storage
+    /// decides.
     pub fn image_by_name(&self, name: &str) -> Option<&StoredImage> {
         self.images
             .iter()
@@ -179,9 +183,10 @@ impl Inventory {
         self.stored_bytes
     }
 
-    /// The image that CRI-O takes when a pod asks for `reference`: the one with this name; else, for a digest, one that
-    /// was stored with the digest and has any name in the repository. A digest of a list counts only if the instance
-    /// for `platform` is there too. (containers/image `storage_reference.go`: `resolveImage`)
+    /// The image that CRI-O takes when a pod asks for `reference`: the one with this name; else, for a
+    /// digest, one that was stored with the digest and has any name in the repository. A digest of a list
+    /// counts only if the instance for `platform` is there too. (containers/image `storage_reference.go`:
+    /// `resolveImage`)
     pub fn find(
         &self,
         reference: &Reference,
@@ -304,7 +309,8 @@ impl StoredImage {
             }
         }
         Some(Self {
-            // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks for.
+            // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks
+            // for.
             id: ImageId::from_hex(&view.id)?,
             names: view.names.clone().unwrap_or_default(),
             digests: view.digests(),

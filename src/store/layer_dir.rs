@@ -137,7 +137,8 @@ pub(super) fn link(layout: &Layout, id: &LayerId) -> Result<Option<String>, Stor
     Ok(text(&layout.layer(id).join("link"))?.filter(|link| is_link_name(link)))
 }
 
-/// The link name that the symlinks in `l/` give the layer; a lost `link` is found so, and children go on working.
+/// The link name that the symlinks in `l/` give the layer; a lost `link` is found so, and children go on
+/// working.
 pub(super) fn find_link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     let links = layout.links();
     let target = link_target(id);
@@ -160,7 +161,8 @@ pub(super) fn make_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(),
     symlink(link_target(id), &path).map_err(io_error("create", &path))
 }
 
-/// What `lower` of a child of `parent` says: nearest parent first. To be called under the lock that guards `parent`.
+/// What `lower` of a child of `parent` says: nearest parent first. To be called under the lock that guards
+/// `parent`.
 pub(super) fn lower_on(layout: &Layout, parent: &LayerId) -> Result<String, StoreError> {
     let dir = layout.layer(parent);
     let link = link(layout, parent)?.ok_or_else(|| StoreError::corrupt(&dir, "its `link` is missing"))?;

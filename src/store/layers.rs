@@ -1,7 +1,8 @@
 //! layers.json: which layers there are.
 //!
-//! A record whose flags say `incomplete` belongs to a writer who still holds the lock, or died with it: whoever finds it
-//! deletes the layer. That is how a crash heals, and why such a record must never outlive the lock.
+//! A record whose flags say `incomplete` belongs to a writer who still holds the lock, or died with it:
+//! whoever finds it deletes the layer. That is how a crash heals, and why such a record must never outlive
+//! the lock.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -1,15 +1,16 @@
 //! The locks of layers.json and images.json, and the token that tells other programs to read them again.
 //!
-//! containers/storage takes POSIX record locks over the whole file. Ours are open file description locks, which conflict
-//! with those in both directions, and which do not vanish when any other descriptor of the file is closed. They are
-//! released by closing the file, so by dropping a guard, and by the death of the process.
+//! containers/storage takes POSIX record locks over the whole file. Ours are open file description locks,
+//! which conflict with those in both directions, and which do not vanish when any other descriptor of the
+//! file is closed. They are released by closing the file, so by dropping a guard, and by the death of the
+//! process.
 //!
-//! Up to 1.61, containers/storage holds layers.lock while it untars: a wait of minutes is ordinary, and without bound.
-//! Somebody who waits in the kernel is served before somebody who polls; therefore a helper thread waits there, and
-//! the caller waits for the helper, for [`Cancel`] and for the next log line.
+//! Up to 1.61, containers/storage holds layers.lock while it untars: a wait of minutes is ordinary, and
+//! without bound. Somebody who waits in the kernel is served before somebody who polls; therefore a helper
+//! thread waits there, and the caller waits for the helper, for [`Cancel`] and for the next log line.
 //!
-//! Order: layers before images. An [`ImagesLock`] is only to be had with a [`SharedLayersLock`]. There is no deadlock
-//! detection for these locks.
+//! Order: layers before images. An [`ImagesLock`] is only to be had with a [`SharedLayersLock`]. There is no
+//! deadlock detection for these locks.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -46,7 +47,8 @@ impl LayersLock {
         wait_for(&layout.layers().join("layers.lock"), Mode::Exclusive, cancel).map(Self)
     }
 
-    /// Announces a change. Before the change, so that a death between the two costs the others a reading and no more.
+    /// Announces a change. Before the change, so that a death between the two costs the others a reading and
+    /// no more.
     pub(super) fn write_token(&self, layout: &Layout) -> Result<(), StoreError> {
         write_token(&self.0).map_err(io_error(
             "write the token of",
@@ -142,7 +144,6 @@ fn wait_for_file(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, Store
     }
     let since = Instant::now();
     let (sender, receiver) = mpsc::sync_channel(1);
-    let holder = holder(&file, mode);
     let helper = move || {
         let locked = lock(&file, mode).map(|()| file);
         // A caller that left before wants no lock: the file is closed here, and with it the lock.
@@ -152,7 +153,7 @@ fn wait_for_file(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, Store
         .name("store-lock".into())
         .spawn(helper);
     spawned.map_err(io_error("wait for the lock", path))?;
-    tracing::debug!(lock = %path.display(), holder, "waiting for another program's lock");
+    tracing::debug!(lock = %path.display(), holder = holder(path), "waiting for another program's lock");
     let mut notice = since + NOTICE;
     loop {
         match receiver.recv_timeout(POLL) {
@@ -170,7 +171,8 @@ fn wait_for_file(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, Store
         })?;
         if Instant::now() >= notice {
             notice += NOTICE;
-            tracing::info!(lock = %path.display(), holder, seconds = since.elapsed().as_secs(), "still waiting for another program's lock");
+            let seconds = since.elapsed().as_secs();
+            tracing::info!(lock = %path.display(), holder = holder(path), seconds, "still waiting for a lock");
         }
     }
 }
@@ -193,9 +195,9 @@ fn lock(file: &File, mode: Mode) -> io::Result<()> {
 }
 
 /// Who has the lock, as far as the kernel tells: a POSIX lock has a process, ours have none.
-fn holder(file: &File, mode: Mode) -> String {
-    let mut found = mode.flock();
-    match fcntl(file, libc::F_OFD_GETLK, &mut found) {
+fn holder(path: &Path) -> String {
+    let mut found = Mode::Exclusive.flock();
+    match File::open(path).and_then(|file| fcntl(&file, libc::F_OFD_GETLK, &mut found)) {
         Ok(()) if found.l_pid > 0 => {
             let name = std::fs::read_to_string(format!("/proc/{}/comm", found.l_pid)).unwrap_or_default();
             format!("process {} {}", found.l_pid, name.trim())
@@ -205,8 +207,8 @@ fn holder(file: &File, mode: Mode) -> String {
 }
 
 fn fcntl(file: &File, command: libc::c_int, flock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `file` is borrowed, and `flock` is a valid `struct flock` that the kernel
-    // reads, and for F_OFD_GETLK writes, during the call only.
+    // SAFETY: the descriptor is open while `file` is borrowed, and `flock` is a valid `struct flock` that the
+    // kernel reads, and for F_OFD_GETLK writes, during the call only.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(flock)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -7,8 +7,8 @@
 //! Store::read_file                               a file out of an image's layers, nothing mounted
 //! ```
 //!
-//! Other programs of other versions use the store at the same time. They see the old state or the new one, also after
-//! `kill -9` and after power loss; the format and the protocol are in shared/storage-format.md.
+//! Other programs of other versions use the store at the same time. They see the old state or the new one,
+//! also after `kill -9` and after power loss; the format and the protocol are in shared/storage-format.md.
 
 mod atomic;
 mod commit_image;
@@ -22,10 +22,12 @@ mod layer_dir;
 mod layers;
 mod layout;
 mod lock;
+mod placement;
 mod read;
 mod record;
 mod remove;
 mod stage;
+mod stage_dir;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]
 mod store;
 mod time;

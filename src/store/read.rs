@@ -1,9 +1,10 @@
 //! Reads a file out of an image's layers as a container would see it, with nothing mounted.
 //!
-//! The path is walked one component at a time. At each step the same directory of all layers is open, topmost first:
-//! the first layer that has the name decides; a whiteout (character device 0:0) hides what is below; a directory merges
-//! with those below it down to the first opaque one (`trusted.overlay.opaque` = `y`). Symlinks are followed inside this
-//! view, never by the kernel: every name is opened beneath its directory with RESOLVE_NO_SYMLINKS.
+//! The path is walked one component at a time. At each step the same directory of all layers is open, topmost
+//! first: the first layer that has the name decides; a whiteout (character device 0:0) hides what is below; a
+//! directory merges with those below it down to the first opaque one (`trusted.overlay.opaque` = `y`).
+//! Symlinks are followed inside this view, never by the kernel: every name is opened beneath its directory
+//! with RESOLVE_NO_SYMLINKS.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -30,8 +31,8 @@ const SYMLINK_LIMIT: usize = 40;
 const COMPONENT_LIMIT: usize = 256;
 
 impl Store {
-    /// The bytes of the regular file `path` in the image whose layers are `layers`, base layer first; `None` if the
-    /// image has no such file.
+    /// The bytes of the regular file `path` in the image whose layers are `layers`, base layer first; `None`
+    /// if the image has no such file.
     ///
     /// # Errors
     /// When it is something else than a regular file, longer than `limit` bytes, or when a layer is not there.

@@ -1,7 +1,7 @@
 //! One record of layers.json or images.json, with every byte of what we do not change.
 //!
-//! Other programs, of other versions, keep fields in these files that we do not know; they must survive us. So a value
-//! stays the text that it was, and the fields keep their order.
+//! Other programs, of other versions, keep fields in these files that we do not know; they must survive us.
+//! So a value stays the text that it was, and the fields keep their order.
 
 use std::fmt;
 use std::path::Path;
@@ -84,7 +84,8 @@ impl<'de> Deserialize<'de> for Record {
     }
 }
 
-/// The records of a file, each as it is written there and as the `V` that we understand of it. No file, no records.
+/// The records of a file, each as it is written there and as the `V` that we understand of it. No file, no
+/// records.
 pub(super) fn read<V: DeserializeOwned>(path: &Path) -> Result<Vec<(V, Box<RawValue>)>, StoreError> {
     let bytes = atomic::read(path, FILE_LIMIT)?.unwrap_or_default();
     let text = std::str::from_utf8(&bytes).map_err(|error| StoreError::corrupt(path, error))?;

@@ -7,42 +7,31 @@
 //!   <n>-<layer id>.tar-split.gz                      becomes overlay-layers/<layer id>.tar-split.gz
 //! ```
 //!
-//! It is beside `overlay/` and not inside, for there every version of containers/storage removes what it does not know
-//! (storage-format.md section 9.1). What a killed program leaves is removed by the next one: its lock is free.
-//! Dropping a layer removes it, dropping the stage and all its layers removes the stage.
+//! It is beside `overlay/` and not inside, for there every version of containers/storage removes what it does
+//! not know (storage-format.md section 9.1). What a killed program leaves is removed by the next one: its
+//! lock is free. Dropping a layer removes it, dropping the stage and all its layers removes the stage.
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Dir, Mode, OFlags, XattrFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
+use super::stage_dir::{StageDir, sweep};
 use super::store::Store;
 use super::unpacked::Unpacked;
-use super::{atomic, layer_dir, lock, remove};
+use super::{atomic, layer_dir, remove};
 use crate::oci::{DiffId, Digest, LayerDescriptor, LayerId};
 
-/// How the names of stages begin.
-const PREFIX: &str = ".spoke-precache-stage-";
-
-/// The lock of a stage.
-const LOCK: &str = "lock";
-
-/// How often a new name is tried before giving up. Each failure needs a sweeper that comes in the microseconds between
-/// our creating the directory and our locking it.
+/// How often a new name is tried before giving up. Each failure needs a sweeper that comes in the
+/// microseconds between our creating the directory and our locking it.
 const ATTEMPTS: usize = 100;
-
-/// The attribute that holds an SELinux label.
-const SELINUX: &str = "security.selinux";
-
-/// The longest SELinux label that is copied.
-const LABEL_LIMIT: usize = 4096;
 
 /// Which layer is to be staged: its place in the chain and what it must turn out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,15 +98,6 @@ pub struct StagedLayer {
     pub(super) unpacked: Unpacked,
 }
 
-#[derive(Debug)]
-struct StageDir {
-    name: String,
-    path: PathBuf,
-    fd: OwnedFd,
-    #[expect(dead_code, reason = "held for its lock, until the directory is removed")]
-    lock: File,
-}
-
 /// The names of one layer in its stage; removes whatever is left there when dropped.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -158,7 +138,8 @@ impl Stage {
     }
 }
 
-/// The mode of a base layer's `diff`, whatever the tar's `./` entry says. A child's is set when it is committed.
+/// The mode of a base layer's `diff`, whatever the tar's `./` entry says. A child's is set when it is
+/// committed.
 pub(super) const BASE_MODE: u32 = 0o555;
 
 impl StagingLayer {
@@ -234,8 +215,8 @@ impl Entry {
         Path::new(&self.dir.name).join(self.tar_split_name())
     }
 
-    /// A place for a directory that is to be removed later, outside of the lock; relative to the graph root. Each call
-    /// gives another.
+    /// A place for a directory that is to be removed later, outside of the lock; relative to the graph root.
+    /// Each call gives another.
     pub(super) fn make_grave(&self) -> Result<PathBuf, StoreError> {
         atomic::create_dir(&self.dir.path.join(self.graveyard_name()), 0o700)?;
         let grave = format!("{:016x}", rand::random::<u64>());
@@ -244,8 +225,9 @@ impl Entry {
             .collect())
     }
 
-    /// Writes everything that was staged to the disk, here and in the other entries. One call for many layers costs less
-    /// than one for each of their files (0.35 s after 591 MB, crates.md section 2), but it waits for everybody's writes.
+    /// Writes everything that was staged to the disk, here and in the other entries. One call for many layers
+    /// costs less than one for each of their files (0.35 s after 591 MB, crates.md section 2), but it waits
+    /// for everybody's writes.
     pub(super) fn sync_file_system(&self) -> Result<(), StoreError> {
         rustix::fs::syncfs(&self.dir.fd).map_err(io_error("sync the file system of", &self.dir.path))
     }
@@ -268,98 +250,4 @@ impl Drop for Entry {
             }
         }
     }
-}
-
-impl StageDir {
-    /// `None` if a sweeper took the new directory for a dead program's.
-    fn create(root: &Path, overlay: &Path) -> Result<Option<Self>, StoreError> {
-        let name = format!("{PREFIX}{:016x}", rand::random::<u64>());
-        let path = root.join(&name);
-        if !atomic::create_dir(&path, 0o700)? {
-            return Ok(None);
-        }
-        copy_label(overlay, &path)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(fd) = rustix::fs::open(&path, flags, Mode::empty()) else {
-            return Ok(None);
-        };
-        let lock = match lock::try_exclusive(&path.join(LOCK)) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return Ok(None),
-            Err(_) if !path.exists() => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let unlinked = lock
-            .metadata()
-            .map_err(io_error("examine the lock in", &path))?
-            .nlink()
-            == 0;
-        Ok((!unlinked).then_some(Self { name, path, fd, lock }))
-    }
-}
-
-impl Drop for StageDir {
-    fn drop(&mut self) {
-        if let Err(error) = remove_stage(&self.fd, &self.path) {
-            tracing::warn!(stage = %self.path.display(), %error, "cannot remove the stage");
-        }
-    }
-}
-
-/// Removes the stages whose programs are gone. What cannot be removed is left with a warning: it costs space only.
-fn sweep(root: &Path) {
-    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        if !entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(PREFIX.as_bytes())
-        {
-            continue;
-        }
-        let path = entry.path();
-        let swept = (|| -> Result<bool, StoreError> {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))?;
-            // Made here if it is missing, so that a program which is just making this stage notices us.
-            let Some(_lock) = lock::try_exclusive(&path.join(LOCK))? else {
-                return Ok(false);
-            };
-            remove_stage(&fd, &path).map_err(io_error("remove", &path))?;
-            Ok(true)
-        })();
-        match swept {
-            Ok(true) => {
-                tracing::info!(stage = %path.display(), "removed the stage of a program that was killed")
-            }
-            Ok(false) => tracing::debug!(stage = %path.display(), "left the stage of a running program"),
-            Err(error) => {
-                tracing::warn!(stage = %path.display(), %error, "cannot remove the stage of a program that was killed")
-            }
-        }
-    }
-}
-
-/// Removes a stage whose lock we hold; the lock last, so that a sweeper who is killed too leaves a stage.
-fn remove_stage(fd: &OwnedFd, path: &Path) -> Result<(), std::io::Error> {
-    for entry in Dir::read_from(fd)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if !matches!(name.to_bytes(), b"." | b".." | b"lock") {
-            remove::tree(fd.as_fd(), name)?;
-        }
-    }
-    fs::remove_file(path.join(LOCK))?;
-    fs::remove_dir(path)
-}
-
-/// Files inherit the label of the directory they are made in, and keep it when they are renamed into `overlay/`.
-fn copy_label(from: &Path, to: &Path) -> Result<(), StoreError> {
-    let mut label = vec![0; LABEL_LIMIT];
-    let len = match rustix::fs::lgetxattr(from, SELINUX, &mut label) {
-        Ok(len) => len,
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(()),
-        Err(error) => return Err(io_error("read the SELinux label of", from)(error)),
-    };
-    rustix::fs::lsetxattr(to, SELINUX, &label[..len], XattrFlags::empty())
-        .map_err(io_error("set the SELinux label of", to))
 }

@@ -44,7 +44,8 @@ struct Swept {
 }
 
 impl Store {
-    /// Examines the store at `graph_root`; writes nothing. A graph root that does not exist is an empty store.
+    /// Examines the store at `graph_root`; writes nothing. A graph root that does not exist is an empty
+    /// store.
     ///
     /// # Errors
     /// When the caller is not root, when the store is of a kind that would be damaged by our writing (another driver, a
@@ -83,8 +84,8 @@ impl Store {
         self.layout.root()
     }
 
-    /// Makes the few directories without which containers/storage cannot find a store (section 1). One that is there is
-    /// left as it is.
+    /// Makes the few directories without which containers/storage cannot find a store (section 1). One that
+    /// is there is left as it is.
     pub fn create_if_missing(&self) -> Result<(), StoreError> {
         let root = self.layout.root();
         if let Some(parent) = root.parent() {

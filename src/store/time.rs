@@ -7,7 +7,8 @@ pub(super) fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// A config's `created` as Go would write it again; `None` if it is no time, or the year 1, which Go takes for none.
+/// A config's `created` as Go would write it again; `None` if it is no time, or the year 1, which Go takes
+/// for none.
 pub(super) fn rewrite(created: &str) -> Option<String> {
     created.parse::<Timestamp>().ok()?;
     let (whole, rest) = created.split_at_checked("0000-00-00T00:00:00".len())?;

@@ -1,4 +1,5 @@
-//! Whether CRI-O could start a container from an image now, as far as that can be seen without reading every file.
+//! Whether CRI-O could start a container from an image now, as far as that can be seen without reading every
+//! file.
 
 use serde::Deserialize;
 
@@ -34,9 +35,9 @@ impl Inventory {
         Ok(self.find_flaw(image)?.is_none())
     }
 
-    /// What is wrong with the image, in words; `None` if every file of big data is there with its recorded size, the
-    /// manifest and the config are what their digests say, and the chain of layers is the config's, each layer complete
-    /// and fit to be mounted.
+    /// What is wrong with the image, in words; `None` if every file of big data is there with its recorded
+    /// size, the manifest and the config are what their digests say, and the chain of layers is the config's,
+    /// each layer complete and fit to be mounted.
     pub fn find_flaw(&self, image: &StoredImage) -> Result<Option<String>, StoreError> {
         for (key, item) in &image.items {
             let found = match std::fs::metadata(self.layout.big_data(&image.id, key)) {

@@ -1,0 +1,222 @@
+//! One layer on its way into the store: the steps of a commit, and how to take them back.
+//!
+//! Everything here happens under the layers lock, which `commit_layer.rs` holds. Renames go through a private
+//! clone of the graph root's mount: containers/storage may have bind-mounted `overlay/` on itself, and
+//! between two mounts a rename is EXDEV although the file system is one.
+
+use std::fs::{self, File, Permissions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::OpenTreeFlags;
+
+use super::error::{StoreError, io_error};
+use super::layers::{LayerTable, NewLayer};
+use super::layout::{LAYERS, OVERLAY};
+use super::lock::LayersLock;
+use super::stage::{BASE_MODE, StagedLayer};
+use super::store::Store;
+use super::{atomic, layer_dir, time};
+use crate::oci::LayerId;
+
+/// One layer on its way, and how far it got.
+pub(super) struct Placement<'p> {
+    store: &'p Store,
+    layer: &'p StagedLayer,
+    root: &'p OwnedFd,
+    /// The symlink that was made.
+    link: Option<PathBuf>,
+    /// Where the directory went that was in the way.
+    replaced: Option<PathBuf>,
+    moved: bool,
+    tar_split: bool,
+}
+
+impl<'p> Placement<'p> {
+    pub(super) fn new(store: &'p Store, layer: &'p StagedLayer, root: &'p OwnedFd) -> Self {
+        Self {
+            store,
+            layer,
+            root,
+            link: None,
+            replaced: None,
+            moved: false,
+            tar_split: false,
+        }
+    }
+
+    pub(super) fn record_and_place(
+        &mut self,
+        lock: &LayersLock,
+        table: &mut LayerTable,
+    ) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        let spec = &self.layer.spec;
+        self.bury_incomplete(table)?;
+        let created = time::now();
+        let mut record = NewLayer::new(
+            spec.id(),
+            spec.parent(),
+            spec.blob(),
+            spec.blob_size(),
+            &self.layer.unpacked,
+            created,
+        );
+        let json = |error| StoreError::corrupt(&layout.layers_json(), error);
+        table.put(&record).map_err(json)?;
+        table.save(lock, layout)?;
+        self.place(false)?;
+        record.flags = None;
+        table.put(&record).map_err(json)?;
+        table.save(lock, layout)
+    }
+
+    /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Left beside our
+    /// own incomplete record, they would be misread by versions before 1.57, which handle one at a time.
+    fn bury_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        let dead: Vec<LayerId> = table
+            .views()
+            .filter(|view| !view.is_complete())
+            .filter_map(|view| LayerId::from_hex(&view.id))
+            .collect();
+        for id in dead {
+            tracing::info!(layer = %id, "deleting a layer whose writer died");
+            if let Some(link) = layer_dir::link(layout, &id)? {
+                layer_dir::remove_if_there(&layout.links().join(link))?;
+            }
+            layer_dir::remove_if_there(&layout.tar_split(&id))?;
+            for dir in [OVERLAY, LAYERS].map(|dir| Path::new(dir).join(id.to_string())) {
+                if layer_dir::exists(&layout.root().join(&dir))? {
+                    self.rename(&dir, &self.layer.entry.make_grave()?, "move a dead layer to")?;
+                }
+            }
+            table.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Puts the files in their place, complete and durable. `known`: others may refer to the layer, by the
+    /// link that it had.
+    pub(super) fn place(&mut self, known: bool) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        let id = self.layer.spec.id();
+        let staged = self.layer.entry.path();
+        let overlay_id = Path::new(OVERLAY).join(id.to_string());
+
+        let mut link = layer_dir::link(layout, &id)?;
+        if link.is_none() && known {
+            link = layer_dir::find_link(layout, &id)?;
+        }
+        let link = link.unwrap_or_else(layer_dir::new_link);
+        layer_dir::remove_if_there(&staged.join("link"))?;
+        atomic::create(&staged.join("link"), 0o644, link.as_bytes())?;
+        if let Some(parent) = self.layer.spec.parent() {
+            layer_dir::remove_if_there(&staged.join("lower"))?;
+            atomic::create(
+                &staged.join("lower"),
+                0o644,
+                layer_dir::lower_on(layout, &parent)?.as_bytes(),
+            )?;
+            inherit_mode(&layout.layer(&parent).join("diff"), &staged.join("diff"))?;
+        }
+        if layer_dir::exists(&layout.layer(&id))? {
+            let grave = self.layer.entry.make_grave()?;
+            self.rename(&overlay_id, &grave, "move what was in the way to")?;
+            self.replaced = Some(grave);
+        }
+        self.rename(
+            &self.layer.entry.relative_path(),
+            &overlay_id,
+            "rename a staged layer to",
+        )?;
+        self.moved = true;
+        if !layer_dir::link_leads_to(layout, &link, &id)? {
+            let path = layout.links().join(&link);
+            layer_dir::remove_if_there(&path)?;
+            layer_dir::make_link(layout, &link, &id)?;
+            self.link = Some(path);
+        }
+        let tar_split = Path::new(LAYERS).join(format!("{id}.tar-split.gz"));
+        self.rename(
+            &self.layer.entry.relative_tar_split(),
+            &tar_split,
+            "rename a staged tar-split to",
+        )?;
+        self.tar_split = true;
+        for dir in [
+            layout.layer(&id),
+            layout.overlay(),
+            layout.links(),
+            layout.layers(),
+        ] {
+            atomic::sync_dir(&dir)?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything out of others' sight again. What fails here is removed with the incomplete record by
+    /// others.
+    pub(super) fn undo(&self) {
+        let layout = &self.store.layout;
+        let id = self.layer.spec.id();
+        let overlay_id = Path::new(OVERLAY).join(id.to_string());
+        let mut undone = Vec::new();
+        if let Some(link) = &self.link {
+            undone.push(layer_dir::remove_if_there(link));
+        }
+        if self.tar_split {
+            undone.push(layer_dir::remove_if_there(&layout.tar_split(&id)));
+        }
+        if self.moved {
+            undone.push(self.rename(&overlay_id, &self.layer.entry.relative_path(), "take back"));
+        }
+        if let Some(replaced) = &self.replaced {
+            undone.push(self.rename(replaced, &overlay_id, "put back"));
+        }
+        for error in undone.into_iter().filter_map(Result::err) {
+            tracing::warn!(layer = %id, %error, "cannot undo a commit that failed");
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path, action: &'static str) -> Result<(), StoreError> {
+        rustix::fs::renameat(self.root, from, self.root, to)
+            .map_err(io_error(action, &self.store.layout.root().join(to)))
+    }
+}
+
+/// A child's root has the mode of its parent's, unless its tar has an entry `/` of its own, which changed it.
+fn inherit_mode(parent: &Path, child: &Path) -> Result<(), StoreError> {
+    let mode = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(metadata.permissions().mode() & 0o7777),
+        Err(error) => Err(io_error("examine", path)(error)),
+    };
+    let inherited = mode(parent)?;
+    if mode(child)? != BASE_MODE || inherited == BASE_MODE {
+        return Ok(());
+    }
+    fs::set_permissions(child, Permissions::from_mode(inherited))
+        .map_err(io_error("set the mode of", child))?;
+    File::open(child)
+        .and_then(|dir| dir.sync_all())
+        .map_err(io_error("sync", child))
+}
+
+/// The graph root in a mount of its own that nobody else sees, without whatever is mounted below it.
+pub(super) fn clone_mount(root: &Path) -> Result<OwnedFd, StoreError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    match rustix::mount::open_tree(rustix::fs::CWD, root, flags) {
+        Ok(clone) => Ok(clone),
+        // Before Linux 5.2, or without CAP_SYS_ADMIN. If `overlay/` is mounted on itself, the first rename
+        // will say so.
+        Err(error @ (Errno::NOSYS | Errno::PERM)) => {
+            tracing::warn!(%error, "cannot clone the mount of the graph root; renaming in the mounts as they are");
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(root, flags, Mode::empty()).map_err(io_error("open", root))
+        }
+        Err(error) => Err(io_error("clone the mount of", root)(error)),
+    }
+}

@@ -1,0 +1,135 @@
+//! The directory of a stage: how it is made, known to be alive, and removed after a kill.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::error::{StoreError, io_error};
+use super::{atomic, lock, remove};
+
+/// How the names of stages begin.
+const PREFIX: &str = ".spoke-precache-stage-";
+
+/// The lock of a stage.
+const LOCK: &str = "lock";
+
+/// The attribute that holds an SELinux label.
+const SELINUX: &str = "security.selinux";
+
+/// The longest SELinux label that is copied.
+const LABEL_LIMIT: usize = 4096;
+
+/// A stage's directory with its lock; removed when dropped.
+#[derive(Debug)]
+pub(super) struct StageDir {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) fd: OwnedFd,
+    #[expect(dead_code, reason = "held for its lock, until the directory is removed")]
+    lock: File,
+}
+
+impl StageDir {
+    /// `None` if a sweeper took the new directory for a dead program's: that can happen until the lock is
+    /// ours.
+    pub(super) fn create(root: &Path, overlay: &Path) -> Result<Option<Self>, StoreError> {
+        let name = format!("{PREFIX}{:016x}", rand::random::<u64>());
+        let path = root.join(&name);
+        match Self::create_as(name, path.clone(), overlay) {
+            Err(_) if !path.exists() => Ok(None),
+            created => created,
+        }
+    }
+
+    fn create_as(name: String, path: PathBuf, overlay: &Path) -> Result<Option<Self>, StoreError> {
+        if !atomic::create_dir(&path, 0o700)? {
+            return Ok(None);
+        }
+        copy_label(overlay, &path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))?;
+        let Some(lock) = lock::try_exclusive(&path.join(LOCK))? else {
+            return Ok(None);
+        };
+        let links = lock
+            .metadata()
+            .map_err(io_error("examine the lock in", &path))?
+            .nlink();
+        if links == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Self { name, path, fd, lock }))
+    }
+}
+
+impl Drop for StageDir {
+    fn drop(&mut self) {
+        if let Err(error) = remove_stage(&self.fd, &self.path) {
+            tracing::warn!(stage = %self.path.display(), %error, "cannot remove the stage");
+        }
+    }
+}
+
+/// Removes the stages whose programs are gone. What cannot be removed is left with a warning: it costs space
+/// only.
+pub(super) fn sweep(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        if !entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(PREFIX.as_bytes())
+        {
+            continue;
+        }
+        let path = entry.path();
+        let swept = (|| -> Result<bool, StoreError> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))?;
+            // Made here if it is missing, so that a program which is just making this stage notices us.
+            let Some(_lock) = lock::try_exclusive(&path.join(LOCK))? else {
+                return Ok(false);
+            };
+            remove_stage(&fd, &path).map_err(io_error("remove", &path))?;
+            Ok(true)
+        })();
+        match swept {
+            Ok(true) => {
+                tracing::info!(stage = %path.display(), "removed the stage of a program that was killed")
+            }
+            Ok(false) => tracing::debug!(stage = %path.display(), "left the stage of a running program"),
+            Err(error) => {
+                tracing::warn!(stage = %path.display(), %error, "cannot remove the stage of a program that was killed")
+            }
+        }
+    }
+}
+
+/// Removes a stage whose lock we hold; the lock last, so that a sweeper who is killed too leaves a stage.
+fn remove_stage(fd: &OwnedFd, path: &Path) -> Result<(), std::io::Error> {
+    for entry in Dir::read_from(fd)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b".." | b"lock") {
+            remove::tree(fd.as_fd(), name)?;
+        }
+    }
+    fs::remove_file(path.join(LOCK))?;
+    fs::remove_dir(path)
+}
+
+/// Files inherit the label of the directory they are made in, and keep it when they are renamed into
+/// `overlay/`.
+fn copy_label(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let mut label = vec![0; LABEL_LIMIT];
+    let len = match rustix::fs::lgetxattr(from, SELINUX, &mut label) {
+        Ok(len) => len,
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(()),
+        Err(error) => return Err(io_error("read the SELinux label of", from)(error)),
+    };
+    rustix::fs::lsetxattr(to, SELINUX, &label[..len], XattrFlags::empty())
+        .map_err(io_error("set the SELinux label of", to))
+}
