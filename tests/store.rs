@@ -3,6 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
+#[path = "store/crash.rs"]
+mod crash;
+#[path = "store/damage.rs"]
+mod damage;
+#[path = "store/together.rs"]
+mod together;
 #[path = "store/world.rs"]
 mod world;
 
@@ -100,7 +106,7 @@ fn what_we_store_is_what_podman_stores_and_every_tool_uses_it() -> Result<()> {
         (&by_list, &listed),
     ] {
         world.pull("theirs", name)?;
-        world.store_image(&store, "theirs", image, &world.reference(name)?)?;
+        world.store_image(&store, image, name)?;
     }
     compare(&world.path("ours"), &world.path("theirs"))?;
     world.assert_consistent("ours")?;
@@ -276,8 +282,7 @@ fn overlay_mounted_on_itself_is_no_obstacle() -> Result<()> {
     }
     let world = World::new()?;
     let (ours, ..) = zoo()?;
-    world.push("r/a:1", &ours.resolved.manifest, &[&ours])?;
-    world.pull("theirs", "r/a:1")?;
+    world.publish("r/a:1", &ours)?;
     let store = world.store("ours")?;
     let overlay = world.path("ours/overlay");
     let overlay = overlay.to_str().unwrap();
@@ -285,7 +290,7 @@ fn overlay_mounted_on_itself_is_no_obstacle() -> Result<()> {
     run("mount", &["--make-private", overlay])?;
     let renamed = fs::rename(world.path("ours/overlay-images"), world.path("ours/overlay/x"));
     assert_eq!(renamed.unwrap_err().kind(), std::io::ErrorKind::CrossesDevices);
-    let stored = world.store_image(&store, "theirs", &ours, &world.reference("r/a:1")?);
+    let stored = world.store_image(&store, &ours, "r/a:1");
     run("umount", &[overlay])?;
     stored?;
     compare(&world.path("ours"), &world.path("theirs"))
@@ -299,11 +304,10 @@ fn names_move_and_what_others_wrote_stays() -> Result<()> {
     let world = World::new()?;
     let (ours, _, sibling) = zoo()?;
     for (name, image) in [("r/a:1", &ours), ("r/b:1", &sibling)] {
-        world.push(name, &image.resolved.manifest, &[image])?;
-        world.pull("theirs", name)?;
+        world.publish(name, image)?;
     }
     let store = world.store("ours")?;
-    world.store_image(&store, "theirs", &ours, &world.reference("r/a:1")?)?;
+    world.store_image(&store, &ours, "r/a:1")?;
     bash(
         r#"cd "$1"; for f in overlay-layers/layers.json overlay-images/images.json; do
         jq -c '.[0] += {"novel": {"deep": [1.5, null]}}' $f > x; mv x $f; chmod 600 $f; done"#,
@@ -314,7 +318,7 @@ fn names_move_and_what_others_wrote_stays() -> Result<()> {
         Ok(records[0].clone())
     };
     let layer = first("ours/overlay-layers/layers.json")?;
-    world.store_image(&store, "theirs", &sibling, &world.reference("r/a:1")?)?;
+    world.store_image(&store, &sibling, "r/a:1")?;
     assert_eq!(first("ours/overlay-layers/layers.json")?, layer);
     let image = first("ours/overlay-images/images.json")?;
     assert_eq!(image["novel"], serde_json::json!({"deep": [1.5, null]}));
@@ -329,7 +333,7 @@ fn names_move_and_what_others_wrote_stays() -> Result<()> {
         "ours/overlay-images/images.json",
     ];
     let before = files.map(modified);
-    world.store_image(&store, "theirs", &sibling, &world.reference("r/a:1")?)?;
+    world.store_image(&store, &sibling, "r/a:1")?;
     assert_eq!(files.map(modified), before);
     world.assert_consistent("ours")
 }
@@ -341,6 +345,7 @@ fn a_running_service_sees_an_image_at_once_and_keeps_it() -> Result<()> {
     }
     let world = World::new()?;
     let (ours, foreign, sibling) = zoo()?;
+    let node = Platform::of_this_node().architecture;
     for (name, image) in [("r/a:1", &ours), ("r/b:1", &sibling), ("r/c:1", &foreign)] {
         world.push(name, &image.resolved.manifest, &[image])?;
         world.podman(
@@ -350,13 +355,13 @@ fn a_running_service_sees_an_image_at_once_and_keeps_it() -> Result<()> {
                 "--quiet",
                 "--tls-verify=false",
                 "--arch",
-                if name == "r/c:1" { "s390x" } else { "amd64" },
+                if name == "r/c:1" { "s390x" } else { &node },
                 &world.name(name),
             ],
         )?;
     }
     let store = world.store("ours")?;
-    world.store_image(&store, "theirs", &ours, &world.reference("r/a:1")?)?;
+    world.store_image(&store, &ours, "r/a:1")?;
     let socket = world.path("s");
     let mut service = Command::new("podman")
         .arg("--root")
@@ -387,7 +392,7 @@ fn a_running_service_sees_an_image_at_once_and_keeps_it() -> Result<()> {
             )
         };
         ensure!(list()?.contains(&world.name("r/a:1")));
-        world.store_image(&store, "theirs", &sibling, &world.reference("r/b:1")?)?;
+        world.store_image(&store, &sibling, "r/b:1")?;
         ensure!(
             list()?.contains(&world.name("r/b:1")),
             "the service does not see the second image"
@@ -426,8 +431,7 @@ fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() -> Result<
     }
     let world = World::new()?;
     let (ours, ..) = zoo()?;
-    world.push("r/a:1", &ours.resolved.manifest, &[&ours])?;
-    world.pull("theirs", "r/a:1")?;
+    world.publish("r/a:1", &ours)?;
     let store = world.store("theirs")?;
     let chain = ours.resolved.layer_ids();
     for (path, expected) in [

@@ -14,7 +14,7 @@ use flate2::Compression as Level;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use spoke_precache::cancel::Cancel;
-use spoke_precache::oci::{Content, DiffId, Digest, LayerDescriptor, Reference, ResolvedImage};
+use spoke_precache::oci::{Content, DiffId, Digest, LayerDescriptor, LayerId, Reference, ResolvedImage};
 use spoke_precache::store::{
     Compression, ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, StorageConf, Store, Unpacked,
 };
@@ -72,10 +72,11 @@ pub(crate) struct Layer {
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(crate) resolved: ResolvedImage,
-    layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
 }
 
-/// Runs `script` in an empty directory and makes a gzipped tar of what it leaves. Whiteouts are files named so.
+/// Runs `script` in an empty directory and makes a gzipped tar of what it leaves. Whiteouts are files named
+/// so.
 pub(crate) fn layer(script: &str) -> Result<Layer> {
     let dir = tempfile::tempdir()?;
     bash(&format!("cd \"$1\"; {script}"), &[dir.path()])?;
@@ -157,6 +158,130 @@ pub(crate) struct World {
     dir: tempfile::TempDir,
     registry: Child,
     port: u16,
+}
+
+/// Stages a layer with the files and the tar-split that podman made of the same blob in the store `from`.
+pub(crate) fn stage(stage: &Stage, from: &Path, spec: LayerSpec, layer: &Layer) -> Result<StagedLayer> {
+    let id = spec.id();
+    let staging = stage.layer(spec)?;
+    let diff = from.join(format!("overlay/{id}/diff"));
+    bash(
+        r#"cp -a "$1/." "$2"; chmod 0555 "$2""#,
+        &[&diff, &staging.diff_path()],
+    )?;
+    let tar_split = fs::read(from.join(format!("overlay-layers/{id}.tar-split.gz")))?;
+    staging.create_tar_split()?.write_all(&tar_split)?;
+    let records: Vec<Value> = serde_json::from_slice(&fs::read(from.join("overlay-layers/layers.json"))?)?;
+    let record = records
+        .iter()
+        .find(|record| record["id"] == id.to_string())
+        .context("podman has the layer")?;
+    let set = |key: &str| -> BTreeSet<u32> {
+        record[key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_u64)
+            .map(|id| id as u32)
+            .collect()
+    };
+    Ok(staging.finish(Unpacked {
+        diff_id: layer.diff_id,
+        diff_size: layer.diff_size,
+        compression: Compression::Gzip,
+        uids: set("uidset"),
+        gids: set("gidset"),
+    })?)
+}
+
+/// Everything the product does for an image, with podman's store `from` in the place of the unpacker.
+pub(crate) fn store_image(store: &Store, from: &Path, image: &Image, name: &Reference) -> Result<()> {
+    let cancel = Cancel::default();
+    for _ in 0..20 {
+        let area = store.stage()?;
+        let inventory = store.inventory()?;
+        let mut staged = Vec::new();
+        let mut parent = None;
+        for layer in &image.layers {
+            let spec = LayerSpec::new(parent, &layer.descriptor);
+            parent = Some(spec.id());
+            if inventory.layer(&spec.id()).is_none() {
+                staged.push(stage(&area, from, spec, layer)?);
+            }
+        }
+        let outcomes = store.commit_layers(staged, &cancel)?;
+        if outcomes
+            .iter()
+            .any(|(_, outcome)| matches!(outcome, LayerCommit::ParentMissing(_)))
+        {
+            continue;
+        }
+        if let ImageCommit::Committed(id) = store.commit_image(&image.resolved, name, &cancel)? {
+            ensure!(id == image.resolved.id());
+            return Ok(());
+        }
+    }
+    anyhow::bail!("an image could not be stored in 20 attempts")
+}
+
+/// The image `name` as the store at `path` has it; its blobs are not known.
+pub(crate) fn image_in(path: &Path, name: &Reference) -> Result<Image> {
+    let inventory = Store::open(path, &StorageConf::default())?.inventory()?;
+    let found = inventory
+        .image_by_name(&name.to_string())
+        .context("the image is stored")?;
+    let read = |key: String| -> Result<Content> {
+        let digest = key.parse().context("a digest")?;
+        inventory.content(&digest)?.context("the content is stored")
+    };
+    let manifest = found.digests.iter().next().context("the image has a manifest")?;
+    let manifest = read(manifest.to_string())?;
+    let parsed: Value = serde_json::from_slice(manifest.bytes())?;
+    let config = read(
+        parsed["config"]["digest"]
+            .as_str()
+            .context("a config")?
+            .to_owned(),
+    )?;
+    let parsed_config: Value = serde_json::from_slice(config.bytes())?;
+    let mut layers = Vec::new();
+    let mut parent = None;
+    let blobs = parsed["layers"].as_array().into_iter().flatten();
+    for (blob, diff_id) in blobs.zip(
+        parsed_config["rootfs"]["diff_ids"]
+            .as_array()
+            .into_iter()
+            .flatten(),
+    ) {
+        let diff_id = DiffId(diff_id.as_str().context("a diffID")?.parse()?);
+        let id = LayerId::of(parent, diff_id);
+        let record = inventory.layer(&id).context("the layer is stored")?;
+        parent = Some(id);
+        let descriptor = LayerDescriptor {
+            blob: blob["digest"].as_str().context("a digest")?.parse()?,
+            size: blob["size"].as_u64().context("a size")?,
+            media_type: String::new(),
+            diff_id,
+        };
+        layers.push(Layer {
+            diff_id,
+            diff_size: record.diff_size.unwrap_or(0),
+            descriptor,
+            blob: Vec::new(),
+        });
+    }
+    let created = parsed_config["created"].as_str().map(str::to_owned);
+    let descriptors = layers.iter().map(|layer| layer.descriptor.clone()).collect();
+    Ok(Image {
+        resolved: ResolvedImage {
+            list: None,
+            manifest,
+            config,
+            layers: descriptors,
+            created,
+        },
+        layers,
+    })
 }
 
 impl World {
@@ -269,81 +394,15 @@ impl World {
         Ok(store)
     }
 
-    /// Stages a layer with the files and the tar-split that podman made of the same blob in the store `from`.
-    pub(crate) fn stage(
-        &self,
-        stage: &Stage,
-        from: &str,
-        spec: LayerSpec,
-        layer: &Layer,
-    ) -> Result<StagedLayer> {
-        let id = spec.id();
-        let staging = stage.layer(spec)?;
-        let from = self.path(from);
-        bash(
-            "cp -a \"$1/.\" \"$2\"; chmod 0555 \"$2\"",
-            &[&from.join(format!("overlay/{id}/diff")), &staging.diff_path()],
-        )?;
-        let tar_split = fs::read(from.join(format!("overlay-layers/{id}.tar-split.gz")))?;
-        staging.create_tar_split()?.write_all(&tar_split)?;
-        let records: Vec<Value> =
-            serde_json::from_slice(&fs::read(from.join("overlay-layers/layers.json"))?)?;
-        let record = records
-            .iter()
-            .find(|record| record["id"] == id.to_string())
-            .context("podman has the layer")?;
-        let set = |key: &str| -> BTreeSet<u32> {
-            record[key]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|id| id.as_u64())
-                .map(|id| id as u32)
-                .collect()
-        };
-        Ok(staging.finish(Unpacked {
-            diff_id: layer.diff_id,
-            diff_size: layer.diff_size,
-            compression: Compression::Gzip,
-            uids: set("uidset"),
-            gids: set("gidset"),
-        })?)
+    /// Stores `image` in `store` under `rest`, out of podman's store `theirs`.
+    pub(crate) fn store_image(&self, store: &Store, image: &Image, rest: &str) -> Result<()> {
+        store_image(store, &self.path("theirs"), image, &self.reference(rest)?)
     }
 
-    /// Everything the product does for an image, with podman's store `from` in the place of the unpacker.
-    pub(crate) fn store_image(
-        &self,
-        store: &Store,
-        from: &str,
-        image: &Image,
-        name: &Reference,
-    ) -> Result<()> {
-        let cancel = Cancel::default();
-        for _ in 0..20 {
-            let stage = store.stage()?;
-            let inventory = store.inventory()?;
-            let mut staged = Vec::new();
-            let mut parent = None;
-            for layer in &image.layers {
-                let spec = LayerSpec::new(parent, &layer.descriptor);
-                parent = Some(spec.id());
-                if inventory.layer(&spec.id()).is_none() {
-                    staged.push(self.stage(&stage, from, spec, layer)?);
-                }
-            }
-            let outcomes = store.commit_layers(staged, &cancel)?;
-            if outcomes
-                .iter()
-                .any(|(_, outcome)| matches!(outcome, LayerCommit::ParentMissing(_)))
-            {
-                continue;
-            }
-            if let ImageCommit::Committed(id) = store.commit_image(&image.resolved, name, &cancel)? {
-                ensure!(id == image.resolved.id());
-                return Ok(());
-            }
-        }
-        anyhow::bail!("an image could not be stored in 20 attempts")
+    /// Pushes `image` and has podman pull it into its own store `theirs`.
+    pub(crate) fn publish(&self, rest: &str, image: &Image) -> Result<()> {
+        self.push(rest, &image.resolved.manifest, &[image])?;
+        self.pull("theirs", rest)
     }
 
     /// As many layers' records as directories, links and tar-splits, and nothing else.
@@ -353,11 +412,11 @@ impl World {
             records=$(jq -r '.[].id' overlay-layers/layers.json | sort)
             [ "$(jq '[.[]|select(.flags.incomplete)]|length' overlay-layers/layers.json)" = 0 ]
             same() { [ "$1" = "$records" ] || { echo "$2 differ:"; diff <(echo "$1") <(echo "$records"); exit 1; }; }
-            same "$(ls overlay | grep -E '^[0-9a-f]{64}$' | sort)" directories
-            same "$(for l in overlay/l/*; do [ -L "$l" ] && readlink "$l" | cut -d/ -f2; done | sort)" links
+            same "$(ls overlay | { grep -E '^[0-9a-f]{64}$' || true; } | sort)" directories
+            same "$(for l in overlay/l/*; do [ ! -L "$l" ] || readlink "$l" | cut -d/ -f2; done | sort)" links
             same "$(ls overlay-layers | sed -n 's/[.]tar-split[.]gz$//p' | sort)" tar-splits
-            images=$(jq -r '.[].id' overlay-images/images.json 2>/dev/null | sort)
-            [ "$(ls overlay-images | grep -E '^[0-9a-f]{64}$' | sort)" = "$images" ]
+            images=$({ cat overlay-images/images.json 2>/dev/null || echo '[]'; } | jq -r '.[].id' | sort)
+            [ "$(ls overlay-images | { grep -E '^[0-9a-f]{64}$' || true; } | sort)" = "$images" ]
             ! ls -A . overlay-layers overlay-images | grep -E '^[.](spoke|tmp)'"#,
             &[&self.path(store)],
         )
