@@ -30,7 +30,9 @@ mod stage;
 mod stage_dir;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]
 mod store;
+pub mod tar_split;
 mod time;
+pub mod unpack;
 mod unpacked;
 mod wholeness;
 

@@ -1,0 +1,40 @@
+//! Why a tar cannot be put together again.
+
+use std::io;
+
+use crate::store::unpack::Name;
+
+/// A tar-split that does not fit its layer, or cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TarSplitError {
+    /// The tar-split could not be read or decompressed.
+    #[error("cannot read the tar-split: {0}")]
+    Read(#[source] io::Error),
+    /// The tar could not be written.
+    #[error("cannot write the tar: {0}")]
+    Write(#[source] io::Error),
+    /// A line that is no record.
+    #[error("bad tar-split in line {line}: {reason}")]
+    Record {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file could not be opened or read in the layer.
+    #[error("cannot read `{path}` in the layer: {source}")]
+    File {
+        /// The path as the tar-split has it.
+        path: Name,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file has other content than the tar had.
+    #[error("`{path}` in the layer differs from the tar: {reason}")]
+    Differs {
+        /// The path as the tar-split has it.
+        path: Name,
+        /// Length or checksum, expected and found.
+        reason: String,
+    },
+}

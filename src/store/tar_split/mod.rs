@@ -1,0 +1,31 @@
+//! tar-split: what, beside the unpacked files, is needed to put a layer's tar together again byte for byte.
+//!
+//! The store keeps it as `overlay-layers/<id>.tar-split.gz`; podman and skopeo read it whenever they save, push or
+//! re-use a layer. It is gzip over one JSON object per line, in the order of the tar:
+//!
+//! ```text
+//! {"type":2,"payload":"<base64 of headers, padding>","position":0}                   a Segment: raw bytes
+//! {"type":1,"name":"bin/sh","size":9,"payload":"<base64 of the CRC>","position":1}   a File: the content of a path
+//! {"type":1,"name":"etc/","payload":null,"position":2}                               a File without content
+//! ```
+//!
+//! `name_raw`, base64, takes the place of a `name` that is not UTF-8. The CRC is CRC-64/GO-ISO, eight bytes, big
+//! end first. The format is vbatts/tar-split's (`tar/storage/entry.go`), and what is written here is what podman
+//! 5.4 writes, with one difference: content that cannot be read back from its path is kept in Segments.
+
+mod error;
+mod reader;
+mod writer;
+
+pub use error::TarSplitError;
+pub use reader::assemble;
+pub(in crate::store) use writer::{Content, Writer};
+
+/// `type` of a File.
+const FILE: u8 = 1;
+
+/// `type` of a Segment.
+const SEGMENT: u8 = 2;
+
+/// The checksum of a File's content.
+const CRC: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc64GoIso;

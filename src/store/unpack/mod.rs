@@ -1,0 +1,249 @@
+//! Unpacks a layer's blob into its `diff/` directory and writes its tar-split, in one pass on one thread.
+//!
+//! ```text
+//! blob ─Decompressor→ Stream ─Entries→ Entry ─Tree→ files, links, devices in diff/
+//!                     hash, count        └─ headers, padding, checksums ─tar_split::Writer→ tar-split
+//! ```
+//!
+//! The rules are those of containers/storage, so that a layer is the same whoever unpacked it. They are in
+//! `tree.rs`; what counts as a tar is Go's `archive/tar`, in `header.rs`, `pax.rs`, `sparse.rs` and `entry.rs`.
+//!
+//! # What a hostile layer cannot do
+//!
+//! Nothing outside `diff` is touched: every path is resolved by the kernel with `diff` as its root, and the last
+//! component is never followed. No device or FIFO is opened. Memory does not depend on the size of the blob, of an
+//! entry or of a name; it grows with the number of entries by some 60 bytes each and with the names of directories,
+//! both within [`Limits`], which also bound the bytes written. Nothing recurses.
+//!
+//! # The second pass
+//!
+//! A tar-split names a file's content by its path. Should a later entry replace that path, which is possible
+//! through links and absolute names, the content is gone and podman cannot save the image any more. Then the blob
+//! is read once more, for the tar-split alone, and such content is kept in it.
+
+mod attributes;
+mod decompress;
+mod entry;
+mod error;
+mod header;
+mod limits;
+mod name;
+mod parents;
+mod pax;
+mod remove;
+mod sparse;
+mod stream;
+mod time;
+mod tree;
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::BorrowedFd;
+
+pub use error::{Fault, Place, UnpackError};
+pub use limits::Limits;
+pub use name::Name;
+pub(in crate::store) use name::{Seen, clean, in_root};
+pub(in crate::store) use parents::open_in;
+
+use entry::{Entries, Entry};
+use sparse::Fragment;
+use stream::Stream;
+use tree::{NewFile, Tree, WHITEOUT_PREFIX};
+
+use super::tar_split::{Content, Writer};
+use super::{Compression, Unpacked};
+use crate::cancel::Cancel;
+
+/// Zeros that are written at once into the holes of a sparse file.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Unpacks `blob`, from where it stands, into the empty directory `diff`, and writes the tar-split to `tar_split`,
+/// from where that stands, as gzip.
+///
+/// Needs root: owners, devices and `trusted` attributes are set. Nothing is synced. After an error, what is in
+/// `diff` and `tar_split` is to be thrown away.
+pub fn unpack(
+    mut blob: impl Read + Seek,
+    diff: BorrowedFd<'_>,
+    mut tar_split: &File,
+    limits: Limits,
+    cancel: &Cancel,
+) -> Result<Unpacked, UnpackError> {
+    let host = |action, what: &'static str| move |error| UnpackError::host(action, what.as_bytes(), error);
+    let start = blob.stream_position().map_err(host("seek in", "the blob"))?;
+    let split_start = tar_split
+        .stream_position()
+        .map_err(host("seek in", "the tar-split"))?;
+    let mut tree = Tree::new(diff, limits, cancel)?;
+    let mut entries = Entries::new(Stream::open(&mut blob, limits, cancel)?);
+    let mut split = Writer::new(tar_split);
+    let mut facts = Facts::default();
+    while let Some(entry) = entries.next(&mut split)? {
+        facts.add(&entry).map_err(|fault| entry.fault(fault))?;
+        let file = tree.make(&entry)?;
+        let readable = file
+            .as_ref()
+            .is_some_and(|file| file.plain && entry.sparse.is_none());
+        let file = copy_data(&mut entries, &entry, file, readable, &mut split);
+        if let Some(file) = file.map_err(|error| error.in_entry(&entry.name))? {
+            tree.finish_file(file, &entry, readable)?;
+        }
+    }
+    let unpacked = finish(entries, split, facts)?;
+    if let Some(readable) = tree.finish(unpacked.diff_size)? {
+        tracing::debug!(diff_id = %unpacked.diff_id, "entries replace each other, writing the tar-split again");
+        blob.seek(io::SeekFrom::Start(start))
+            .map_err(host("seek in", "the blob"))?;
+        tar_split
+            .seek(io::SeekFrom::Start(split_start))
+            .and_then(|_| tar_split.set_len(split_start))
+            .map_err(host("truncate", "the tar-split"))?;
+        let again = write_tar_split(&mut blob, &readable, tar_split, limits, cancel)?;
+        if again != unpacked {
+            let changed = io::Error::other("its content changed between two reads");
+            return Err(UnpackError::host("read", b"the blob", changed));
+        }
+    }
+    Ok(unpacked)
+}
+
+/// Reads the blob for its tar-split alone, with only the entries in `readable` as Files with content.
+fn write_tar_split(
+    blob: impl Read,
+    readable: &HashSet<u64>,
+    tar_split: &File,
+    limits: Limits,
+    cancel: &Cancel,
+) -> Result<Unpacked, UnpackError> {
+    let mut entries = Entries::new(Stream::open(blob, limits, cancel)?);
+    let mut split = Writer::new(tar_split);
+    let mut facts = Facts::default();
+    while let Some(entry) = entries.next(&mut split)? {
+        facts.add(&entry).map_err(|fault| entry.fault(fault))?;
+        copy_data(
+            &mut entries,
+            &entry,
+            None,
+            readable.contains(&entry.number),
+            &mut split,
+        )?;
+    }
+    finish(entries, split, facts)
+}
+
+/// Copies an entry's data to its file, if it makes one, and accounts for it in the tar-split: as a File with its
+/// checksum if it is `readable` from its path, as raw bytes otherwise.
+fn copy_data<R: Read>(
+    entries: &mut Entries<'_, R>,
+    entry: &Entry,
+    mut file: Option<NewFile>,
+    readable: bool,
+    split: &mut Writer<impl Write>,
+) -> Result<Option<NewFile>, UnpackError> {
+    if !readable {
+        split.file(&entry.name, None).map_err(UnpackError::tar_split)?;
+    }
+    let mut content = Content::new();
+    let whole = [Fragment {
+        offset: 0,
+        length: entry.size,
+    }];
+    let mut position = 0;
+    for fragment in entry.sparse.as_deref().unwrap_or(&whole) {
+        fill_hole(entries, entry, file.as_mut(), fragment.offset - position)?;
+        let mut left = fragment.length;
+        while left > 0 {
+            let piece = entries.data(left)?;
+            if piece.is_empty() {
+                break;
+            }
+            left -= piece.len() as u64;
+            if readable {
+                content.update(piece);
+            } else {
+                split.raw(piece).map_err(UnpackError::tar_split)?;
+            }
+            if let Some(file) = &mut file {
+                file.write(piece, entry)?;
+            }
+        }
+        position = fragment.offset + fragment.length;
+    }
+    fill_hole(entries, entry, file.as_mut(), entry.size - position)?;
+    if readable {
+        split
+            .file(&entry.name, Some(&content))
+            .map_err(UnpackError::tar_split)?;
+    }
+    Ok(file)
+}
+
+/// Writes the zeros that a sparse file has where the tar has nothing, as containers/storage does.
+fn fill_hole<R: Read>(
+    entries: &mut Entries<'_, R>,
+    entry: &Entry,
+    file: Option<&mut NewFile>,
+    mut length: u64,
+) -> Result<(), UnpackError> {
+    let Some(file) = file else {
+        return Ok(());
+    };
+    entries.stream().charge_holes(length)?;
+    while length > 0 {
+        entries.stream().check_cancel()?;
+        let piece = &ZEROS[..ZEROS.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
+        file.write(piece, entry)?;
+        length -= piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Reads the blob to its end, behind the end of the tar.
+fn finish<R: Read>(
+    entries: Entries<'_, R>,
+    mut split: Writer<impl Write>,
+    facts: Facts,
+) -> Result<Unpacked, UnpackError> {
+    let mut stream = entries.into_stream();
+    split.end_segment().map_err(UnpackError::tar_split)?;
+    loop {
+        let piece = stream.take(u64::MAX)?;
+        if piece.is_empty() {
+            break;
+        }
+        split.raw(piece).map_err(UnpackError::tar_split)?;
+    }
+    split.finish().map_err(UnpackError::tar_split)?;
+    let compression: Compression = stream.compression();
+    let (diff_id, diff_size) = stream.finish();
+    Ok(Unpacked {
+        diff_id,
+        diff_size,
+        compression,
+        uids: facts.uids,
+        gids: facts.gids,
+    })
+}
+
+/// What is learnt from the headers alone.
+#[derive(Default)]
+struct Facts {
+    seen: Seen,
+    uids: BTreeSet<u32>,
+    gids: BTreeSet<u32>,
+}
+
+impl Facts {
+    fn add(&mut self, entry: &Entry) -> Result<(), Fault> {
+        if !self.seen.insert(&entry.clean) {
+            return Err(Fault::Duplicate);
+        }
+        if !name::base(&entry.name).starts_with(WHITEOUT_PREFIX) {
+            self.uids.insert(entry.uid);
+            self.gids.insert(entry.gid);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Names of tar entries: raw bytes, cleaned as Go's `path.Clean` does it, and shown to people.
+//!
+//! A name is *cleaned* first (`a//./b/` is `a/b`), keeping a leading `/` or `..`, for containers/storage tells
+//! duplicates by the cleaned name. The path *in the root* is the same without that beginning: containers/storage
+//! unpacks in a chroot, where `/../x` is `/x`. Both are done on the text, before any symbolic link is looked at.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+/// A name as people may see it: escaped, cut to a readable length.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name(Vec<u8>);
+
+/// Longer names are cut in messages; a path may have 4096 bytes, a hostile one any.
+const SHOWN: usize = 300;
+
+impl Name {
+    /// Keeps as much of `bytes` as is ever shown.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes[..bytes.len().min(SHOWN + 1)].to_vec())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0[..self.0.len().min(SHOWN)].utf8_chunks() {
+            for char in chunk.valid().chars() {
+                match char {
+                    '`' | '\\' => write!(f, "\\{char}")?,
+                    char if char.is_control() => write!(f, "{}", char.escape_default())?,
+                    char => write!(f, "{char}")?,
+                }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
+        }
+        f.write_str(if self.0.len() > SHOWN { "…" } else { "" })
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{self}`")
+    }
+}
+
+/// `path.Clean` of Go, on bytes.
+pub(in crate::store) fn clean(name: &[u8]) -> Vec<u8> {
+    let absolute = name.first() == Some(&b'/');
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in name.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => match parts.last() {
+                Some(&last) if last != b".." => {
+                    parts.pop();
+                }
+                _ if absolute => {}
+                _ => parts.push(part),
+            },
+            _ => parts.push(part),
+        }
+    }
+    let mut clean = Vec::with_capacity(name.len() + 1);
+    if absolute {
+        clean.push(b'/');
+    }
+    clean.extend_from_slice(&parts.join(&b'/'));
+    if clean.is_empty() {
+        clean.push(b'.');
+    }
+    clean
+}
+
+/// Where a [`clean`] name lies in the root, without a leading `/`; empty for the root itself.
+pub(in crate::store) fn in_root(clean: &[u8]) -> &[u8] {
+    let mut path = clean.strip_prefix(b"/").unwrap_or(clean);
+    while let Some(rest) = path.strip_prefix(b"../") {
+        path = rest;
+    }
+    match path {
+        b"." | b".." => b"",
+        path => path,
+    }
+}
+
+/// Splits a path in the root into its directory (empty for the root) and its last component.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// The last component of a name as the header has it, without trailing slashes.
+pub(super) fn base(name: &[u8]) -> &[u8] {
+    let end = name
+        .iter()
+        .rposition(|&byte| byte != b'/')
+        .map_or(0, |last| last + 1);
+    split(&name[..end]).1
+}
+
+/// The cleaned names seen so far. A name is kept as 128 bits of a hash with random keys, so that a million names
+/// cost 32 MiB however long they are, and nobody can choose two that collide.
+#[derive(Default)]
+pub(in crate::store) struct Seen {
+    keys: [RandomState; 2],
+    names: HashSet<u128>,
+}
+
+impl Seen {
+    /// False if this cleaned name was seen before.
+    pub(in crate::store) fn insert(&mut self, clean: &[u8]) -> bool {
+        let [high, low] = self.keys.each_ref().map(|key| u128::from(key.hash_one(clean)));
+        self.names.insert(high << 64 | low)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleans_as_go_does() {
+        let cases: &[(&str, &str, &str)] = &[
+            ("", ".", ""),
+            (".", ".", ""),
+            ("./", ".", ""),
+            ("/", "/", ""),
+            ("//", "/", ""),
+            ("..", "..", ""),
+            ("/..", "/", ""),
+            ("a", "a", "a"),
+            ("./a", "a", "a"),
+            ("a/", "a", "a"),
+            ("a//b/./c", "a/b/c", "a/b/c"),
+            ("a/../b", "b", "b"),
+            ("a/..", ".", ""),
+            ("a/../../b", "../b", "b"),
+            ("../../b", "../../b", "b"),
+            ("../..", "../..", ""),
+            ("/../b", "/b", "b"),
+            ("/a/b", "/a/b", "a/b"),
+            ("..a/b", "..a/b", "..a/b"),
+            ("...", "...", "..."),
+        ];
+        for (name, cleaned, path) in cases {
+            let clean = clean(name.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&clean), *cleaned, "clean {name:?}");
+            assert_eq!(
+                String::from_utf8_lossy(in_root(&clean)),
+                *path,
+                "in the root {name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn shows_any_bytes() {
+        assert_eq!(Name::new(b"a\n`b\xff\xc3\xa4").to_string(), "a\\n\\`b\\xff\u{e4}");
+        assert_eq!(Name::new(&[b'x'; 5000]).to_string().chars().count(), SHOWN + 1);
+    }
+
+    #[test]
+    fn the_base_ignores_trailing_slashes() {
+        assert_eq!(base(b"a/.wh.b//"), b".wh.b");
+        assert_eq!(base(b"/"), b"");
+    }
+}

@@ -1,0 +1,107 @@
+//! Times of tar entries, and what becomes of those that Go cannot set.
+
+use rustix::fs::Timespec;
+
+const NANOS: i64 = 1_000_000_000;
+
+/// Seconds and nanoseconds since the epoch; the nanoseconds count forward, also before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time {
+    secs: i64,
+    nanos: i64,
+}
+
+/// The last time that Go's `time.Duration` arithmetic can hold: in the year 2262.
+const LAST: Time = Time {
+    secs: i64::MAX / NANOS,
+    nanos: i64::MAX % NANOS,
+};
+
+impl Time {
+    pub(super) fn from_secs(secs: i64) -> Self {
+        Self { secs, nanos: 0 }
+    }
+
+    /// A PAX time, `[-]seconds[.fraction]`, to the nanosecond.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let secs: i64 = whole.parse().ok()?;
+        if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let nanos = fraction
+            .bytes()
+            .chain(std::iter::repeat(b'0'))
+            .take(9)
+            .fold(0, |nanos, digit| nanos * 10 + i64::from(digit - b'0'));
+        if whole.starts_with('-') && nanos > 0 {
+            let (secs, nanos) = (secs.checked_sub(1)?, NANOS - nanos);
+            return Some(Self { secs, nanos });
+        }
+        Some(Self { secs, nanos })
+    }
+
+    /// As containers/storage sets it on anything but a symbolic link: times before the epoch, and after what Go can
+    /// compute with, become the epoch (`pkg/system`: `Chtimes`).
+    pub(super) fn settable(self) -> Timespec {
+        let Self { secs, nanos } = if self.secs < 0 || self > LAST {
+            Self::from_secs(0)
+        } else {
+            self
+        };
+        timespec(secs, nanos)
+    }
+
+    /// As containers/storage sets it on a symbolic link: any time, by way of a 64-bit number of nanoseconds that
+    /// may overflow (`pkg/archive`: `timeToTimespec`).
+    pub(super) fn settable_on_symlink(self) -> Timespec {
+        let nanos = self.secs.wrapping_mul(NANOS).wrapping_add(self.nanos);
+        timespec(nanos.div_euclid(NANOS), nanos.rem_euclid(NANOS))
+    }
+}
+
+fn timespec(tv_sec: i64, nanos: i64) -> Timespec {
+    Timespec {
+        tv_sec,
+        tv_nsec: nanos as _,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_pax_times_as_go_does() {
+        let time = |secs, nanos| Some(Time { secs, nanos });
+        let cases = [
+            ("1", time(1, 0)),
+            ("+1", time(1, 0)),
+            ("1.", time(1, 0)),
+            ("1.5", time(1, 500_000_000)),
+            ("1.0000000019", time(1, 1)),
+            ("-1", time(-1, 0)),
+            ("-1.5", time(-2, 500_000_000)),
+            ("-0.5", time(-1, 500_000_000)),
+            ("", None),
+            (".5", None),
+            ("1.x", None),
+            ("1.-5", None),
+            ("1e3", None),
+            ("9223372036854775808", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Time::parse(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn clips_to_what_go_sets() {
+        let secs = |spec: Timespec| spec.tv_sec;
+        assert_eq!(secs(Time::from_secs(-5).settable()), 0);
+        assert_eq!(secs(Time::from_secs(-5).settable_on_symlink()), -5);
+        assert_eq!(secs(Time::from_secs(9_223_372_036).settable()), 9_223_372_036);
+        assert_eq!(secs(Time::from_secs(9_223_372_037).settable()), 0);
+    }
+}
