@@ -1,0 +1,400 @@
+//! The same layer, unpacked by podman and by us.
+
+use std::io::{Read, Write};
+
+use serde_json::Value;
+
+use crate::ours::Ours;
+use crate::stock::Stock;
+use crate::tar::*;
+
+/// How far a case is to agree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Same {
+    /// Tree and tar-split.
+    All,
+    /// The tree; podman's tar-split cannot be read back.
+    Tree,
+}
+
+fn compare(stock: &Stock, name: &str, tar: &[u8], same: Same) -> Vec<String> {
+    compare_blob(
+        stock,
+        name,
+        tar,
+        tar,
+        "application/vnd.oci.image.layer.v1.tar",
+        same,
+    )
+}
+
+fn compare_blob(
+    stock: &Stock,
+    name: &str,
+    blob: &[u8],
+    tar: &[u8],
+    media_type: &str,
+    same: Same,
+) -> Vec<String> {
+    let theirs = stock.pull(blob, media_type, tar);
+    let ours = Ours::unpack(blob);
+    let mut differences = Vec::new();
+    match (&theirs, &ours) {
+        (Err(theirs), Err(ours)) => eprintln!("{name}: both refuse\n    podman: {theirs}\n    ours: {ours}"),
+        (Ok(_), Err(ours)) => differences.push(format!("{name}: podman accepts, we do not: {ours}")),
+        (Err(theirs), Ok(_)) => differences.push(format!("{name}: we accept, podman does not: {theirs}")),
+        (Ok(theirs), Ok(ours)) => {
+            let (left, right) = (crate::tree::list(&theirs.diff), ours.tree());
+            differences.extend(
+                left.iter()
+                    .filter(|line| !right.contains(line))
+                    .map(|line| format!("{name}: podman {line}")),
+            );
+            differences.extend(
+                right
+                    .iter()
+                    .filter(|line| !left.contains(line))
+                    .map(|line| format!("{name}: ours   {line}")),
+            );
+            if ours.assemble() != tar {
+                differences.push(format!("{name}: the tar is not put together again"));
+            }
+            if same == Same::All {
+                let (left, right) = (records(&theirs.tar_split), records(&ours.tar_split));
+                for index in 0..left.len().max(right.len()) {
+                    if left.get(index) != right.get(index) {
+                        differences.push(format!(
+                            "{name}: tar-split podman {:?}\n   ours {:?}",
+                            left.get(index),
+                            right.get(index)
+                        ));
+                    }
+                }
+            }
+            let ids = |key: &str| -> Vec<u64> {
+                let ids = theirs.record[key].as_array().cloned().unwrap_or_default();
+                ids.iter().filter_map(Value::as_u64).collect()
+            };
+            let facts = &ours.facts;
+            let uids: Vec<u64> = facts.uids.iter().map(|&id| id.into()).collect();
+            let gids: Vec<u64> = facts.gids.iter().map(|&id| id.into()).collect();
+            if (ids("uidset"), ids("gidset")) != (uids.clone(), gids.clone()) {
+                differences.push(format!(
+                    "{name}: ids podman {} {} ours {uids:?} {gids:?}",
+                    theirs.record["uidset"], theirs.record["gidset"]
+                ));
+            }
+            assert_eq!(
+                theirs.record["diff-size"].as_u64().unwrap_or(0),
+                facts.diff_size,
+                "{name}"
+            );
+            assert_eq!(
+                theirs.record["compression"].as_u64().unwrap_or(0),
+                facts.compression as u64,
+                "{name}"
+            );
+        }
+    }
+    differences
+}
+
+/// The lines of a tar-split without their positions; neighbouring segments joined, empty ones left out.
+fn records(gzip: &[u8]) -> Vec<Value> {
+    use base64::Engine as _;
+    let base64 = base64::engine::general_purpose::STANDARD;
+    let mut text = String::new();
+    flate2::read::MultiGzDecoder::new(gzip)
+        .read_to_string(&mut text)
+        .unwrap();
+    let mut all: Vec<Value> = Vec::new();
+    for (position, line) in text.lines().enumerate() {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(record["position"], position);
+        record.as_object_mut().unwrap().remove("position");
+        if record["type"] == 2 {
+            let payload = base64.decode(record["payload"].as_str().unwrap()).unwrap();
+            if payload.is_empty() {
+                continue;
+            }
+            if let Some(last) = all.last_mut().filter(|last| last["type"] == 2) {
+                let mut joined = base64.decode(last["payload"].as_str().unwrap()).unwrap();
+                joined.extend(payload);
+                last["payload"] = base64.encode(joined).into();
+                continue;
+            }
+        }
+        all.push(record);
+    }
+    all
+}
+
+#[test]
+fn the_zoo() {
+    let Some(stock) = Stock::find() else { return };
+    let mut differences = Vec::new();
+    for (name, same, tar) in zoo() {
+        differences.extend(compare(&stock, name, &tar, same));
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+fn zoo() -> Vec<(&'static str, Same, Vec<u8>)> {
+    use Same::{All, Tree};
+    let long = "n".repeat(150);
+    let deep = ["d".repeat(60), "e".repeat(60), "f".repeat(60)].join("/");
+    vec![
+        ("empty", All, tar([])),
+        ("no bytes", All, Vec::new()),
+        ("one block of zeros", All, vec![0; 512]),
+        ("no end", All, file("a", "1").bytes()),
+        ("cut in the padding", Tree, file("a", "1").bytes()[..600].to_vec()),
+        ("trailing bytes", All, [tar([file("a", "1")]), b"trailing".repeat(1000)].concat()),
+        ("ten kilobytes of end", All, [tar([file("a", "1")]), vec![0; 9216]].concat()),
+        ("plain", All, tar([
+            dir("./").mode(0o700).owner(7, 8),
+            dir("bin/").mode(0o1777),
+            file("bin/sh", "shell").mode(0o4755),
+            file("bin/wall", "w").mode(0o2755).owner(0, 5),
+            file("bin/mine", "m").mode(0o6711).owner(1000, 1001),
+            file("empty", "").mode(0),
+            symlink("bin/bash", "sh"),
+            symlink("bin/abs", "/bin/sh").owner(3, 4),
+            hard_link("bin/hard", "bin/sh").mode(0o755),
+            file("./dot/./x", "x"),
+        ])),
+        ("root entry `/`", All, tar([dir("/").mode(0o751).owner(5, 6), file("/a", "1"), file("b", "2")])),
+        ("root entry `..`", All, tar([dir("..").mode(0o750), file("b", "2")])),
+        ("a file named `.`", Tree, tar([file(".", "data"), file("b", "2")])),
+        ("a file without a name", Tree, tar([file("", "data"), file("b", "2")])),
+        ("implicit parents", All, tar([file("a/b/c/d", "1"), dir("a/b").mode(0o711).mtime(5), file("a/x", "")])),
+        ("implicit in setgid", All, tar([dir("g").mode(0o2775).owner(0, 50), file("g/h/i/f", "1"), file("g/f", "2"), symlink("g/l", "f"), dir("g/d"), entry(b'6', "g/p")])),
+        ("whiteouts", All, tar([
+            dir("d"), file("d/.wh.gone", "").owner(3, 4), file("d/.wh..wh..opq", ""), file("x/.wh..wh..opq", ""),
+            file(".wh.file", ""), dir(".wh.dir/"), file("d/.wh..wh.plnk", ""),
+        ])),
+        ("whiteout of what is there", All, tar([file("a", "1"), file(".wh.a", "")])),
+        ("whiteout, then the file", All, tar([file(".wh.a", ""), file("a", "1")])),
+        ("whiteout, then the directory", All, tar([file(".wh.a", ""), dir("a"), file("a/b", "")])),
+        ("whiteout below a whiteout", All, tar([file(".wh.a", ""), file("a/.wh.b", ""), file("z", "1")])),
+        ("opaque below a whiteout", All, tar([file(".wh.a", ""), file("a/.wh..wh..opq", ""), file("z", "1")])),
+        ("file below a file", All, tar([file("a", ""), file("a/b", "")])),
+        ("whiteout two below a file", All, tar([file("a", ""), file("a/b/.wh.c", "")])),
+        ("whiteout with data", Tree, tar([file(".wh.a", "some data"), file("b", "2")])),
+        ("whiteout of nothing", All, tar([file(".wh.", "")])),
+        ("whiteout of nothing below", All, tar([file("a/.wh.", "")])),
+        ("whiteout of dot", All, tar([file("a/.wh..", "")])),
+        ("whiteout of dot dot", All, tar([file("a/.wh...", "")])),
+        ("whiteout of three dots", All, tar([file("a/.wh....", "")])),
+        ("opaque root", All, tar([file(".wh..wh..opq", "")])),
+        ("whiteout of another type", All, tar([entry(b'7', ".wh.a"), symlink(".wh.b", "x"), hard_link(".wh.c", "nowhere"), entry(b'3', ".wh.d")])),
+        ("whiteout through a link", All, tar([dir("usr/lib"), symlink("lib", "usr/lib"), file("lib/.wh.x", ""), file("lib/.wh..wh..opq", "")])),
+        ("symlinked parents", Tree, tar([
+            dir("usr"), dir("usr/lib").mtime(77), symlink("lib", "usr/lib"), file("lib/x", "data"),
+            dir("lib/y").mtime(99), symlink("abs", "/usr/lib"), file("abs/z", "data"), symlink("up", "../../../usr"),
+            file("up/lib/u", "data"), hard_link("h", "lib/x"), hard_link("lib/h2", "abs/z"),
+        ])),
+        ("a directory over a link", Tree, tar([dir("usr/lib"), symlink("lib", "usr/lib"), dir("lib/sub"), dir("/lib"), file("lib/x", "1")])),
+        ("a dangling link as parent", All, tar([symlink("l", "nowhere"), file("l/x", "1")])),
+        ("a dangling link above the parent", All, tar([symlink("l", "nowhere"), file("l/m/x", "1")])),
+        ("a loop as parent", All, tar([symlink("l", "l"), file("l/x", "1")])),
+        ("an empty link", All, tar([symlink("l", "")])),
+        ("dot dot names", Tree, tar([file("../a", "1"), file("b/../c", "2"), file("d/../../e", "3"), dir("../../f").mtime(5)])),
+        ("absolute names", All, tar([file("/a", "1"), dir("/b"), file("//b//c", "2")])),
+        ("hard links", All, tar([
+            file("a", "1").mode(0o600), hard_link("b", "/a").mode(0o4711).owner(9, 9).mtime(55), hard_link("c", "../b"),
+            symlink("s", "a").mtime(44), hard_link("t", "s").mode(0o600).mtime(33), entry(b'6', "p"), hard_link("q", "p").mode(0o620),
+            hard_link("n/m", "a"),
+        ])),
+        ("a hard link to nothing", All, tar([hard_link("b", "a")])),
+        ("a hard link to a directory", All, tar([dir("a"), hard_link("b", "a")])),
+        ("a hard link to the root", All, tar([hard_link("b", "")])),
+        ("a hard link to itself", All, tar([file("a", "1"), hard_link("/a", "a")])),
+        ("a hard link outside", All, tar([symlink("l", "/"), hard_link("b", "l/etc/passwd")])),
+        ("a hard link with a size", Tree, tar([file("a", "12345"), hard_link("b", "a").size(5), dir("d").size(4096), symlink("s", "a").size(1)])),
+        ("hard link, xattrs", All, tar([file("a", "1"), hard_link("b", "a").xattr("user.x", "y")])),
+        ("devices", All, tar([
+            entry(b'3', "null").mode(0o666).device(1, 3), entry(b'4', "disk").mode(0o660).device(8, 17).owner(0, 6),
+            entry(b'6', "pipe").mode(0o4622), entry(b'3', "big").device(4095, 0o7777777), entry(b'3', "white").mode(0),
+        ])),
+        ("device numbers too large", All, tar([entry(b'3', "a").device(4096 + 5, 1)])),
+        ("xattrs", All, tar([
+            file("f", "1").mode(0o4755).owner(5, 5)
+                .xattr("user.empty-not", "x").xattr("user.\u{e4}", b"\xff\x00\n")
+                .xattr("security.capability", b"\x01\0\0\x02\0\x04\0\x0a\0\0\0\0\0\0\0\0\x0a\0\0\0")
+                .xattr("trusted.overlay.opaque", "n").xattr("security.selinux", "label").xattr("nonsense", "x")
+                .xattr("security.ima", b"\x03\x04").pax("LIBARCHIVE.xattr.user.l", "Zm9v"),
+            dir("d").xattr("user.d", "1").xattr("trusted.x", "\n"),
+            symlink("s", "f").xattr("trusted.on.link", "1"),
+            entry(b'6', "p").xattr("trusted.on.pipe", "1"),
+            entry(b'3', "c").device(1, 3).xattr("security.on.device", "1"),
+            file("acl", "").mode(0o640).xattr("system.posix_acl_access", b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\x05\0\0\0\x04\0\x04\0\xff\xff\xff\xff\x10\0\x04\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff"),
+        ])),
+        ("user xattr on a link", All, tar([symlink("s", "f").xattr("user.on.link", "1")])),
+        ("xattr too large", All, tar([file("f", "1").xattr("user.x", vec![b'x'; 70_000])])),
+        ("xattr without a name", All, tar([file("f", "1").xattr("", "x")])),
+        ("broken capability", All, tar([file("f", "1").xattr("security.capability", "x")])),
+        ("pax times", All, tar([
+            file("a", "").pax("mtime", "1234567890.123456789").pax("atime", "1.5").pax("ctime", "3"),
+            file("b", "").pax("mtime", "-5.25"), file("c", "").pax("mtime", "99999999999"), file("d", "").mtime(-5),
+            symlink("s", "x").pax("mtime", "-5.25"), dir("e").pax("mtime", "-1"), dir("f").pax("mtime", "7.000000001").pax("atime", "8"),
+            entry(b'6', "p").pax("mtime", "-3"), symlink("t", "x").pax("mtime", "5.5"),
+        ])),
+        ("pax time in words", All, tar([file("a", "").pax("mtime", "now")])),
+        ("pax names", All, tar([
+            file("short", "1").pax("path", format!("{deep}/{long}")), symlink("l", "x").pax("linkpath", format!("{deep}/{long}")),
+            file("ids", "2").pax("uid", "3000000").pax("gid", "4000000000").pax("uname", "nobody"),
+            file("size", "123456").size(0).pax("size", "6"), file("nl", "3").pax("path", "with\nnew\nline"),
+            file("odd", "4").pax("path", "a<b>&\"c\"\\d\u{1}\t\u{2028}e\u{7f}\u{e4}"),
+        ])),
+        ("pax ids overflow", All, tar([file("a", "1").pax("uid", "4294967297").pax("gid", "-1")])),
+        ("pax id is no number", All, tar([file("a", "1").pax("uid", "x")])),
+        ("negative pax size", All, tar([file("a", "1").pax("size", "-1")])),
+        ("base-256", All, tar([file("a", "1").owner(3_000_000, 4_000_000_000), file("b", "").mtime(-7), file("c", "").mtime(1 << 40)])),
+        ("negative size", All, tar([file("a", "").patch(124, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")])),
+        ("names that are not UTF-8", All, tar([file(b"a\xff\xfe", "1"), dir(b"d\xe4/"), file(b"d\xe4/f", "2"), symlink(b"l\xff", b"\xfe")])),
+        ("gnu names", All, tar([
+            gnu_long(b'L', format!("{deep}/{long}")), file("short", "1").patch(257, b"ustar  \0"),
+            gnu_long(b'K', format!("{deep}/{long}")), gnu_long(b'L', "other"), symlink("l", "x").patch(257, b"ustar  \0"),
+        ])),
+        ("prefix", All, tar([file("name", "1").patch(345, "pre/fix"), file("f", "").patch(345, "star").patch(508, b"tar\0")])),
+        ("v7", All, tar([file("a", "1").patch(257, [0; 248]), entry(0, "d/").patch(257, [0; 248]), entry(0, "f"), file("slash/", "2")])),
+        ("global header", All, tar([
+            file("GlobalHead.0.0/x", record(b"comment", b"hello")).with_type(b'g'), file("a", "1"),
+            file("g2", [record(b"path", b"named/by/record"), record(b"mtime", b"5")].concat()).with_type(b'g'),
+        ])),
+        ("two global headers", All, tar([file("g", "").with_type(b'g'), file("a", "1"), file("g", "").with_type(b'g')])),
+        ("global header over a directory", Tree, tar([file("a/b", "1"), file("a", "").with_type(b'g'), file("c", "2")])),
+        ("global header without a place", All, tar([file("a", ""), file("a/g", "").with_type(b'g')])),
+        ("pending records before a global header", All, tar([file("x", record(b"path", b"lost")).with_type(b'x'), file("g", "").with_type(b'g'), file("a", "1")])),
+        ("sparse 0.1", Tree, tar([
+            file("s", "abcde").pax("GNU.sparse.size", "20").pax("GNU.sparse.numblocks", "2").pax("GNU.sparse.name", "real").pax("GNU.sparse.map", "2,3,10,2"),
+            file("t", "1"),
+        ])),
+        ("sparse 0.0", Tree, tar([
+            file("s", "abcde").pax("GNU.sparse.size", "20").pax("GNU.sparse.numblocks", "2")
+                .pax("GNU.sparse.offset", "2").pax("GNU.sparse.numbytes", "3").pax("GNU.sparse.offset", "10").pax("GNU.sparse.numbytes", "2"),
+            file("t", "1"),
+        ])),
+        ("sparse 1.0", Tree, tar([
+            file("s", [&b"2\n2\n3\n100000\n2\n"[..], &[0; 512 - 15], b"abcde"].concat())
+                .pax("GNU.sparse.major", "1").pax("GNU.sparse.minor", "0").pax("GNU.sparse.realsize", "200000").pax("GNU.sparse.name", "real"),
+            file("t", "1"),
+        ])),
+        ("sparse of a later version", Tree, tar([file("s", "abc").pax("GNU.sparse.major", "2").pax("GNU.sparse.minor", "0")])),
+        ("sparse, too little data", All, tar([file("s", "abcd").pax("GNU.sparse.size", "20").pax("GNU.sparse.numblocks", "1").pax("GNU.sparse.map", "2,5")])),
+        ("sparse, too much data", All, tar([file("s", "abcdefgh").pax("GNU.sparse.size", "20").pax("GNU.sparse.numblocks", "1").pax("GNU.sparse.map", "2,5")])),
+        ("sparse directory", All, tar([dir("s").pax("GNU.sparse.size", "20").pax("GNU.sparse.numblocks", "1").pax("GNU.sparse.map", "2,5")])),
+        ("old sparse", All, tar([entry(b'S', "s").patch(257, b"ustar  \0")])),
+        ("contiguous", All, tar([file("s", "1").with_type(b'7')])),
+        ("unknown type", All, tar([file("s", "1").with_type(b'Z')])),
+        ("duplicate", All, tar([file("a", "1"), file("./a", "2")])),
+        ("duplicate directory", All, tar([dir("a"), dir("a/")])),
+        ("the same by two names", Tree, tar([file("a", "first"), file("/a", "second"), file("b", "3")])),
+        ("replaced through a link", Tree, tar([dir("usr"), file("usr/x", "first"), hard_link("h", "usr/x"), symlink("l", "usr"), file("l/x", "second")])),
+        ("a file over a tree", Tree, tar([file("a/b/c", "1"), file("a/d", "2"), file("a", "3")])),
+        ("a directory lost", All, tar([dir("a/b"), file("a/d", "2"), file("a", "3")])),
+        ("a directory merged", All, tar([file("a/b", "1"), dir("a").mode(0o700).owner(1, 2).mtime(5), dir("/a").mode(0o711).mtime(6)])),
+        ("a directory over a file", Tree, tar([file("a", "1"), dir("/a"), file("a/b", "2")])),
+        ("a directory becomes a link", Tree, tar([dir("t").mtime(3), dir("a").mtime(5), symlink("/a", "t")])),
+        ("a name too long", All, tar([file("a", "").pax("path", "x".repeat(256))])),
+        ("a path too long", All, tar([file("a", "").pax("path", "x/".repeat(2100))])),
+        ("a long path", All, tar([file("a", "1").pax("path", format!("{}y", "x/".repeat(1900)))])),
+        ("a link too long", All, tar([symlink("a", "").pax("linkpath", "x".repeat(4096))])),
+        ("a record with NUL", All, tar([file("a", "").pax("path", b"a\0b")])),
+        ("bad checksum", All, tar([file("a", "").patch(148, b"0000001\0")])),
+        ("bad mode", All, tar([file("a", "").patch(100, b"rw-r--r-")])),
+        ("one zero block between", All, [file("a", "1").bytes(), vec![0; 512], tar([file("b", "2")])].concat()),
+        ("giant pax", All, tar([file("a", "").pax("comment", vec![b'x'; (1 << 20) + 1])])),
+        ("many owners", All, tar((0..300).map(|n| file(format!("f{n}"), "").owner(n, 1000 - n)))),
+    ]
+}
+
+#[test]
+fn compressions() {
+    let Some(stock) = Stock::find() else { return };
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 3).unwrap();
+    let (oci_gzip, oci_zstd) = (
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+        "application/vnd.oci.image.layer.v1.tar+zstd",
+    );
+    let skippable = [&b"\x50\x2a\x4d\x18\x04\0\0\0"[..], b"skip"].concat();
+    type Compress<'a> = Box<dyn Fn(&[u8]) -> Vec<u8> + 'a>;
+    let cases: Vec<(&str, &str, Compress<'_>)> = vec![
+        ("gzip", oci_gzip, Box::new(&gzip)),
+        (
+            "gzip members",
+            oci_gzip,
+            Box::new(|tar| [gzip(&tar[..50_000]), gzip(&tar[50_000..])].concat()),
+        ),
+        (
+            "gzip and garbage",
+            oci_gzip,
+            Box::new(|tar| [gzip(tar), b"garbage".to_vec()].concat()),
+        ),
+        (
+            "gzip and zeros",
+            oci_gzip,
+            Box::new(|tar| [gzip(tar), vec![0; 100]].concat()),
+        ),
+        ("gzip cut", oci_gzip, Box::new(|tar| gzip(tar)[..300].to_vec())),
+        (
+            "gzip without its sum",
+            oci_gzip,
+            Box::new(|tar| {
+                let all = gzip(tar);
+                all[..all.len() - 8].to_vec()
+            }),
+        ),
+        (
+            "gzip with a wrong sum",
+            oci_gzip,
+            Box::new(|tar| {
+                let mut all = gzip(tar);
+                let at = all.len() - 8;
+                all[at] ^= 1;
+                all
+            }),
+        ),
+        ("zstd", oci_zstd, Box::new(&zstd)),
+        (
+            "zstd frames",
+            oci_zstd,
+            Box::new(|tar| {
+                [
+                    zstd(&tar[..50_000]),
+                    skippable.clone(),
+                    zstd(&tar[50_000..]),
+                    skippable.clone(),
+                ]
+                .concat()
+            }),
+        ),
+        (
+            "zstd and garbage",
+            oci_zstd,
+            Box::new(|tar| [zstd(tar), b"garbage".to_vec()].concat()),
+        ),
+        ("zstd cut", oci_zstd, Box::new(|tar| zstd(tar)[..30].to_vec())),
+        ("gzip by another name", oci_zstd, Box::new(&gzip)),
+    ];
+    let mut differences = Vec::new();
+    for (name, media_type, compress) in cases {
+        // Every case has a layer of its own, or podman would re-use the first.
+        let tar = tar([file("a", name.repeat(10_000)), file("b", "2")]);
+        differences.extend(compare_blob(
+            &stock,
+            name,
+            &compress(&tar),
+            &tar,
+            media_type,
+            Same::All,
+        ));
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}

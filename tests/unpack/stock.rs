@@ -1,0 +1,116 @@
+//! The oracle: `podman pull` of an image with one layer.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use spoke_precache::oci::Digest;
+
+/// A store that podman writes.
+pub struct Stock {
+    dir: tempfile::TempDir,
+}
+
+/// A layer as podman unpacked it.
+pub struct Layer {
+    pub diff: PathBuf,
+    pub tar_split: Vec<u8>,
+    pub record: serde_json::Value,
+}
+
+impl Stock {
+    /// `None`, said loudly, without podman or root. On CI that is a failure.
+    pub fn find() -> Option<Self> {
+        let podman = Command::new("podman").arg("--version").output();
+        let found = podman.is_ok_and(|output| output.status.success());
+        if found && rustix::process::geteuid().is_root() {
+            static COUNT: AtomicUsize = AtomicUsize::new(0);
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            // podman makes the image's name of the path, and names have no capitals.
+            let prefix = format!("spoke-unpack-{}-{count}", std::process::id());
+            let dir = tempfile::Builder::new().prefix(&prefix).rand_bytes(0).tempdir();
+            let dir = dir.expect("temporary directory");
+            return Some(Self { dir });
+        }
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "CI needs podman and root"
+        );
+        eprintln!("SKIPPED: comparing with podman needs podman and root");
+        None
+    }
+
+    /// Has podman pull an image whose only layer is `blob`, of this media type, and `tar` uncompressed.
+    pub fn pull(&self, blob: &[u8], media_type: &str, tar: &[u8]) -> Result<Layer, String> {
+        let layout = self.dir.path().join("layout");
+        let _ = fs::remove_dir_all(&layout);
+        let blobs = layout.join("blobs/sha256");
+        fs::create_dir_all(&blobs).expect("mkdir");
+        let put = |bytes: &[u8]| {
+            let digest = Digest::of(bytes);
+            fs::write(blobs.join(digest.hex()), bytes).expect("write");
+            digest
+        };
+        let layer = put(blob);
+        let diff_id = Digest::of(tar);
+        let config = serde_json::json!({
+            "architecture": "amd64", "os": "linux", "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+        })
+        .to_string();
+        let manifest = serde_json::json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
+                       "digest": put(config.as_bytes()), "size": config.len()},
+            "layers": [{"mediaType": media_type, "digest": layer, "size": blob.len()}],
+        })
+        .to_string();
+        let index = serde_json::json!({
+            "schemaVersion": 2,
+            "manifests": [{"mediaType": "application/vnd.oci.image.manifest.v1+json",
+                           "digest": put(manifest.as_bytes()), "size": manifest.len(),
+                           "annotations": {"org.opencontainers.image.ref.name": "t"}}],
+        });
+        fs::write(layout.join("index.json"), index.to_string()).expect("write");
+        fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("write");
+        let root = self.dir.path().join("root");
+        let output = Command::new("podman")
+            .arg("--root")
+            .arg(&root)
+            .arg("--runroot")
+            .arg(self.dir.path().join("runroot"))
+            .args(["--storage-driver", "overlay", "pull", "-q"])
+            .arg(format!("oci:{}:t", layout.display()))
+            .output()
+            .expect("podman runs");
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        let id = diff_id.hex();
+        let layers = fs::read(root.join("overlay-layers/layers.json")).expect("layers.json");
+        let layers: Vec<serde_json::Value> = serde_json::from_slice(&layers).expect("layers.json");
+        let record = layers
+            .into_iter()
+            .find(|layer| layer["id"] == *id)
+            .expect("the layer's record");
+        Ok(Layer {
+            diff: root.join("overlay").join(&id).join("diff"),
+            tar_split: fs::read(root.join("overlay-layers").join(format!("{id}.tar-split.gz")))
+                .expect("tar-split"),
+            record,
+        })
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        // podman mounts `overlay` on itself and leaves that when it is in a hurry.
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let ours = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        for mount in ours.filter(|mount| mount.starts_with(&*self.dir.path().to_string_lossy())) {
+            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
