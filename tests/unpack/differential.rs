@@ -10,14 +10,14 @@ use crate::tar::*;
 
 /// How far a case is to agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Same {
+pub enum Same {
     /// Tree and tar-split.
     All,
     /// The tree; podman's tar-split cannot be read back.
     Tree,
 }
 
-fn compare(stock: &Stock, name: &str, tar: &[u8], same: Same) -> Vec<String> {
+pub fn compare(stock: &Stock, name: &str, tar: &[u8], same: Same) -> Vec<String> {
     compare_blob(
         stock,
         name,
@@ -28,7 +28,7 @@ fn compare(stock: &Stock, name: &str, tar: &[u8], same: Same) -> Vec<String> {
     )
 }
 
-fn compare_blob(
+pub fn compare_blob(
     stock: &Stock,
     name: &str,
     blob: &[u8],

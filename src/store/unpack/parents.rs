@@ -100,7 +100,8 @@ impl Parents {
     }
 
     /// Looks upwards for a directory that is there, and makes the rest from there on. A symbolic link that leads
-    /// nowhere is in the way as it is for containers/storage: `mkdir` fails.
+    /// nowhere is in the way, as it is for containers/storage: as the parent itself it has no directory behind it,
+    /// further up `mkdir` fails.
     fn make_missing(&self, path: &[u8]) -> Result<Parent, Errno> {
         let (mut existing, _) = split(path);
         let mut parent = loop {
@@ -112,12 +113,13 @@ impl Parents {
                 opened => break opened?,
             }
         };
-        let missing = &path[existing.len()..];
-        for name in missing
-            .split(|&byte| byte == b'/')
-            .filter(|name| !name.is_empty())
-        {
-            rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(IMPLICIT_MODE))?;
+        let missing = path[existing.len()..].split(|&byte| byte == b'/');
+        let mut missing = missing.filter(|name| !name.is_empty()).peekable();
+        while let Some(name) = missing.next() {
+            match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(IMPLICIT_MODE)) {
+                Err(Errno::EXIST) if missing.peek().is_none() => return Err(Errno::NOENT),
+                made => made?,
+            }
             parent = parent.child(name)?;
             let stat = rustix::fs::fstat(&parent)?;
             // A directory in a setgid one inherits the group, which containers/storage resets, and the bit, which

@@ -87,10 +87,12 @@ impl<'a> Tree<'a> {
         if base != OPAQUE && matches!(hidden, Some(b"" | b"." | b"..")) {
             return Err(entry.fault(Fault::Whiteout));
         }
-        let parent = self.parents.resolve(directory);
-        let parent = parent.map_err(|errno| entry.refused("make the directory of", errno))?;
-        let Some(parent) = parent else {
-            return self.make_below_file(entry, directory, base, hidden.is_some());
+        let parent = match self.parents.resolve(directory) {
+            Ok(Some(parent)) => parent,
+            Ok(None) => return self.make_below_file(entry, directory, base, hidden.is_some()),
+            // It makes nothing, so it needs no directory.
+            Err(Errno::NOENT | Errno::LOOP) if entry.kind == Kind::GlobalHeader => return Ok(None),
+            Err(errno) => return Err(entry.refused("find the directory of", errno)),
         };
         if hidden.is_some() || entry.kind == Kind::GlobalHeader {
             self.remove_existing(&parent, base, entry)?;

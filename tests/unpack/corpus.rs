@@ -1,0 +1,88 @@
+//! Tars and layers that nobody in this project wrote, if they lie beside the project.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::differential::{Same, compare_blob};
+use crate::ours::Ours;
+use crate::stock::Stock;
+
+/// Files of which podman's tar-split cannot be read back, so that ours is another.
+const PODMAN_WRITES_BAD_TAR_SPLIT: &[&str] = &[
+    // Sparse files in PAX format.
+    "pax-sparse-big.tar",
+    "pax-nil-sparse-data.tar",
+    "pax-nil-sparse-hole.tar",
+];
+
+/// Files that podman unpacks and we do not, on purpose.
+const REFUSED: &[&str] = &[
+    // Sparse files of terabytes, or more, made of a few bytes.
+    "pax-sparse-big.tar",
+];
+
+#[test]
+fn the_corpus() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
+    if !corpus.is_dir() {
+        eprintln!("SKIPPED: no corpus at {}", corpus.display());
+        return;
+    }
+    let Some(stock) = Stock::find() else { return };
+    let mut left: Vec<PathBuf> = vec![corpus.join("tar"), corpus.join("layers")];
+    let (mut differences, mut count) = (Vec::new(), 0);
+    let mut seen = HashSet::new();
+    // Layers that were unpacked, for the tars in them.
+    let mut kept = Vec::new();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let blob = fs::read(&path).unwrap();
+        let mut tar = Vec::new();
+        let gzip = flate2::read::MultiGzDecoder::new(&blob[..])
+            .read_to_end(&mut tar)
+            .is_ok();
+        let media_type = if gzip {
+            "application/vnd.oci.image.layer.v1.tar+gzip"
+        } else {
+            "application/vnd.oci.image.layer.v1.tar"
+        };
+        let tar = if gzip { &tar } else { &blob };
+        // podman re-uses a layer that it knows by its diffID.
+        if !seen.insert(tar.clone()) {
+            continue;
+        }
+        count += 1;
+        if REFUSED.contains(&&*name) {
+            differences.extend(
+                Ours::unpack(&blob)
+                    .is_ok()
+                    .then(|| format!("{name}: not refused")),
+            );
+            continue;
+        }
+        let same = if PODMAN_WRITES_BAD_TAR_SPLIT.contains(&&*name) {
+            Same::Tree
+        } else {
+            Same::All
+        };
+        differences.extend(compare_blob(&stock, &name, &blob, tar, media_type, same));
+        if name.ends_with(".tar")
+            && path.starts_with(&corpus)
+            && path.components().any(|part| part.as_os_str() == "layers")
+        {
+            if let Ok(ours) = Ours::unpack(&blob) {
+                left.push(ours.dir.path().join("diff"));
+                kept.push(ours);
+            }
+        }
+    }
+    eprintln!("{count} files compared");
+    assert!(count > 60, "only {count} files in the corpus");
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}

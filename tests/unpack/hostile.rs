@@ -1,0 +1,306 @@
+//! Layers that want out, or too much. `Ours` looks after the sentinel.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use spoke_precache::cancel::{Cancel, StopReason};
+use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
+
+use crate::differential::{Same, compare};
+use crate::ours::Ours;
+use crate::stock::Stock;
+use crate::tar::*;
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: unpacking needs root");
+    }
+    root
+}
+
+#[test]
+fn nothing_gets_out() {
+    if !is_root() {
+        return;
+    }
+    let outs = [
+        "/",
+        "..",
+        "../..",
+        "../../..",
+        "/proc/self/root",
+        "/proc/self/cwd/..",
+        "a/../../..",
+        "/proc/1/root",
+    ];
+    for out in outs {
+        // From the layer's directory the sentinel is `../sentinel`.
+        for way in ["sentinel", "../sentinel", "diff/../../sentinel"] {
+            let through = format!("l/{way}");
+            for attempt in [
+                vec![symlink("l", out), file(&through, "gotcha")],
+                vec![symlink("l", out), dir(&through)],
+                vec![symlink("l", out), symlink(&through, "/etc")],
+                vec![symlink("l", out), hard_link("h", &through).mode(0)],
+                vec![symlink("l", out), hard_link(&through, "l")],
+                vec![symlink("l", out), file(format!("l/.wh.{way}"), "")],
+                vec![
+                    symlink("l", out),
+                    file("l/.wh.sentinel", ""),
+                    file("l/../.wh.sentinel", ""),
+                ],
+                vec![symlink("l", out), file("l/.wh..wh..opq", "")],
+                vec![symlink("l", out), dir("l/x").mode(0), dir("/l").mode(0).mtime(1)],
+                vec![
+                    symlink("l", out),
+                    entry(b'6', &through),
+                    entry(b'3', format!("{through}2")),
+                ],
+                vec![file(format!("{out}/{way}"), "gotcha")],
+                vec![hard_link("h", format!("{out}/{way}")).mode(0)],
+                vec![
+                    dir("d"),
+                    symlink("d/l", out),
+                    symlink("m", "d/l"),
+                    file(format!("m/{way}"), "gotcha"),
+                ],
+                vec![
+                    dir("d/e"),
+                    symlink("/d", out),
+                    file(format!("d/{way}"), "gotcha"),
+                    file("d", ""),
+                ],
+                vec![
+                    symlink("l", &through),
+                    file("l", "over the link"),
+                    symlink("/l", out),
+                    dir("../l"),
+                ],
+            ] {
+                let tar = tar(attempt);
+                if let Ok(ours) = Ours::unpack(&tar) {
+                    assert_eq!(ours.assemble(), tar);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hard_links_find_nothing_outside() {
+    if !is_root() {
+        return;
+    }
+    for target in [
+        "../sentinel",
+        "/../sentinel",
+        "l/sentinel",
+        "l/../sentinel",
+        "../../etc/passwd",
+        "/etc/passwd",
+    ] {
+        let result = Ours::unpack(&tar([symlink("l", ".."), hard_link("h", target)]));
+        assert!(matches!(result, Err(UnpackError::Content { .. })), "{target}");
+    }
+}
+
+#[test]
+fn every_limit_holds_and_says_its_number() {
+    if !is_root() {
+        return;
+    }
+    let limits = Limits {
+        bytes: 1 << 20,
+        entries: 50,
+        record: 2000,
+        path: 100,
+        depth: 10,
+        directory_names: 300,
+    };
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let sparse = |size: &str| {
+        let sparse = file("s", "a")
+            .pax("GNU.sparse.size", size)
+            .pax("GNU.sparse.numblocks", "1");
+        tar([sparse.pax("GNU.sparse.map", "0,1")])
+    };
+    let map = |count: &str| {
+        let data = [count.as_bytes(), b"\n", &b"1\n".repeat(5000)].concat();
+        tar([file("s", data)
+            .pax("GNU.sparse.major", "1")
+            .pax("GNU.sparse.minor", "0")])
+    };
+    let many = |count: usize| (0..count).map(|n| file(format!("f{n}"), ""));
+    for (what, blob) in [
+        (
+            "uncompressed bytes: 1",
+            gzip(&tar([file("zeros", vec![0; 2 << 20])])),
+        ),
+        (
+            "uncompressed bytes: 1",
+            zstd::encode_all(&vec![0; 50 << 20][..], 3).unwrap(),
+        ),
+        ("uncompressed bytes: 1", [tar([]), vec![0; 2 << 20]].concat()),
+        ("uncompressed bytes: 9223372036854", sparse("9223372036854775807")),
+        ("50 tar headers: 51", tar(many(51))),
+        ("50 tar headers: 51", tar((0..51).map(|_| gnu_long(b'L', "x")))),
+        (
+            "2000 bytes in an extended header: 2",
+            tar([file("a", "").pax("comment", vec![b'x'; 2000])]),
+        ),
+        (
+            "2000 bytes in an extended header: 1000000",
+            file("a", "").with_type(b'x').size(1_000_000).bytes(),
+        ),
+        (
+            "2000 bytes in an extended header: 8589934591",
+            file("a", "").with_type(b'L').size(0o77777777777).bytes(),
+        ),
+        ("2000 bytes in a sparse map: 2048", map("5000")),
+        ("100 bytes in a path: 101", tar([file("x".repeat(100), "")])),
+        (
+            "10 directories in a path: 11",
+            tar([file("x/".repeat(10) + "y", "")]),
+        ),
+        (
+            "300 bytes in names of directories: 320",
+            tar((0..9).map(|n| dir("d".repeat(39) + &n.to_string()))),
+        ),
+    ] {
+        let error = Ours::unpack_within(&blob, limits).err().expect(what);
+        assert!(matches!(error, UnpackError::Limit { .. }), "{what}: {error}");
+        assert!(error.to_string().contains(what), "{what}: {error}");
+        assert!(error.is_content());
+    }
+    assert!(Ours::unpack_within(&tar(many(50)), limits).is_ok());
+}
+
+#[test]
+fn a_bomb_stops_at_its_limit() {
+    if !is_root() {
+        return;
+    }
+    // 40 MB of gzip, made of members of a megabyte of zeros each, would be 40 GB.
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(&[0; 1 << 20]).unwrap();
+    let member = encoder.finish().unwrap();
+    let limits = Limits {
+        bytes: 64 << 20,
+        ..Limits::for_blob(0)
+    };
+    let error = Ours::unpack_within(&member.repeat(1000), limits)
+        .err()
+        .expect("an error");
+    assert!(
+        matches!(error, UnpackError::Limit { max, .. } if max == 64 << 20),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_cut_layer_is_judged_as_podman_judges_it() {
+    let Some(stock) = Stock::find() else { return };
+    let whole = tar([
+        dir("d"),
+        file("d/a", "x".repeat(700)).xattr("user.x", "y".repeat(600)),
+        gnu_long(b'L', "long".repeat(200)),
+        hard_link("short", "d/a"),
+        file("s", [&b"1\n0\n5\n"[..], &[0; 506], b"abcde"].concat())
+            .pax("GNU.sparse.major", "1")
+            .pax("GNU.sparse.minor", "0")
+            .pax("GNU.sparse.size", "9"),
+        file("last", "z"),
+    ]);
+    let cuts = (0..=whole.len())
+        .step_by(512)
+        .chain([1, 511, 513, 1025, whole.len() - 1]);
+    let mut differences = Vec::new();
+    for cut in cuts {
+        differences.extend(compare(
+            &stock,
+            &format!("cut at {cut}"),
+            &whole[..cut],
+            Same::Tree,
+        ));
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    for cut in 0..whole.len() {
+        if let Ok(ours) = Ours::unpack(&whole[..cut]) {
+            assert_eq!(ours.assemble(), &whole[..cut], "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_stop_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let diff = File::open(dir.path()).unwrap();
+    let cancel = Cancel::default();
+    cancel.stop(StopReason::Deadline);
+    let blob = std::io::Cursor::new(tar([file("a", "1")]));
+    let split = tempfile::tempfile().unwrap();
+    let result = unpack(blob, diff.as_fd(), &split, Limits::for_blob(0), &cancel);
+    assert!(matches!(result, Err(UnpackError::Stopped(_))), "{result:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_full_disk_is_the_hosts_fault() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    rustix::mount::mount(
+        "none",
+        dir.path(),
+        "tmpfs",
+        rustix::mount::MountFlags::empty(),
+        c"size=64k",
+    )
+    .unwrap();
+    let full = |entry: Entry| {
+        let diff = File::open(dir.path()).unwrap();
+        let split = tempfile::tempfile().unwrap();
+        let blob = std::io::Cursor::new(tar([entry]));
+        unpack(
+            blob,
+            diff.as_fd(),
+            &split,
+            Limits::for_blob(0),
+            &Cancel::default(),
+        )
+    };
+    let result = full(file("big", vec![1; 1 << 20]));
+    rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    let error = result.unwrap_err();
+    assert!(error.is_no_space() && !error.is_content(), "{error}");
+    assert!(error.to_string().starts_with("cannot write `big`"), "{error}");
+}
+
+#[test]
+fn a_unusual_umask_changes_nothing() {
+    if !is_root() {
+        return;
+    }
+    // Modes are compared with what the tar says, whatever the umask of the process that runs the tests.
+    let ours = Ours::unpack(&tar([
+        dir("d").mode(0o777),
+        file("d/f", "").mode(0o666),
+        entry(b'6', "p").mode(0o622),
+        file("i/f", ""),
+    ]))
+    .unwrap();
+    let tree = ours.tree();
+    for start in ["`d` 40777", "`d/f` 100666", "`p` 10622", "`i` 40755"] {
+        assert!(
+            tree.iter().any(|line| line.starts_with(start)),
+            "{start} in {tree:#?}"
+        );
+    }
+}
