@@ -1,0 +1,149 @@
+//! `<id>.tar-split.gz`, read by a reader of its own: as lines to compare, and as the tar that it rebuilds.
+//!
+//! ```text
+//! {"type":2,"payload":"<base64>","position":0}                                     Segment: raw bytes
+//! {"type":1,"name":"etc/hosts","size":9,"payload":"<base64 of crc64>","position":1}  File: bytes of diff/etc/hosts
+//! ```
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use crate::image::sha256;
+
+enum Part {
+    Segment(Vec<u8>),
+    File {
+        name: Vec<u8>,
+        size: u64,
+        crc: Option<Vec<u8>>,
+    },
+}
+
+fn parts(graph_root: &Path, id: &str) -> Result<Vec<Part>, String> {
+    let path = graph_root
+        .join("overlay-layers")
+        .join(format!("{id}.tar-split.gz"));
+    let file = fs::File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut text = String::new();
+    flate2::read::MultiGzDecoder::new(file)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut parts = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let entry: Map<String, Value> =
+            serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
+        if entry["position"] != number {
+            return Err(format!("line {number} is of position {}", entry["position"]));
+        }
+        let decode = |key: &str| match entry.get(key).and_then(Value::as_str) {
+            Some(text) => STANDARD
+                .decode(text)
+                .map(Some)
+                .map_err(|error| format!("line {number}: {error}")),
+            None => Ok(None),
+        };
+        match entry["type"].as_u64() {
+            Some(2) => parts.push(Part::Segment(decode("payload")?.unwrap_or_default())),
+            Some(1) => {
+                let raw = decode("name_raw")?;
+                let name = raw.or_else(|| Some(entry.get("name")?.as_str()?.as_bytes().to_vec()));
+                parts.push(Part::File {
+                    name: name.ok_or_else(|| format!("line {number} has no name"))?,
+                    size: entry.get("size").and_then(Value::as_u64).unwrap_or(0),
+                    crc: decode("payload")?,
+                });
+            }
+            other => return Err(format!("line {number} is of type {other:?}")),
+        }
+    }
+    Ok(parts)
+}
+
+/// Lines to compare: files as they stand, segments by content, neighbouring segments as one, for where they are split is
+/// free and 4.3.1 adds an empty one.
+pub(super) fn lines(graph_root: &Path, id: &str) -> Vec<String> {
+    let parts = match parts(graph_root, id) {
+        Ok(parts) => parts,
+        Err(why) => return vec![why],
+    };
+    let mut lines = Vec::new();
+    let mut open = Vec::new();
+    let close = |open: &mut Vec<u8>, lines: &mut Vec<String>| {
+        if !open.is_empty() {
+            lines.push(format!("segment {} {}", open.len(), sha256(open)));
+            open.clear();
+        }
+    };
+    for part in parts {
+        match part {
+            Part::Segment(bytes) => open.extend(bytes),
+            Part::File { name, size, crc } => {
+                close(&mut open, &mut lines);
+                lines.push(format!("file {} {size} {crc:02x?}", name.escape_ascii()));
+            }
+        }
+    }
+    close(&mut open, &mut lines);
+    lines
+}
+
+/// Rebuilds the tar and returns its digest: the layer's `diff-digest`, if tar-split and tree are right. Files are opened
+/// inside `diff/` without following links, and their CRCs are checked.
+pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
+    let diff = graph_root.join("overlay").join(id).join("diff");
+    let mut tar = Vec::new();
+    for part in parts(graph_root, id)? {
+        match part {
+            Part::Segment(bytes) => tar.extend(bytes),
+            Part::File { size: 0, .. } => {}
+            Part::File { name, size, crc } => {
+                let shown = name.escape_ascii().to_string();
+                // An absolute name is one inside the layer.
+                let inside = name.iter().position(|byte| *byte != b'/').map_or(&[][..], |at| &name[at..]);
+                let content = fs::read(diff.join(OsStr::from_bytes(inside)))
+                    .map_err(|error| format!("`{shown}` of the tar-split: {error}"))?;
+                if content.len() as u64 != size {
+                    return Err(format!(
+                        "`{shown}` has {} bytes, the tar-split says {size}",
+                        content.len()
+                    ));
+                }
+                if crc.as_deref() != Some(&crc64(&content).to_be_bytes()) {
+                    return Err(format!("`{shown}` has another CRC than the tar-split says"));
+                }
+                tar.extend(content);
+            }
+        }
+    }
+    Ok(sha256(&tar))
+}
+
+/// CRC-64/GO-ISO, bit by bit from its definition: polynomial x⁶⁴+x⁴+x³+x+1 reflected, all ones before and after.
+fn crc64(bytes: &[u8]) -> u64 {
+    let table: Vec<u64> = (0..256_u64)
+        .map(|byte| {
+            (0..8).fold(byte, |crc, _| {
+                if crc & 1 == 1 {
+                    crc >> 1 ^ 0xd800_0000_0000_0000
+                } else {
+                    crc >> 1
+                }
+            })
+        })
+        .collect();
+    !bytes.iter().fold(u64::MAX, |crc, byte| {
+        table[(crc as u8 ^ byte) as usize] ^ crc >> 8
+    })
+}
+
+#[test]
+fn the_crc_is_that_of_go() {
+    assert_eq!(crc64(b"123456789"), 0xb909_56c7_75a4_1001);
+}

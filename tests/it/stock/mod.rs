@@ -1,0 +1,165 @@
+//! podman, skopeo and containers-storage, as oracles.
+//!
+//! They run as on a node: in a mount namespace of their own where the [`World`]'s `/var/lib/containers`,
+//! `/etc/containers` and `/run` are the machine's. So they read the configuration that the product reads, keep their
+//! blob-info cache in the world, and leave nothing mounted. With `SPOKE_STOCK_ROOT` set to what `.ci/stock-trixie`
+//! prints, the same tools of another Debian are used in the same way.
+
+pub(crate) mod docker_registry;
+pub(crate) mod hello;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::world::World;
+
+/// Arguments: the node's root, the tools' root, `run` when containers are to run, the command.
+///
+/// The tools' root is bound on itself, else c/storage's "remount /" fails in a chroot; containers run only with a pure
+/// cgroup2 (storage-format.md 12.1).
+const ENTER: &str = r#"
+set -e
+node=$1 top=${2%/} mode=$3; shift 3
+if [ -n "$top" ]; then
+  mount --bind "$top" "$top"
+  mount -t proc proc "$top/proc"
+  mount --rbind /sys "$top/sys"
+  mount --rbind /dev "$top/dev"
+  mount -t tmpfs tmpfs "$top/tmp"
+  mkdir -p "$top${node%/*}"
+  mount --bind "${node%/*}" "$top${node%/*}"
+fi
+for dir in var/lib/containers etc/containers run/containers run/libpod dev/shm; do
+  mkdir -p "$top/$dir"
+  mount --bind "$node/$dir" "$top/$dir"
+done
+if [ "$mode" = run ]; then
+  umount -R "$top/sys/fs/cgroup"
+  mount -t cgroup2 none "$top/sys/fs/cgroup"
+fi
+exec chroot "${top:-/}" "$@"
+"#;
+
+/// The root directory of the tools' Debian.
+pub(crate) fn top() -> PathBuf {
+    std::env::var_os("SPOKE_STOCK_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from)
+}
+
+/// What a tool answered.
+pub(crate) struct Answer {
+    command: String,
+    code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Answer {
+    /// Whether it ended with 0.
+    pub(crate) fn is_ok(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// Its standard output, without the last newline; the test ends here if it failed.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert!(self.is_ok(), "{self}");
+        self.stdout.trim_end().to_owned()
+    }
+
+    /// Its standard output as JSON; the test ends here if it failed.
+    #[track_caller]
+    pub(crate) fn json(self) -> Value {
+        let text = self.ok();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in:\n{text}"))
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "`{}` ended with {:?}", self.command, self.code)?;
+        write!(f, "--- stdout\n{}--- stderr\n{}", self.stdout, self.stderr)
+    }
+}
+
+impl World {
+    /// Runs `podman` on this node.
+    pub(crate) fn podman(&self, args: &[&str]) -> Answer {
+        self.tool("pull", &[&["podman"], args].concat())
+    }
+
+    /// Pulls with podman.
+    #[track_caller]
+    pub(crate) fn podman_pull(&self, reference: &str) -> String {
+        self.podman(&["pull", "--quiet", reference]).ok()
+    }
+
+    /// Runs a container of `image` with `command`, as storage-format.md 12.1 found it to work in a small machine.
+    pub(crate) fn podman_run(&self, image: &str, command: &[&str]) -> Answer {
+        let old = self.podman_version().starts_with("4.");
+        let limits: &[&str] = if old {
+            &["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]
+        } else {
+            &["--ulimit=host"]
+        };
+        let fixed = ["podman", "run", "--rm", "--network=none", "--cgroups=disabled"];
+        self.tool("run", &[&fixed, limits, &[image], command].concat())
+    }
+
+    /// Runs `skopeo` on this node, without a signature policy.
+    pub(crate) fn skopeo(&self, args: &[&str]) -> Answer {
+        self.tool("pull", &[&["skopeo", "--insecure-policy"], args].concat())
+    }
+
+    /// Runs `containers-storage` on this node.
+    pub(crate) fn containers_storage(&self, args: &[&str]) -> Answer {
+        self.tool("pull", &[&["containers-storage"], args].concat())
+    }
+
+    /// `4.3.1`, `5.4.2`
+    pub(crate) fn podman_version(&self) -> String {
+        let text = self.podman(&["--version"]).ok();
+        text.rsplit(' ').next().unwrap_or_default().to_owned()
+    }
+
+    /// Forgets which blobs belong to which layers, so that only the store itself can say.
+    pub(crate) fn empty_blob_info_cache(&self) {
+        let cache = self.host().join("var/lib/containers/cache");
+        if cache.exists() {
+            std::fs::remove_dir_all(&cache).expect("the cache of this world can be removed");
+        }
+    }
+
+    /// A command line to be started by the caller; `mode` is `run` where containers run.
+    pub(crate) fn tool_command(&self, mode: &str, command: &[&str]) -> Command {
+        let mut tool = Command::new("unshare");
+        tool.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"])
+            .args([self.host().as_os_str(), top().as_os_str()])
+            .arg(mode)
+            .args(command)
+            .env_clear()
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
+            .env("HOME", "/root")
+            .env("PODMAN_IGNORE_CGROUPSV1_WARNING", "1")
+            .stdin(Stdio::null());
+        tool
+    }
+
+    fn tool(&self, mode: &str, command: &[&str]) -> Answer {
+        let output = self
+            .tool_command(mode, command)
+            .output()
+            .expect("`unshare` can be started");
+        Answer {
+            command: command.join(" "),
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
