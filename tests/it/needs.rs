@@ -39,7 +39,7 @@ pub(crate) fn root() -> Result<(), String> {
 pub(crate) fn stock() -> Result<(), String> {
     let top = crate::stock::top();
     for tool in ["podman", "skopeo"] {
-        let there = |dir: &str| Path::new(&format!("{}{dir}/{tool}", top.display())).exists();
+        let there = |dir: &str| top.join(dir).join(tool).exists();
         if !there("usr/bin") && !there("usr/local/bin") {
             return Err(format!("`{tool}` is not installed under {}", top.display()));
         }

@@ -106,7 +106,10 @@ pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
             Part::File { name, size, crc } => {
                 let shown = name.escape_ascii().to_string();
                 // An absolute name is one inside the layer.
-                let inside = name.iter().position(|byte| *byte != b'/').map_or(&[][..], |at| &name[at..]);
+                let inside = name
+                    .iter()
+                    .position(|byte| *byte != b'/')
+                    .map_or(&[][..], |at| &name[at..]);
                 let content = fs::read(diff.join(OsStr::from_bytes(inside)))
                     .map_err(|error| format!("`{shown}` of the tar-split: {error}"))?;
                 if content.len() as u64 != size {

@@ -96,15 +96,24 @@ impl World {
         self.podman(&["pull", "--quiet", reference]).ok()
     }
 
-    /// Runs a container of `image` with `command`, as storage-format.md 12.1 found it to work in a small machine.
-    pub(crate) fn podman_run(&self, image: &str, command: &[&str]) -> Answer {
+    /// Runs a container of `image` as `user` (`uid:gid`) with `command`, as storage-format.md 12.1 found it to work in a
+    /// small machine.
+    pub(crate) fn podman_run(&self, image: &str, user: &str, command: &[&str]) -> Answer {
         let old = self.podman_version().starts_with("4.");
         let limits: &[&str] = if old {
             &["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]
         } else {
             &["--ulimit=host"]
         };
-        let fixed = ["podman", "run", "--rm", "--network=none", "--cgroups=disabled"];
+        let fixed = [
+            "podman",
+            "run",
+            "--rm",
+            "--network=none",
+            "--cgroups=disabled",
+            "--user",
+            user,
+        ];
         self.tool("run", &[&fixed, limits, &[image], command].concat())
     }
 
