@@ -17,4 +17,11 @@ mod registry;
 mod stock;
 mod world;
 
+mod alongside;
+mod faults;
+mod hostile;
+mod imports;
 mod oracles;
+mod refusals;
+mod release;
+mod zoo;

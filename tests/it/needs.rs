@@ -69,12 +69,29 @@ pub(crate) fn static_program() -> Result<(), String> {
 pub(crate) fn product() -> Result<(), String> {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     let speaks = *ANSWER.get_or_init(|| {
-        let output = Command::new(crate::world::PRODUCT).arg("--version").output();
+        let output = Command::new(crate::world::product()).arg("--version").output();
         output.is_ok_and(|output| !output.stdout.is_empty())
     });
     if speaks {
         Ok(())
     } else {
-        Err(format!("`{} --version` says nothing yet", crate::world::PRODUCT))
+        Err(format!(
+            "`{} --version` says nothing yet",
+            crate::world::product().display()
+        ))
     }
+}
+
+/// Whether tests may take minutes.
+pub(crate) fn long() -> bool {
+    std::env::var_os("SPOKE_LONG").is_some()
+}
+
+/// Says that a test takes minutes and was not asked for; that is no failure anywhere.
+pub(crate) fn skip_long() {
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIPPED {name}: it takes minutes; set SPOKE_LONG=1"
+    );
 }

@@ -106,9 +106,9 @@ fn podman_runs_what_it_pulled_and_pushes_it_elsewhere() {
     let name = registry.tagged("zoo/base");
     world.podman_pull(&name);
     let said = world
-        .podman_run(&name, "1000:1000", &["/bin/hello", "/etc/hosts"])
+        .podman_run(&name, "1000:1000", &["/bin/hello", "/etc/motd"])
         .ok();
-    assert_eq!(said, "hello from uid 1000 gid 1000\n127.0.0.1 localhost");
+    assert_eq!(said, "hello from uid 1000 gid 1000\nwelcome");
     world
         .podman(&[
             "push",

@@ -21,8 +21,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The program under test.
-pub(crate) const PRODUCT: &str = env!("CARGO_BIN_EXE_spoke-precache");
+/// The program under test: the one just built, or `SPOKE_PRODUCT`, for a build that is to be shipped.
+pub(crate) fn product() -> PathBuf {
+    let built = || PathBuf::from(env!("CARGO_BIN_EXE_spoke-precache"));
+    std::env::var_os("SPOKE_PRODUCT").map_or_else(built, PathBuf::from)
+}
+
 /// No run of a test takes this long; one that does hangs, and is killed.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -141,7 +145,7 @@ impl World {
         let path = |what: &str| self.out(&format!("{number}-{verb}.{what}"));
         let (report, stdout, stderr) = (path("report"), path("stdout"), path("stderr"));
         let create = |path: &Path| fs::File::create(path).expect("creating a file for output");
-        let mut command = Command::new(PRODUCT);
+        let mut command = Command::new(product());
         command
             .arg(verb)
             .arg("--host-root")

@@ -1,0 +1,208 @@
+//! The main job: a mounted version spec, a release, its components in the store.
+
+use std::time::Duration;
+
+use crate::compare::census;
+use crate::image::release::{EXCLUDE, EXCLUDED, Release};
+use crate::image::zoo::zoo;
+use crate::needs::needs;
+use crate::registry::Registry;
+use crate::world::World;
+
+/// Bytes of incompressible data in each layer.
+const LAYER: usize = 50_000;
+/// design.md: with everything present, "well under a second", in a debug build on a busy machine.
+const NOTHING_TO_DO: Duration = Duration::from_secs(2);
+
+fn release() -> (Registry, Release) {
+    let registry = Registry::start();
+    let release = Release::build(&registry.host(), LAYER);
+    registry.push_release(&release);
+    (registry, release)
+}
+
+/// Pull specs of the components that are wanted, sorted, with the release image.
+fn wanted(release: &Release, name_of_release: String) -> Vec<String> {
+    let components = release.components.iter().filter(|(name, _)| *name != EXCLUDED);
+    let mut names: Vec<String> = components.map(|(name, _)| release.component(name)).collect();
+    names.push(name_of_release);
+    names.sort();
+    names
+}
+
+#[test]
+fn a_mounted_spec_brings_the_release_without_the_excluded() {
+    needs!(root(), stock(), product());
+    let (registry, release) = release();
+    let images = zoo(b"no program");
+    registry.push_all(&images);
+    let additional = [
+        registry.tagged("zoo/links"),
+        registry.at("zoo/modes", &images.image("zoo/modes").digest()),
+    ];
+    let world = World::trusting(&[registry.host()]);
+    // As hubs have written it: a trailing blank, a carriage return, quotes, a blank line, no final newline.
+    world.spec(&[
+        ("platform.image", &format!("{}\n", release.by_digest())),
+        ("operators.indexes", ""),
+        ("operators.packagesAndChannels", "\n"),
+        ("excludePrecachePatterns", &format!("\n  {EXCLUDE} \r\n")),
+        (
+            "additionalImages",
+            &format!("{} \n\n\"{}\"", additional[0], additional[1]),
+        ),
+        ("spaceRequired", "1"),
+    ]);
+    let run = world.run(&[]).exits(0);
+
+    let mut names = wanted(&release, release.by_digest());
+    names.extend(additional);
+    names.sort();
+    assert_eq!(run.images("pulled"), names, "{run}");
+    assert_eq!(run.images("excluded"), [release.component(EXCLUDED)], "{run}");
+    assert_eq!(run.report["apiVersion"], "spoke-precache/v1");
+    assert_eq!(run.report["kind"], "Report");
+    assert_eq!(run.report["phase"], "Succeeded");
+    assert_eq!(run.report["exitCode"], 0);
+    assert_eq!(run.total("imagesWanted"), names.len() as u64, "{run}");
+    assert_eq!(run.total("imagesPulled"), names.len() as u64, "{run}");
+    assert_eq!(run.total("imagesFailed"), 0, "{run}");
+    for step in run.report["conditions"].as_array().unwrap() {
+        assert_eq!(step["status"], "True", "{run}");
+        for field in [
+            "type",
+            "reason",
+            "message",
+            "startTime",
+            "completeTime",
+            "lastProbeTime",
+            "lastTransitionTime",
+        ] {
+            assert!(step[field].is_string(), "no `{field}` in {step}: {run}");
+        }
+    }
+    for name in &names {
+        world.podman(&["image", "exists", name]).ok();
+    }
+    assert!(
+        !world
+            .podman(&["image", "exists", &release.component(EXCLUDED)])
+            .is_ok()
+    );
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+}
+
+#[test]
+fn flags_do_what_the_spec_does() {
+    needs!(root(), stock(), product());
+    let (registry, release) = release();
+    let world = World::trusting(&[registry.host()]);
+    let run = world.run(&[
+        "--platform-image",
+        &release.by_digest(),
+        "--exclude",
+        EXCLUDE,
+        "--space-required",
+        "1",
+    ]);
+    assert_eq!(
+        run.exits(0).images("pulled"),
+        wanted(&release, release.by_digest())
+    );
+}
+
+#[test]
+fn every_shared_layer_crosses_the_link_once() {
+    needs!(root(), product());
+    let (registry, release) = release();
+    let world = World::trusting(&[registry.host()]);
+    let run = world
+        .run(&["--platform-image", &release.by_digest(), "--exclude", EXCLUDE])
+        .exits(0);
+    let requests = registry.layer_requests();
+    let mut paths: Vec<&str> = requests
+        .iter()
+        .filter_map(|access| access.path.rsplit('/').next())
+        .collect();
+    paths.sort_unstable();
+    let asked = paths.len();
+    paths.dedup();
+    assert_eq!(asked, paths.len(), "a blob was asked for twice: {requests:#?}");
+    let sent: u64 = requests.iter().map(crate::registry::log::Access::sent).sum();
+    assert!(
+        run.total("bytesFetched") >= sent,
+        "{sent} bytes of layers left the registry: {run}"
+    );
+}
+
+#[test]
+fn a_second_run_by_digest_asks_for_nothing() {
+    needs!(root(), product());
+    let (registry, release) = release();
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
+    world.run(&args).exits(0);
+    registry.clear_log();
+    let again = world.run(&args).exits(0);
+    assert!(registry.log().is_empty(), "{:#?}", registry.log());
+    assert_eq!(
+        again.images("present"),
+        wanted(&release, release.by_digest()),
+        "{again}"
+    );
+    assert_eq!(again.total("bytesFetched"), 0);
+    assert!(again.took < NOTHING_TO_DO, "{again}");
+    world.verify(&args).exits(0);
+}
+
+#[test]
+fn a_second_run_by_tag_asks_whether_the_tag_moved() {
+    needs!(root(), stock(), product());
+    let (registry, release) = release();
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--platform-image", &release.by_tag(), "--exclude", EXCLUDE];
+    let first = world.run(&args).exits(0);
+    assert_eq!(
+        first.images("pulled"),
+        wanted(&release, release.by_tag()),
+        "{first}"
+    );
+    registry.clear_log();
+    world.run(&args).exits(0);
+    assert!(registry.layer_requests().is_empty(), "{:#?}", registry.log());
+
+    let moved = Release::build(&registry.host(), LAYER + 1);
+    registry.push_release(&moved);
+    world.run(&args).exits(0);
+    let id = world
+        .podman(&["image", "inspect", "--format", "{{.Id}}", &release.by_tag()])
+        .ok();
+    assert_eq!(id, moved.release.id());
+}
+
+#[test]
+fn the_plan_says_what_a_run_would_do_and_does_nothing() {
+    needs!(root(), product());
+    let (registry, release) = release();
+    let world = World::trusting(&[registry.host()]);
+    let args = [
+        "--platform-image",
+        &release.by_digest(),
+        "--exclude",
+        EXCLUDE,
+        "-o",
+        "json",
+    ];
+    let plan = world.plan(&args).exits(0);
+    let plan: serde_json::Value = serde_json::from_str(&plan.stdout).unwrap();
+    for name in wanted(&release, release.by_digest()) {
+        assert!(plan.to_string().contains(&name), "{name} is not in {plan:#}");
+    }
+    let (name, component) = &release.components[0];
+    let digest = &component.layers.last().unwrap().digest;
+    let asked = registry
+        .log()
+        .into_iter()
+        .any(|access| access.path.ends_with(digest));
+    assert!(!asked, "planning fetched a layer of {name}");
+}
