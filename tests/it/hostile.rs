@@ -1,6 +1,7 @@
 //! A registry that lies and images made to harm: refused, bounded, and nothing outside of the store is touched.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use crate::compare::{census, compare};
 use crate::image::release::{RELEASE, image_references, release_image};
 use crate::image::{Compression, Format, Image, Layer, layer, node_architecture, sha256};
 use crate::needs::needs;
+use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::registry::{Blob, Registry};
 use crate::world::World;
 
 /// What `--give-up-after` is told where trouble is taken for transient.
@@ -237,61 +238,75 @@ fn an_endless_manifest_is_not_read_to_its_end() {
     assert!(most < 50_000_000, "{most} bytes were taken: {run}");
 }
 
+/// Bytes that a run may have below the host root while it works on a bomb, in any test.
+const BOMBED: u64 = 4 << 30;
+
+/// Runs until the end, or until the disk is in danger.
+fn defused(what: &str, registry: &Registry) {
+    let world = World::trusting(&[registry.host()]);
+    let mut run = world.start("run", &["--image", &registry.tagged("hostile")]);
+    while !run.has_ended() {
+        let written = bytes_below(&world.host());
+        // `run` is killed by being dropped.
+        assert!(written < BOMBED, "{what}: {written} bytes are written");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let run = run.wait();
+    assert!([1, 3, 6].contains(&run.code), "{what}: {run}");
+    assert!(run.took < BOUNDED, "{what}: {run}");
+    left_nothing(&world);
+}
+
 /// 10 MB of gzip that inflate to 10 GB of zeros: as the rest of a tar, and as one file.
 #[test]
-fn a_bomb_is_stopped_before_it_fills_the_disk() {
+fn a_gzip_bomb_is_stopped_before_it_fills_the_disk() {
     needs!(root(), product());
     let zeros = crate::image::gzip(&vec![0; 64 << 20]);
     let file = layer::tar_of("file /zeros 0644 0:0 size=10737418240\neof 0", &[]);
     for (what, first) in [("after the end", &[0_u8; 1024][..]), ("in a file", &file)] {
-        let blob = Blob::Repeated {
-            first: crate::image::gzip(first).into(),
-            piece: zeros.clone().into(),
-            times: 160,
-        };
-        let mut whole = crate::image::gzip(first);
-        (0..160).for_each(|_| whole.extend(&zeros));
-        let size = blob.len();
-        assert_eq!(size, whole.len() as u64);
-        let mut layer = Layer::of_blob(
-            Bytes::new(),
-            sha256(b"nobody hashes 10 GB for this"),
-            Compression::Gzip,
-        );
-        (layer.digest, layer.size) = (sha256(&whole), size);
-        let registry = Registry::start();
+        let first = crate::image::gzip(first);
+        let whole = [&first[..], &zeros.repeat(160)].concat();
+        // Nobody hashes 10 GB for this; the diffID is wrong, and it must not come to that.
+        let mut layer = Layer::of_blob(Bytes::new(), sha256(b"unknown"), Compression::Gzip);
+        (layer.digest, layer.size) = (sha256(&whole), whole.len() as u64);
         let digest = layer.digest.clone();
+        let registry = Registry::start();
         registry.push("hostile", Some("latest"), &image(vec![layer], |_, _| {}));
-        registry.content().put_blob("hostile", &digest, blob);
-        let world = World::trusting(&[registry.host()]);
-        let mut run = world.start("run", &["--image", &registry.tagged("hostile")]);
-        let mut most = 0;
-        while !run.has_ended() {
-            most = most.max(bytes_below(&world.host()));
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let run = run.wait();
-        assert!([1, 3, 6].contains(&run.code), "{what}: {run}");
-        assert!(run.took < BOUNDED, "{what}: {run}");
-        assert!(most < 4 << 30, "{what}: {most} bytes were written: {run}");
-        left_nothing(&world);
+        registry.content().put_blob("hostile", &digest, whole.into());
+        defused(what, &registry);
     }
 }
 
-/// Bytes of all files below `directory`, as far as they can be read.
+/// A tar of 2 KB whose one file is 60 GB of holes; podman writes them all.
+#[test]
+fn a_sparse_bomb_is_stopped_before_it_fills_the_disk() {
+    needs!(root(), product());
+    for format in ["0.0", "0.1", "1.0"] {
+        let lines = format!("sparse /disk {format} size=64424509440 at=0:begin at=64424509000:end");
+        let registry = Registry::start();
+        registry.push(
+            "hostile",
+            Some("latest"),
+            &image(vec![Layer::of(&lines, Compression::Gzip)], |_, _| {}),
+        );
+        defused(format, &registry);
+    }
+}
+
+/// Bytes that the files below `directory` take on the disk, as far as they can be read.
 fn bytes_below(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .map(|entry| match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
-            Ok(metadata) => metadata.len(),
+            Ok(metadata) => metadata.blocks() * 512,
             Err(_) => 0,
         })
         .sum()
 }
 
-/// Every way out of a layer's directory. Where podman unpacks the same tar, the trees must be equal; nowhere may anything
-/// outside change.
+/// Every way out of a layer's directory. What podman unpacks we unpack, to the same tree; what it refuses we may refuse.
+/// Nothing outside may change.
 #[test]
 fn no_tar_reaches_outside_of_its_layer() {
     needs!(root(), stock(), product());
@@ -346,7 +361,6 @@ fn no_tar_reaches_outside_of_its_layer() {
         let run = ours.run(&["--image", &name]);
         assert_eq!(fs::read_to_string(&canary).unwrap(), "alive", "{lines}: {run}");
         let after = fs::symlink_metadata(&canary).unwrap();
-        use std::os::unix::fs::MetadataExt as _;
         assert_eq!(
             (before.mode(), before.uid(), before.nlink(), before.mtime_nsec()),
             (after.mode(), after.uid(), after.nlink(), after.mtime_nsec()),
@@ -357,8 +371,8 @@ fn no_tar_reaches_outside_of_its_layer() {
         assert!(wrong.is_empty(), "{lines}:\n{}\n{run}", wrong.join("\n"));
 
         let pulled = theirs.podman(&["pull", "--quiet", &name]);
-        assert_eq!(run.code == 0, pulled.is_ok(), "{lines}: {run}\n{pulled}");
-        if run.code == 0 {
+        assert!(run.code == 0 || !pulled.is_ok(), "{lines}: {run}\n{pulled}");
+        if pulled.is_ok() {
             let differences = compare(&ours.graph_root(), &theirs.graph_root(), &[]);
             let differences: Vec<String> = differences
                 .into_iter()

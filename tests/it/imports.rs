@@ -75,10 +75,12 @@ fn rank(module: &str) -> Option<usize> {
     RANKS.iter().position(|modules| modules.contains(&module))
 }
 
-/// Top-level modules that `code` names: `crate::x`, `crate::{x, y::z}`, and `spoke_precache::x` in `main.rs`.
-fn imported(code: &str) -> Vec<String> {
+/// Top-level modules that the code of `file` names: `crate::x`, `crate::{x, y::z}`, `spoke_precache::x` in `main.rs`, and
+/// as many `super::` as lead out of its own module.
+fn imported(file: &str, code: &str) -> Vec<String> {
     let mut names = Vec::new();
-    for root in ["crate::", "spoke_precache::"] {
+    let depth = file.split('/').filter(|part| *part != "mod.rs").count();
+    for root in ["crate::", "spoke_precache::", &"super::".repeat(depth)] {
         for (at, _) in code.match_indices(root) {
             let rest = &code[at + root.len()..];
             match rest.strip_prefix('{') {
@@ -125,7 +127,7 @@ fn imports_point_downwards() {
             continue;
         };
         for (file, code) in files {
-            for name in imported(&code).iter().filter(|name| **name != module) {
+            for name in imported(&file, &code).iter().filter(|name| **name != module) {
                 match rank(name) {
                     Some(other) if other < own => {}
                     // The edge of the process is one rank, and `main` puts it together.
@@ -170,5 +172,10 @@ fn what_is_promised_to_be_absent_is_absent() {
 #[test]
 fn groups_of_imports_are_understood() {
     let code = "use crate::{oci::{Digest, DiffId}, store};\nuse crate::plan::Plan;\ncrate::exit::code();";
-    assert_eq!(imported(code), ["oci", "store", "plan", "exit"]);
+    assert_eq!(imported("store/mod.rs", "super::plan::x"), ["plan"]);
+    assert_eq!(
+        imported("store/lock.rs", "super::stage::x; super::super::plan::x"),
+        ["plan"]
+    );
+    assert_eq!(imported("job.rs", code), ["oci", "store", "plan", "exit"]);
 }

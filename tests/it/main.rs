@@ -18,6 +18,7 @@ mod stock;
 mod world;
 
 mod alongside;
+mod corpus;
 mod faults;
 mod hostile;
 mod imports;

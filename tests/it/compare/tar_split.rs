@@ -5,6 +5,7 @@
 //! {"type":1,"name":"etc/hosts","size":9,"payload":"<base64 of crc64>","position":1}  File: bytes of diff/etc/hosts
 //! ```
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read as _;
@@ -95,16 +96,22 @@ pub(super) fn lines(graph_root: &Path, id: &str) -> Vec<String> {
 }
 
 /// Rebuilds the tar and returns its digest: the layer's `diff-digest`, if tar-split and tree are right. Files are opened
-/// inside `diff/` without following links, and their CRCs are checked.
+/// inside `diff/` without following links, and their CRCs are checked. As in tar-split's own reader, a name may occur once.
 pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
     let diff = graph_root.join("overlay").join(id).join("diff");
     let mut tar = Vec::new();
+    let mut seen = BTreeSet::new();
     for part in parts(graph_root, id)? {
         match part {
             Part::Segment(bytes) => tar.extend(bytes),
-            Part::File { size: 0, .. } => {}
             Part::File { name, size, crc } => {
                 let shown = name.escape_ascii().to_string();
+                if !seen.insert(cleaned(&name)) {
+                    return Err(format!("`{shown}` is twice in the tar-split"));
+                }
+                if size == 0 {
+                    continue;
+                }
                 // An absolute name is one inside the layer.
                 let inside = name
                     .iter()
@@ -126,6 +133,14 @@ pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
         }
     }
     Ok(sha256(&tar))
+}
+
+/// Without empty and `.` parts.
+fn cleaned(name: &[u8]) -> Vec<u8> {
+    let parts = name
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty() && *part != b".");
+    parts.collect::<Vec<_>>().join(&b'/')
 }
 
 /// CRC-64/GO-ISO, bit by bit from its definition: polynomial x⁶⁴+x⁴+x³+x+1 reflected, all ones before and after.

@@ -10,14 +10,13 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::content::Blob;
 use super::faults::Action;
 
 /// Bytes in one piece of a body.
 const CHUNK: usize = 64 * 1024;
 
 /// A body that sends `blob` from `start` up to `end`, doing to it what `action` says.
-pub(super) fn body(blob: Blob, start: u64, end: u64, action: Action, sent: Arc<AtomicU64>) -> Body {
+pub(super) fn body(blob: Bytes, start: u64, end: u64, action: Action, sent: Arc<AtomicU64>) -> Body {
     let chunk = match action {
         // Ten pieces a second, so that slowness is even.
         Action::Slow(rate) => (rate / 10).clamp(1, CHUNK as u64),
@@ -27,10 +26,10 @@ pub(super) fn body(blob: Blob, start: u64, end: u64, action: Action, sent: Arc<A
         let (blob, action) = (blob.clone(), action.clone());
         async move {
             let limit = chunk.min(end - at);
-            let mut piece = blob.read(at, limit as usize);
-            if piece.is_empty() {
+            if limit == 0 {
                 return None;
             }
+            let mut piece = blob.slice(at as usize..(at + limit) as usize);
             match action {
                 Action::Cut(after) | Action::Stall(after) if at - start >= after => {
                     if matches!(action, Action::Stall(_)) {

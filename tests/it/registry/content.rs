@@ -6,46 +6,13 @@ use bytes::Bytes;
 
 use crate::image::{Image, List, sha256};
 
-/// A blob's bytes: in memory, or one piece over and over, for blobs larger than memory should hold.
-#[derive(Clone, Debug)]
-pub(crate) enum Blob {
-    Bytes(Bytes),
-    Repeated { first: Bytes, piece: Bytes, times: u64 },
-}
-
-impl Blob {
-    /// Its length in bytes.
-    pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Repeated { first, piece, times } => first.len() as u64 + piece.len() as u64 * times,
-        }
-    }
-
-    /// Some bytes that begin at `offset`, at most `limit`; empty at the end.
-    pub(super) fn read(&self, offset: u64, limit: usize) -> Bytes {
-        let part = |bytes: &Bytes, at: u64| {
-            let at = (at as usize).min(bytes.len());
-            bytes.slice(at..bytes.len().min(at + limit))
-        };
-        match self {
-            Self::Bytes(bytes) => part(bytes, offset),
-            Self::Repeated { first, .. } if offset < first.len() as u64 => part(first, offset),
-            Self::Repeated { .. } if offset >= self.len() => Bytes::new(),
-            Self::Repeated { first, piece, .. } => {
-                part(piece, (offset - first.len() as u64) % piece.len() as u64)
-            }
-        }
-    }
-}
-
 /// Manifests and blobs.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// (repository, tag or digest) → (media type, bytes)
     manifests: HashMap<(String, String), (String, Bytes)>,
     /// (repository, digest)
-    blobs: HashMap<(String, String), Blob>,
+    blobs: HashMap<(String, String), Bytes>,
     configs: HashSet<String>,
 }
 
@@ -53,10 +20,10 @@ impl Content {
     /// Stores an image under its digest, and under `tag` if there is one.
     pub(crate) fn push(&mut self, repository: &str, tag: Option<&str>, image: &Image) {
         for layer in &image.layers {
-            self.put_blob(repository, &layer.digest, Blob::Bytes(layer.blob.clone()));
+            self.put_blob(repository, &layer.digest, layer.blob.clone());
         }
         let config = sha256(&image.config);
-        self.put_blob(repository, &config, Blob::Bytes(image.config.clone()));
+        self.put_blob(repository, &config, image.config.clone());
         self.configs.insert(config);
         self.put_manifest(
             repository,
@@ -87,7 +54,7 @@ impl Content {
     }
 
     /// Stores any bytes as the blob `digest`, true or not.
-    pub(crate) fn put_blob(&mut self, repository: &str, digest: &str, blob: Blob) {
+    pub(crate) fn put_blob(&mut self, repository: &str, digest: &str, blob: Bytes) {
         self.blobs
             .insert((repository.to_owned(), digest.to_owned()), blob);
     }
@@ -108,7 +75,7 @@ impl Content {
             .cloned()
     }
 
-    pub(super) fn blob(&self, repository: &str, digest: &str) -> Option<Blob> {
+    pub(super) fn blob(&self, repository: &str, digest: &str) -> Option<Bytes> {
         self.blobs
             .get(&(repository.to_owned(), digest.to_owned()))
             .cloned()

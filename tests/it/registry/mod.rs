@@ -25,7 +25,6 @@ use crate::image::release::{COMPONENTS, RELEASE, Release};
 use crate::image::{Image, Images, List};
 
 pub(crate) use auth::Auth;
-pub(crate) use content::Blob;
 use content::Content;
 use faults::Fault;
 use log::{Access, Log};

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::content::Blob;
 use super::faults::{self, Action, Fault};
 use super::{Shared, body, lock};
 
@@ -25,7 +24,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Res
 struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
-    blob: Blob,
+    blob: Bytes,
     /// Whether a range of it may be asked for.
     ranges: bool,
 }
@@ -36,7 +35,7 @@ impl Answer {
         Self {
             status,
             headers,
-            blob: Blob::Bytes(bytes.into()),
+            blob: bytes.into(),
             ranges: false,
         }
     }
@@ -146,7 +145,7 @@ fn respond(
     fault: Option<Fault>,
     action: Action,
 ) -> Response<Body> {
-    let length = answer.blob.len();
+    let length = answer.blob.len() as u64;
     let (mut start, mut end) = (0, length);
     let range = parts.headers.get("range").and_then(|value| value.to_str().ok());
     if let Some(range) = range.filter(|_| answer.ranges && !matches!(action, Action::IgnoreRange)) {
@@ -155,7 +154,7 @@ fn respond(
             None => {
                 answer =
                     Answer::error(416, "RANGE_INVALID").with("Content-Range", format!("bytes */{length}"));
-                (start, end) = (0, answer.blob.len());
+                (start, end) = (0, answer.blob.len() as u64);
             }
             Some((first, after)) => {
                 answer.status = 206;

@@ -43,6 +43,10 @@ fi
 exec chroot "${top:-/}" "$@"
 "#;
 
+/// Seconds after which a tool is ended, with all that it started: podman expands a sparse tar of 6 KB to 60 GB of zeros if
+/// it is let.
+const PATIENCE: &str = "60";
+
 /// The root directory of the tools' Debian.
 pub(crate) fn top() -> PathBuf {
     std::env::var_os("SPOKE_STOCK_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from)
