@@ -3,6 +3,7 @@
 //! Tasks await it, threads poll it between tar entries and chunks. The first reason stands: a SIGTERM after
 //! the deadline changes nothing.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +16,23 @@ pub enum StopReason {
     Deadline,
     /// A signal with this number.
     Signal(i32),
+    /// Trouble in one part that ends the others; the run ends with that trouble and not with this.
+    Trouble,
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadline => f.write_str("the deadline"),
+            Self::Signal(number) => write!(f, "signal {number}"),
+            Self::Trouble => f.write_str("trouble elsewhere"),
+        }
+    }
 }
 
 /// The work was cut off by [`Cancel`]; nothing is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("stopped by {}", match .0 { StopReason::Deadline => "the deadline".to_owned(), StopReason::Signal(n) => format!("signal {n}") })]
+#[error("stopped by {0}")]
 pub struct Stopped(pub StopReason);
 
 /// A handle to the signal; clones share it.
