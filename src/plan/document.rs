@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Source, Totals};
+use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Totals};
 use crate::report::{API_VERSION, ImageSource};
+use crate::sources::Source;
 
 /// The plan as a document. `S` is the verdict on space, which is none of the plan's business.
 #[derive(Debug, Serialize)]
@@ -122,7 +123,7 @@ pub(super) fn action_of(need: &Need) -> &'static str {
 
 fn tag(source: &Source) -> Option<&str> {
     match source {
-        Source::Release(tag) => Some(tag),
+        Source::Release { tag } => Some(tag),
         Source::ReleaseImage | Source::Additional => None,
     }
 }

@@ -20,55 +20,14 @@ mod totals;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use crate::oci::{DiffId, Digest, LayerId, ResolvedImage};
-use crate::report::ImageSource;
+use crate::sources::Source;
 
 pub use document::Document;
 pub use estimate::unpacked_bytes;
 pub use totals::Totals;
-
-/// Who asks for an image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// It is the release image itself.
-    ReleaseImage,
-    /// The release's payload names it under this tag, such as `etcd`.
-    Release(String),
-    /// The version spec lists it.
-    Additional,
-}
-
-impl Source {
-    /// The report's word for it.
-    pub fn kind(&self) -> ImageSource {
-        match self {
-            Self::ReleaseImage | Self::Release(_) => ImageSource::Release,
-            Self::Additional => ImageSource::Additional,
-        }
-    }
-
-    /// Smaller goes first: without the release image there is no upgrade, without additional images there is.
-    fn priority(&self) -> u8 {
-        match self {
-            Self::ReleaseImage => 0,
-            Self::Release(_) => 1,
-            Self::Additional => 2,
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReleaseImage => "release image",
-            Self::Release(tag) => tag,
-            Self::Additional => "additional",
-        })
-    }
-}
 
 /// An image that is asked for.
 #[derive(Clone, Debug)]

@@ -67,7 +67,7 @@ fn wanted(name: &str, source: Source, state: Need) -> Wanted {
 fn component(name: &str, letters: &str) -> Wanted {
     wanted(
         name,
-        Source::Release(name.into()),
+        Source::Release { tag: name.into() },
         resolved(letters.chars().map(layer).collect()),
     )
 }
@@ -99,7 +99,9 @@ fn one_name_is_one_image_of_the_most_important_source() {
     additional.sources = vec![Source::Additional];
     let failed = wanted(
         "etcd",
-        Source::Release("etcd-alias".into()),
+        Source::Release {
+            tag: "etcd-alias".into(),
+        },
         Need::Failed("late".into()),
     );
     let plan = Plan::build(
@@ -117,7 +119,7 @@ fn one_name_is_one_image_of_the_most_important_source() {
 fn an_excluded_image_that_somebody_else_wants_is_not_excluded() {
     let exclusion = |name: &str| ExcludedImage {
         name: name.into(),
-        source: Source::Release(name.into()),
+        source: Source::Release { tag: name.into() },
         reason: "pattern".into(),
     };
     let plan = Plan::build(
@@ -297,7 +299,9 @@ fn small_release() -> Plan {
             ),
             wanted(
                 &format!("quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:{digest}"),
-                Source::Release("cluster-node-tuning-operator".into()),
+                Source::Release {
+                    tag: "cluster-node-tuning-operator".into(),
+                },
                 resolved(vec![layer('a'), layer('c')]),
             ),
             wanted(
@@ -316,7 +320,9 @@ fn small_release() -> Plan {
                 "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:{}",
                 "fedc".repeat(16)
             ),
-            source: Source::Release("aws-ebs-csi-driver".into()),
+            source: Source::Release {
+                tag: "aws-ebs-csi-driver".into(),
+            },
             reason: "excluded by `aws`".into(),
         }],
         &Here::default(),
@@ -399,7 +405,11 @@ fn a_release_of_200_images_is_planned_in_an_instant() {
                 }
             });
             let name = format!("image-{index}");
-            wanted(&name, Source::Release(name.clone()), resolved(layers.collect()))
+            wanted(
+                &name,
+                Source::Release { tag: name.clone() },
+                resolved(layers.collect()),
+            )
         })
         .collect();
     // The best of a few: a machine that is busy with other tests says nothing about this code.
@@ -422,7 +432,7 @@ prop_compose! {
             match kind {
                 0 => wanted(&name, Source::Additional, layers),
                 1 => wanted(&name, Source::Additional, Need::Present),
-                2 => wanted(&name, Source::Release(name.clone()), Need::Failed("gone".into())),
+                2 => wanted(&name, Source::Release { tag: name.clone() }, Need::Failed("gone".into())),
                 _ => component(&name, letters),
             }
         }).collect()

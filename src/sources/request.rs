@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::oci::Reference;
+use crate::report::ImageSource;
 
 /// An image that is to be in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +41,19 @@ pub enum Source {
 
 impl Source {
     /// The report's word for it.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> ImageSource {
         match self {
-            Self::ReleaseImage | Self::Release { .. } => "release",
-            Self::Additional => "additional",
+            Self::ReleaseImage | Self::Release { .. } => ImageSource::Release,
+            Self::Additional => ImageSource::Additional,
+        }
+    }
+
+    /// Smaller goes first: without the release image there is no upgrade, without additional images there is.
+    pub fn priority(&self) -> u8 {
+        match self {
+            Self::ReleaseImage => 0,
+            Self::Release { .. } => 1,
+            Self::Additional => 2,
         }
     }
 }
@@ -52,7 +62,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReleaseImage => f.write_str("release image"),
-            Self::Release { tag } => write!(f, "release `{tag}`"),
+            Self::Release { tag } => f.write_str(tag),
             Self::Additional => f.write_str("additional"),
         }
     }
