@@ -13,12 +13,11 @@ use bytes::Bytes;
 use super::atomic;
 use super::error::{StoreError, io_error};
 use super::images::{ImageTable, ImageView, MANIFEST};
-use super::instance::{Kind, choose};
 use super::layer_dir::find_flaw;
 use super::layers::{LayerTable, LayerView};
 use super::layout::Layout;
 use super::store::Store;
-use crate::oci::{Content, DiffId, Digest, ImageId, LayerId, Platform, Reference};
+use crate::oci::{Content, DiffId, Digest, ImageId, LayerId, Manifest, Platform, Reference};
 
 /// How often a snapshot is tried again while others write. Then the last one must do: it is old a moment
 /// later anyway.
@@ -159,6 +158,22 @@ impl Inventory {
         chain.iter().all(|id| self.layers.contains_key(id))
     }
 
+    /// The image's layers, base first, if every one of them is there.
+    pub fn chain_of(&self, image: &StoredImage) -> Option<Vec<LayerId>> {
+        let mut chain = Vec::new();
+        let mut next = image.top_layer();
+        while let Some(id) = next {
+            // A record that names itself as its ancestor is no chain.
+            if chain.len() > self.layers.len() {
+                return None;
+            }
+            chain.push(id);
+            next = self.layer(&id)?.parent;
+        }
+        chain.reverse();
+        Some(chain)
+    }
+
     /// Every image's record, in the order of the file.
     pub fn images(&self) -> &[StoredImage] {
         &self.images
@@ -250,10 +265,14 @@ impl Inventory {
         else {
             return Ok(false);
         };
-        Ok(match choose(manifest.bytes(), platform) {
-            Kind::Single => true,
-            Kind::List(None) => false,
-            Kind::List(Some(instance)) => image.items.contains_key(&manifest_key(instance)),
+        Ok(match Manifest::parse(manifest.bytes(), None) {
+            Ok(Manifest::Image(_)) => true,
+            Ok(Manifest::Index(index)) => {
+                let instance = index.choose(platform).ok();
+                instance.is_some_and(|instance| image.items.contains_key(&manifest_key(instance)))
+            }
+            // Others may store what we refuse to pull; CRI-O takes it as it is.
+            Err(_) => true,
         })
     }
 }

@@ -16,7 +16,6 @@ mod commit_layer;
 mod conf;
 mod error;
 mod images;
-mod instance;
 mod inventory;
 mod layer_dir;
 mod layers;
