@@ -3,14 +3,14 @@
 pub mod cancel;
 pub mod cli;
 pub mod exit;
-pub mod job;
-pub mod settings;
 pub mod fetch;
+pub mod job;
 pub mod oci;
 pub mod plan;
 pub mod preflight;
 pub mod registry;
 pub mod report;
+pub mod settings;
 pub mod sources;
 pub mod spec;
 pub mod spool;

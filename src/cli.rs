@@ -1,0 +1,232 @@
+//! The command line as typed. Types and their help only: what a flag leaves open is found out in [`crate::settings`].
+//!
+//! Every flag has an environment variable, `SPOKE_PRECACHE_` and its name; where TALM's Job sets a variable of its
+//! own (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`), settings reads that too.
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
+
+use crate::oci::{Platform, Reference};
+use crate::preflight::Threshold;
+use crate::spec::parse_space;
+
+/// Pre-caches the images of an OpenShift upgrade in this node's CRI-O store
+#[derive(Clone, Debug, Parser)]
+#[command(version, about, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The three things it does; all take the same flags.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Put every image that the version spec asks for into the store
+    Run(Flags),
+    /// Show what `run` would do; of all images only the release image is pulled, for its payload names the others
+    Plan(Flags),
+    /// Say whether every image is in the store; pulls nothing
+    Verify(Flags),
+}
+
+/// One set of flags for every command.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Flags {
+    /// What to pull.
+    #[command(flatten)]
+    pub what: What,
+    /// Where the host keeps its things.
+    #[command(flatten)]
+    pub host: HostPaths,
+    /// How fast and how long.
+    #[command(flatten)]
+    pub bounds: Bounds,
+    /// What is printed and written.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// The version spec, from a mounted ConfigMap or flag by flag.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Version spec")]
+pub struct What {
+    /// Directory with the keys of a mounted ConfigMap [default: /etc/config, unless images are given by flags]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Release image; overrides `platform.image`
+    #[arg(long, value_name = "REF", env = "SPOKE_PRECACHE_PLATFORM_IMAGE")]
+    pub platform_image: Option<Reference>,
+
+    /// Additional image, by tag or digest; adds to `additionalImages`
+    #[arg(
+        long = "image",
+        value_name = "REF",
+        env = "SPOKE_PRECACHE_IMAGE",
+        value_delimiter = ','
+    )]
+    pub images: Vec<Reference>,
+
+    /// Leave out the release's images that this basic regular expression matches; adds to `excludePrecachePatterns`
+    #[arg(long = "exclude", value_name = "PATTERN", env = "SPOKE_PRECACHE_EXCLUDE")]
+    pub excludes: Vec<String>,
+
+    /// Space that must be free, in GiB or with a unit; overrides `spaceRequired`
+    #[arg(long, value_name = "GiB", env = "SPOKE_PRECACHE_SPACE_REQUIRED", value_parser = parse_space)]
+    pub space_required: Option<u64>,
+
+    /// Which instance of a multi-architecture image [default: the node's]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "SPOKE_PRECACHE_PLATFORM")]
+    pub platform: Option<Platform>,
+}
+
+/// Host paths; each is found under the host root as CRI-O finds it, unless given.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Host")]
+pub struct HostPaths {
+    /// Where the host's file system is seen [default: /host if it holds var/lib/containers, else /]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_HOST_ROOT")]
+    pub host_root: Option<PathBuf>,
+
+    /// Graph root of containers/storage [default: as storage.conf says, else var/lib/containers/storage]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_GRAPH_ROOT")]
+    pub graph_root: Option<PathBuf>,
+
+    /// storage.conf [default: etc/containers, then usr/share/containers]
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_STORAGE_CONF")]
+    pub storage_conf: Option<PathBuf>,
+
+    /// registries.conf [default: etc/containers, then usr/share/containers]
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REGISTRIES_CONF")]
+    pub registries_conf: Option<PathBuf>,
+
+    /// Directory of drop-ins to registries.conf [default: etc/containers/registries.conf.d]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_REGISTRIES_CONF_DIR")]
+    pub registries_conf_dir: Option<PathBuf>,
+
+    /// Directory with a directory of certificates per registry [default: etc/containers/certs.d, etc/docker/certs.d]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CERTS_DIR")]
+    pub certs_dir: Option<PathBuf>,
+
+    /// Pull secret [default: var/lib/kubelet/config.json; also: pull_secret_path]
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_AUTHFILE")]
+    pub authfile: Option<PathBuf>,
+
+    /// Where blobs lie until their layers are in the store [default: spoke-precache beside the graph root]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_SPOOL")]
+    pub spool: Option<PathBuf>,
+}
+
+/// Bounds on the work.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Bounds")]
+pub struct Bounds {
+    /// Blobs fetched at the same time [default: 8; also: MAX_PULL_THREADS]
+    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_DOWNLOADS")]
+    pub max_downloads: Option<NonZeroU16>,
+
+    /// Layers unpacked at the same time [default: the CPUs that this process may use]
+    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_UNPACKS")]
+    pub max_unpacks: Option<NonZeroU16>,
+
+    /// End with what is there after this long: `3h50m`, `90s`
+    #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_DEADLINE", value_parser = positive_duration)]
+    pub deadline: Option<SignedDuration>,
+
+    /// Without a deadline, give up when nothing at all has moved for this long [default: 30m]
+    #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_GIVE_UP_AFTER", value_parser = positive_duration)]
+    pub give_up_after: Option<SignedDuration>,
+
+    /// The kubelet's imageGCHighThresholdPercent: disk use at which it would delete images again [default: 85]
+    #[arg(long, value_name = "PERCENT", env = "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD")]
+    pub image_gc_high_threshold: Option<Threshold>,
+}
+
+/// What is printed and written.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Output {
+    /// Write the report (JSON) to this file when the run ends
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REPORT")]
+    pub report: Option<PathBuf>,
+
+    /// Form of what goes to standard output: the plan, the verdict
+    #[arg(short, long, value_enum, env = "SPOKE_PRECACHE_OUTPUT", default_value_t)]
+    pub output: OutputForm,
+
+    /// Form of the log on standard error
+    #[arg(long, value_enum, env = "SPOKE_PRECACHE_LOG_FORMAT", default_value_t)]
+    pub log_format: LogFormat,
+
+    /// error, warn, info, debug or trace [default: info; also: PRE_CACHE_LOG_LEVEL]
+    #[arg(long, value_name = "LEVEL", env = "SPOKE_PRECACHE_LOG_LEVEL")]
+    pub log_level: Option<tracing::Level>,
+
+    /// Bars on a terminal, or a line every few seconds
+    #[arg(long, value_enum, env = "SPOKE_PRECACHE_PROGRESS", default_value_t)]
+    pub progress: ProgressForm,
+}
+
+/// For people or for programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputForm {
+    /// A table, a paragraph
+    #[default]
+    Text,
+    /// One JSON document
+    Json,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ProgressForm {
+    /// Bars when standard error is a terminal, lines otherwise
+    #[default]
+    Auto,
+    /// Bars
+    Always,
+    /// Lines
+    Never,
+}
+
+fn positive_duration(text: &str) -> Result<SignedDuration, String> {
+    match text.parse::<SignedDuration>() {
+        Ok(duration) if duration > SignedDuration::ZERO => Ok(duration),
+        Ok(_) => Err("must be longer than nothing".to_owned()),
+        Err(_) => Err("not a duration like `3h50m`, `45m` or `90s`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(positive_duration("3h50m"), Ok(SignedDuration::from_mins(230)));
+        for text in ["", "5", "-1s", "0s", "soon"] {
+            assert!(positive_duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What ends a run as a whole, as opposed to one of its images.
+
+use crate::cancel::Stopped;
+use crate::exit::Failure;
+use crate::preflight::{NotEnoughSpace, SpaceError};
+use crate::registry::RegistryError;
+use crate::spec::PatternError;
+use crate::spool::SpoolError;
+use crate::store::StoreError;
+
+/// Trouble of the host or of the version spec: no image can be had while it lasts.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// An exclude pattern is no basic regular expression.
+    #[error("cannot use the exclude patterns: {0}")]
+    Pattern(#[from] PatternError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The spool.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// How to reach the registries is not to be had from the host's files.
+    #[error(transparent)]
+    Registries(RegistryError),
+    /// The free space is not known.
+    #[error(transparent)]
+    SpaceUnknown(#[from] SpaceError),
+    /// Foreseen: the plan does not fit.
+    #[error(transparent)]
+    NotEnoughSpace(#[from] NotEnoughSpace),
+    /// Met: the disk is full.
+    #[error("the disk is full: {0}\nhint: what was fetched is kept; free some space and run again")]
+    Full(String),
+    /// The host's files, other than the store.
+    #[error("{0}")]
+    Local(String),
+    /// The run was told to stop.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// A defect of this program.
+    #[error("a worker panicked, which is a defect of this program: {0}")]
+    Panicked(String),
+}
+
+impl JobError {
+    /// What it means for the exit code.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Pattern(_) => Failure::Payload,
+            Self::Store(error) if error.is_no_space() => Failure::Space,
+            Self::Spool(SpoolError::NoSpace { .. }) => Failure::Space,
+            Self::NotEnoughSpace(_) | Self::Full(_) => Failure::Space,
+            Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Local(_) => Failure::Store,
+            Self::Registries(error) => super::failure::of_kind(error.kind()),
+            Self::Panicked(_) | Self::Stopped(_) => Failure::Incomplete,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The pipeline on one screen: from the version spec to a store that holds all it asks for.
+//!
+//! ```text
+//! spec ─→ release image ─bring→ payload ─select→ requests ─bring→ outcome
+//!
+//! bring:  look into the store ─→ resolve what is missing ─→ plan ─→ is there space? ─→ pull ─┐
+//!              ↑─────────────────────── look again: all there? ───────────────────────────┘
+//! ```
+//!
+//! The release image takes the same way as every other. What is said to be present was seen in the store after the
+//! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
+
+mod board;
+mod bring;
+mod error;
+mod failure;
+mod order;
+mod pull;
+mod release;
+mod steps;
+
+use std::sync::Arc;
+
+use crate::cancel::{Cancel, Stopped};
+use crate::exit::{Ending, Failure};
+use crate::plan::Plan;
+use crate::preflight::Verdict;
+use crate::report::{Event, Observer, Size, Step};
+use crate::sources::{ImageRequest, Source, dedupe};
+use crate::spec::{Excludes, VersionSpec};
+
+use bring::{Bringer, Scope};
+pub use error::JobError;
+pub use order::Order;
+use steps::Steps;
+
+/// How far to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Put everything into the store.
+    Run,
+    /// Put the release image there, and say what `Run` would do.
+    Plan,
+    /// Put nothing there, ask nobody, and say what is missing.
+    Verify,
+}
+
+/// How a run went that was not ended by a [`JobError`].
+#[derive(Debug)]
+pub struct Outcome {
+    /// The last plan: what was still to be done; after a complete [`Mode::Run`] nothing.
+    pub plan: Plan,
+    /// Whether that plan fits the disk, where it was held against it.
+    pub verdict: Option<Verdict>,
+    /// One for each image that was wanted and is not there; for a plan, that cannot be had.
+    pub failures: Vec<Failure>,
+}
+
+impl Outcome {
+    /// The ending that this outcome means, when the run was or was not told to stop.
+    pub fn ending(&self, cancel: &Cancel) -> Ending {
+        match (Ending::of(self.failures.iter().copied()), cancel.reason()) {
+            (Ending::Failed(_), Some(reason)) => Ending::Stopped(reason),
+            (ending, _) => ending,
+        }
+    }
+}
+
+impl JobError {
+    /// The ending of a run that this error ended.
+    pub fn ending(&self) -> Ending {
+        match self {
+            Self::Stopped(Stopped(reason)) => Ending::Stopped(*reason),
+            error => Ending::Failed(error.failure()),
+        }
+    }
+}
+
+/// Does what `order` says, as far as `mode` goes.
+///
+/// # Errors
+/// For trouble that is no single image's. What was committed until then stays committed.
+pub async fn run(
+    order: &Order,
+    mode: Mode,
+    observer: &Arc<dyn Observer>,
+    cancel: &Cancel,
+) -> Result<Outcome, JobError> {
+    let steps = Steps(Some(observer.as_ref()));
+    for message in &order.warnings {
+        observer.observe(Event::Warned {
+            message: message.clone(),
+        });
+    }
+    let excludes = steps.take(Step::Spec, || {
+        let excludes = Excludes::new(&order.spec.exclude_patterns)?;
+        Ok((excludes, spec_message(&order.spec)))
+    })?;
+    let mut bringer = steps.take(Step::Store, || {
+        let bringer = Bringer::new(order, mode, observer, cancel)?;
+        Ok((
+            bringer,
+            format!(
+                "graph root `{}`, spool `{}`",
+                order.graph_root.display(),
+                order.spool.display()
+            ),
+        ))
+    })?;
+    let mut requests = Vec::new();
+    let mut excluded = Vec::new();
+    if let Some(release) = &order.spec.platform_image {
+        requests.push(ImageRequest::new(release.clone(), Source::ReleaseImage));
+        steps.start(Step::Release);
+        match bringer.release(release, &excludes).await {
+            Ok(Some((payload, selection))) => {
+                let named = payload.tags.len();
+                let message = format!("release {} names {named} images", payload.version);
+                steps.end(Step::Release, true, "PayloadRead", message);
+                excluded = release::excluded(&payload, &selection);
+                for message in selection.warnings {
+                    observer.observe(Event::Warned { message });
+                }
+                for note in &selection.notes {
+                    tracing::info!("{note}");
+                }
+                requests.extend(selection.wanted);
+            }
+            // It is a row like any other; the additional images do not depend on it.
+            Ok(None) => {
+                if let Some(reason) = bringer.failure_of(release) {
+                    steps.end(
+                        Step::Release,
+                        false,
+                        reason.failure.reason(),
+                        reason.message.clone(),
+                    );
+                }
+            }
+            Err(error) => return Err(steps.ended_by(Step::Release, error)),
+        }
+    } else {
+        steps.end(
+            Step::Release,
+            true,
+            "NotSpecified",
+            "no release is asked for".to_owned(),
+        );
+    }
+    let additional = order.spec.additional_images.iter().cloned();
+    requests.extend(additional.map(|reference| ImageRequest::new(reference, Source::Additional)));
+    let brought = bringer
+        .bring(&dedupe(requests), &excluded, Scope::Everything)
+        .await?;
+    Ok(bringer.outcome(brought))
+}
+
+fn spec_message(spec: &VersionSpec) -> String {
+    let release = match &spec.platform_image {
+        Some(release) => format!("release `{release}`"),
+        None => "Release index is not specified, no release".to_owned(),
+    };
+    format!(
+        "{release}, {} exclude patterns, {} additional images, {} required",
+        spec.exclude_patterns.len(),
+        spec.additional_images.len(),
+        Size(spec.space_required)
+    )
+}

@@ -1,0 +1,35 @@
+//! What a run is to do, and with what.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use crate::oci::Platform;
+use crate::preflight::Threshold;
+use crate::registry::RegistrySettings;
+use crate::spec::VersionSpec;
+use crate::store::StorageConf;
+
+/// Everything that a run needs to know before it begins.
+#[derive(Debug)]
+pub struct Order {
+    /// What to pull.
+    pub spec: VersionSpec,
+    /// Things in the version spec that are odd and stop nothing.
+    pub warnings: Vec<String>,
+    /// Which instance of a multi-architecture image.
+    pub platform: Platform,
+    /// The graph root.
+    pub graph_root: PathBuf,
+    /// The host's storage.conf.
+    pub storage_conf: StorageConf,
+    /// How to reach registries.
+    pub registries: RegistrySettings,
+    /// The spool's directory.
+    pub spool: PathBuf,
+    /// Blobs at the same time.
+    pub max_downloads: NonZeroUsize,
+    /// Layers at the same time.
+    pub max_unpacks: NonZeroUsize,
+    /// Disk use at which the kubelet removes images.
+    pub image_gc_high_threshold: Threshold,
+}

@@ -1,0 +1,249 @@
+//! From a plan to a filled store.
+//!
+//! # Design
+//! Each blob of the plan is one future: fetch it, then unpack every layer that is made of it, each on a blocking thread.
+//! The loop here polls a bounded number of them and hears of each staged layer; as soon as all layers of an image are
+//! staged or in the store, it commits the image on a blocking thread, one image at a time. So a run that is cut off
+//! leaves whole images, a slow blob idles nobody, and what lies in the spool waiting for a thread stays bounded.
+//!
+//! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`Fate`].
+
+use std::cell::RefCell;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use futures::stream::{self, FuturesUnordered, StreamExt};
+use tokio::sync::Semaphore;
+
+use super::board::{Board, Fate};
+use super::error::JobError;
+use super::failure::Trouble;
+use crate::cancel::{Cancel, StopReason};
+use crate::fetch::{BlobRequest, Fetcher};
+use crate::oci::{LayerDescriptor, LayerId, Reference};
+use crate::plan::{BlobTask, LayerTask, Need, Plan};
+use crate::report::{Event, ImageState, Observer};
+use crate::spool::{Spool, VerifiedBlob};
+use crate::store::unpack::{Limits, unpack};
+use crate::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, Store};
+
+/// Whole blobs that may wait for a thread that unpacks them, for each such thread. With fewer, the link idles while
+/// a large layer is unpacked; with more, the spool grows.
+const BACKLOG: usize = 4;
+
+/// What a pull works with.
+pub(super) struct Puller {
+    pub(super) store: Arc<Store>,
+    pub(super) stage: Arc<Stage>,
+    pub(super) spool: Spool,
+    pub(super) fetcher: Arc<Fetcher>,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) max_downloads: usize,
+    pub(super) max_unpacks: usize,
+}
+
+impl Puller {
+    /// Brings what `plan` wants into the store; the fates are those of the plan's images, in order.
+    pub(super) async fn pull(&self, plan: &Plan, cancel: &Cancel) -> Result<Vec<Fate>, JobError> {
+        let halt = Cancel::default();
+        let follow = async {
+            halt.stop(cancel.stopped().await.0);
+            std::future::pending().await
+        };
+        tokio::select! {
+            result = self.pull_until_halted(plan, &halt) => result,
+            never = follow => never,
+        }
+    }
+
+    async fn pull_until_halted(&self, plan: &Plan, halt: &Cancel) -> Result<Vec<Fate>, JobError> {
+        let board = RefCell::new(Board::new(plan));
+        let unpacks = Semaphore::new(self.max_unpacks);
+        let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
+        let mut blobs = stream::iter(&plan.blobs)
+            .filter(|blob| std::future::ready(halt.reason().is_none() && board.borrow().wants(blob)))
+            .map(|blob| self.bring(blob, plan, &unpacks, halt))
+            .buffer_unordered(at_once);
+        let turn = Semaphore::new(1);
+        let mut commits = FuturesUnordered::new();
+        let mut trouble = None;
+        let mut fetching = true;
+        loop {
+            let ready = board.borrow().ready();
+            for index in ready {
+                let staged = board.borrow_mut().take(index);
+                if halt.reason().is_none() {
+                    commits.push(self.commit(index, plan, staged, &turn, halt));
+                }
+            }
+            tokio::select! {
+                brought = blobs.next(), if fetching => match brought {
+                    None => fetching = false,
+                    Some(layers) => for (id, result) in layers {
+                        match result {
+                            Ok(layer) => board.borrow_mut().stage(id, layer),
+                            Err(Trouble::Image(reason)) => board.borrow_mut().fail_layer(id, &reason),
+                            Err(Trouble::Stopped) => {}
+                            Err(Trouble::Host(error)) => {
+                                halt.stop(StopReason::Trouble);
+                                trouble.get_or_insert(error);
+                            }
+                        }
+                    }
+                },
+                Some((index, result)) = commits.next() => match result {
+                    Ok(committed) => {
+                        self.note(&committed, index, plan);
+                        let freed: Vec<_> = committed.layers.iter().filter_map(|id| board.borrow_mut().committed(*id)).collect();
+                        for blob in freed {
+                            if let Err(error) = self.spool.remove(&blob) {
+                                tracing::warn!("a blob that is not needed any more stays in the spool: {error}");
+                            }
+                        }
+                        if committed.image {
+                            board.borrow_mut().settle(index, Fate::Pulled);
+                        }
+                    }
+                    Err(Trouble::Image(reason)) => board.borrow_mut().settle(index, Fate::Failed(reason)),
+                    Err(Trouble::Stopped) => {}
+                    Err(Trouble::Host(error)) => {
+                        halt.stop(StopReason::Trouble);
+                        trouble.get_or_insert(error);
+                    }
+                },
+                else => break,
+            }
+        }
+        drop((blobs, commits));
+        let (fates, unused) = board.into_inner().into_fates();
+        // Removing a staged tree may take seconds: a run that was told to stop leaves it to the next one.
+        tokio::task::spawn_blocking(move || drop(unused));
+        trouble.map_or(Ok(fates), Err)
+    }
+
+    fn note(&self, committed: &Committed, index: usize, plan: &Plan) {
+        for layer in plan
+            .layers
+            .iter()
+            .filter(|layer| committed.layers.contains(&layer.id))
+        {
+            self.observer.observe(Event::LayerCommitted { bytes: layer.size });
+        }
+        if committed.image {
+            let name = plan.images[index].name.clone();
+            self.observer.observe(Event::ImageDone {
+                name,
+                state: ImageState::Pulled,
+                reason: None,
+            });
+        }
+    }
+
+    /// Fetches a blob and stages every layer that is made of it.
+    async fn bring(
+        &self,
+        task: &BlobTask,
+        plan: &Plan,
+        unpacks: &Semaphore,
+        halt: &Cancel,
+    ) -> Vec<(LayerId, Result<StagedLayer, Trouble>)> {
+        let from = task
+            .images
+            .iter()
+            .filter_map(|index| plan.images[*index].name.parse::<Reference>().ok());
+        let request = BlobRequest {
+            digest: task.digest,
+            size: task.size,
+            from: from.collect(),
+        };
+        let blob = match self.fetcher.fetch(request, halt).await {
+            Ok(blob) => blob,
+            Err(error) => {
+                let troubles = task.layers.iter().map(|id| (*id, Err(Trouble::fetching(&error))));
+                return troubles.collect();
+            }
+        };
+        let layers = plan.layers.iter().filter(|layer| task.layers.contains(&layer.id));
+        let unpacked = layers.map(|layer| async {
+            let result = match unpacks.acquire().await {
+                Ok(_permit) => self.stage(layer, &blob, halt).await,
+                Err(_closed) => Err(Trouble::Stopped),
+            };
+            (layer.id, result)
+        });
+        unpacked.collect::<FuturesUnordered<_>>().collect().await
+    }
+
+    async fn stage(
+        &self,
+        layer: &LayerTask,
+        blob: &VerifiedBlob,
+        halt: &Cancel,
+    ) -> Result<StagedLayer, Trouble> {
+        let descriptor = LayerDescriptor {
+            blob: layer.blob,
+            size: layer.size,
+            media_type: layer.media_type.clone(),
+            diff_id: layer.diff_id,
+        };
+        let spec = LayerSpec::new(layer.parent, &descriptor);
+        let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
+        let task = tokio::task::spawn_blocking(move || {
+            let file = blob.open().map_err(|error| Trouble::Host(error.into()))?;
+            let staging = stage.layer(spec).map_err(Trouble::storing)?;
+            let diff = staging.open_diff().map_err(Trouble::storing)?;
+            let tar_split = staging.create_tar_split().map_err(Trouble::storing)?;
+            let limits = Limits::for_blob(blob.size());
+            let unpacked = unpack(file, diff.as_fd(), &tar_split, limits, &halt)
+                .map_err(|error| Trouble::unpacking(blob.digest(), error))?;
+            staging.finish(unpacked).map_err(Trouble::storing)
+        });
+        task.await
+            .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))))
+    }
+
+    /// Commits an image: its layers, then its record. Only waiting for a lock is cancelled, nothing half-way.
+    async fn commit(
+        &self,
+        index: usize,
+        plan: &Plan,
+        staged: Vec<StagedLayer>,
+        turn: &Semaphore,
+        halt: &Cancel,
+    ) -> (usize, Result<Committed, Trouble>) {
+        let image = &plan.images[index];
+        let (Need::Resolved(resolved), Ok(name)) = (&image.need, image.name.parse::<Reference>()) else {
+            return (index, Err(Trouble::Stopped));
+        };
+        let Ok(_turn) = turn.acquire().await else {
+            return (index, Err(Trouble::Stopped));
+        };
+        let (store, resolved, halt) = (Arc::clone(&self.store), Arc::clone(resolved), halt.clone());
+        let task = tokio::task::spawn_blocking(move || {
+            halt.check().map_err(|_| Trouble::Stopped)?;
+            let layers = store.commit_layers(staged, &halt).map_err(Trouble::storing)?;
+            let there = layers
+                .iter()
+                .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)));
+            let there = there.map(|(id, _)| *id).collect();
+            let image = store
+                .commit_image(&resolved, &name, &halt)
+                .map_err(Trouble::storing)?;
+            Ok(Committed {
+                layers: there,
+                image: matches!(image, ImageCommit::Committed(_)),
+            })
+        });
+        let result = task
+            .await
+            .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))));
+        (index, result)
+    }
+}
+
+/// What a commit brought into the store.
+struct Committed {
+    layers: Vec<LayerId>,
+    /// False if somebody had removed a layer that the image shares with others.
+    image: bool,
+}

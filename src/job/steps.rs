@@ -1,0 +1,74 @@
+//! Says which step begins and how it ends; each becomes a condition of the report.
+
+use crate::exit::Ending;
+use crate::plan::Totals;
+use crate::report::{Event, Observer, Step};
+
+use super::error::JobError;
+
+/// Tells an observer about steps, or nobody, when they are part of a larger one.
+#[derive(Clone, Copy)]
+pub(super) struct Steps<'a>(pub(super) Option<&'a dyn Observer>);
+
+impl Steps<'_> {
+    /// A step that is one call: it returns its result and a sentence about it.
+    pub(super) fn take<T>(
+        self,
+        step: Step,
+        action: impl FnOnce() -> Result<(T, String), JobError>,
+    ) -> Result<T, JobError> {
+        self.start(step);
+        match action() {
+            Ok((result, message)) => {
+                self.end(step, true, "Done", message);
+                Ok(result)
+            }
+            Err(error) => Err(self.ended_by(step, error)),
+        }
+    }
+
+    pub(super) fn start(self, step: Step) {
+        self.observe(Event::StepStarted(step));
+    }
+
+    pub(super) fn end(self, step: Step, ok: bool, reason: &'static str, message: String) {
+        self.observe(Event::StepEnded {
+            step,
+            ok,
+            reason,
+            message,
+        });
+    }
+
+    /// The step fails with an error that ends the run; gives the error back. To be stopped is no failure: the step
+    /// stays unfinished.
+    pub(super) fn ended_by(self, step: Step, error: JobError) -> JobError {
+        if let Ending::Failed(failure) = error.ending() {
+            self.end(step, false, failure.reason(), error.to_string());
+        }
+        error
+    }
+
+    /// Whether all that was wanted is there, as the store was seen last.
+    pub(super) fn verified(self, totals: &Totals) {
+        let (wanted, present) = (totals.images_wanted, totals.images_present);
+        self.start(Step::Verify);
+        let reason = if wanted == present {
+            "AllPresent"
+        } else {
+            "ImagesMissing"
+        };
+        self.end(
+            Step::Verify,
+            wanted == present,
+            reason,
+            format!("{present} of {wanted} images are in the store"),
+        );
+    }
+
+    fn observe(self, event: Event) {
+        if let Some(observer) = self.0 {
+            observer.observe(event);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Flags, environment and host files, resolved to what a run works with.
+//!
+//! The only reader of the environment. What a flag leaves open is found under the host root where CRI-O finds it;
+//! a path that is given is taken as it is, for whoever gives one sees the file system that we see.
+
+mod host;
+mod version_spec;
+
+use std::env;
+use std::io;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use crate::cli::{Bounds, Flags, HostPaths, LogFormat, OutputForm, ProgressForm};
+use crate::exit::Failure;
+use crate::job::Order;
+use crate::oci::Platform;
+use crate::registry::RegistrySettings;
+use crate::spec::SpecError;
+use crate::store::StorageConfError;
+
+use host::HostRoot;
+
+/// The graph root if storage.conf names none.
+const GRAPH_ROOT: &str = "var/lib/containers/storage";
+
+/// The spool's directory, beside the graph root: inside, the runtime might wipe it.
+const SPOOL: &str = "spoke-precache";
+
+/// Blobs at the same time. TALM pulls 10 images at a time; registries serve a handful of connections without complaint.
+const MAX_DOWNLOADS: NonZeroU16 = NonZeroU16::new(8).expect("8 is not 0");
+
+/// How long nothing at all may move before a run without a deadline gives up: longer than a switch or a registry takes
+/// to reboot.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30 * 60);
+
+/// What to do, and how long it may take.
+#[derive(Debug)]
+pub struct Settings {
+    /// What to do.
+    pub order: Order,
+    /// How long the run may take.
+    pub deadline: Option<Duration>,
+}
+
+/// What the process's edge needs to know before anything can fail.
+#[derive(Clone, Debug)]
+pub struct Display {
+    /// Where the report goes.
+    pub report: Option<PathBuf>,
+    /// Form of standard output.
+    pub output: OutputForm,
+    /// Form of the log.
+    pub log_format: LogFormat,
+    /// Its level.
+    pub log_level: tracing::Level,
+    /// Bars or lines.
+    pub progress: ProgressForm,
+}
+
+/// Why the settings cannot be had: arguments, version spec or a file of the host.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The version spec.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// There is no version spec where one is expected.
+    #[error("there is no version spec in `{}`: {why}\nhint: mount the ConfigMap there, name another directory with `--config`, or give images with `--platform-image` and `--image`", path.display())]
+    NoSpec {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file that was named or found cannot be read.
+    #[error("cannot read `{}`: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// storage.conf makes no sense.
+    #[error("cannot use `{}`: {source}", path.display())]
+    StorageConf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StorageConfError,
+    },
+    /// A number in the environment is none.
+    #[error("the environment variable `{name}` must be {expected}: `{value}`")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+}
+
+impl SettingsError {
+    /// What it means for the exit code.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::StorageConf { .. } => Failure::Store,
+            _ => Failure::Usage,
+        }
+    }
+}
+
+impl Display {
+    /// What the flags say, and the environment where they say nothing.
+    pub fn resolve(flags: &Flags) -> Result<Self, SettingsError> {
+        let output = &flags.output;
+        Ok(Self {
+            report: output.report.clone(),
+            output: output.output,
+            log_format: output.log_format,
+            log_level: match output.log_level {
+                Some(level) => level,
+                None => talm_log_level()?.unwrap_or(tracing::Level::INFO),
+            },
+            progress: output.progress,
+        })
+    }
+}
+
+impl Settings {
+    /// Reads whatever the flags name or leave to be found.
+    pub fn resolve(flags: &Flags) -> Result<Self, SettingsError> {
+        let host = HostRoot::find(&flags.host);
+        let (spec, warnings) = version_spec::version_spec(&flags.what)?;
+        let storage_conf = host.storage_conf(&flags.host)?;
+        let graph_root = match (&flags.host.graph_root, &storage_conf.graph_root) {
+            (Some(path), _) => path.clone(),
+            (None, Some(path)) => host.join(path),
+            (None, None) => host.join(GRAPH_ROOT),
+        };
+        let spool = flags.host.spool.clone();
+        let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
+        let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
+        let order = Order {
+            spec,
+            warnings,
+            platform: flags.what.platform.clone().unwrap_or_else(Platform::of_this_node),
+            spool: spool.unwrap_or_else(|| graph_root.parent().unwrap_or(Path::new("/")).join(SPOOL)),
+            graph_root,
+            storage_conf,
+            registries: RegistrySettings {
+                // With a deadline, that is when to stop; a link that is down for an hour may come back.
+                give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
+                ..host.registries(&flags.host, authfile(&flags.host))?
+            },
+            max_downloads: max_downloads(&flags.bounds)?,
+            max_unpacks: flags
+                .bounds
+                .max_unpacks
+                .map_or_else(usable_cpus, NonZeroUsize::from),
+            image_gc_high_threshold: flags.bounds.image_gc_high_threshold.unwrap_or_default(),
+        };
+        Ok(Self { order, deadline })
+    }
+}
+
+fn authfile(paths: &HostPaths) -> Option<PathBuf> {
+    paths
+        .authfile
+        .clone()
+        .or_else(|| env::var_os("pull_secret_path").map(PathBuf::from))
+}
+
+fn max_downloads(bounds: &Bounds) -> Result<NonZeroUsize, SettingsError> {
+    let chosen = match bounds.max_downloads {
+        Some(chosen) => Some(chosen),
+        None => variable("MAX_PULL_THREADS", "a number from 1 on", |text| text.parse().ok())?,
+    };
+    Ok(chosen.unwrap_or(MAX_DOWNLOADS).into())
+}
+
+/// TALM's levels, 0 to 2, are those of its scripts.
+fn talm_log_level() -> Result<Option<tracing::Level>, SettingsError> {
+    variable(
+        "PRE_CACHE_LOG_LEVEL",
+        "0 (errors), 1 (info) or 2 (debug)",
+        |text| match text {
+            "0" => Some(tracing::Level::ERROR),
+            "1" => Some(tracing::Level::INFO),
+            "2" => Some(tracing::Level::DEBUG),
+            _ => None,
+        },
+    )
+}
+
+/// A variable that is set and not empty, parsed.
+fn variable<T>(
+    name: &'static str,
+    expected: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, SettingsError> {
+    let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    match parse(value.trim()) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(SettingsError::Environment {
+            name,
+            value: value.into_owned(),
+            expected,
+        }),
+    }
+}
+
+/// Of the CPUs, those that this process may use: under OpenShift's workload partitioning the two or four reserved ones.
+/// The standard library asks `sched_getaffinity` and the cgroup's quota.
+fn usable_cpus() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
