@@ -111,7 +111,9 @@ impl Ending {
             Self::Stopped(StopReason::Deadline) => 124,
             // The run ends with that trouble and not with this, so nobody sees it.
             Self::Stopped(StopReason::Trouble) => Failure::Incomplete.code(),
-            Self::Stopped(StopReason::Signal(signal)) => 128_u8.saturating_add(u8::try_from(signal).unwrap_or(0)),
+            Self::Stopped(StopReason::Signal(signal)) => {
+                128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))
+            }
         }
     }
 }
