@@ -186,7 +186,7 @@ fn a_bomb_stops_at_its_limit() {
     if !is_root() {
         return;
     }
-    // 40 MB of gzip, made of members of a megabyte of zeros each, would be 40 GB.
+    // A megabyte of gzip, made of members of a megabyte of zeros each.
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(&[0; 1 << 20]).unwrap();
     let member = encoder.finish().unwrap();
@@ -230,7 +230,7 @@ fn a_cut_layer_is_judged_as_podman_judges_it() {
         ));
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
-    for cut in 0..whole.len() {
+    for cut in (0..whole.len()).step_by(13) {
         if let Ok(ours) = Ours::unpack(&whole[..cut]) {
             assert_eq!(ours.assemble(), &whole[..cut], "cut at {cut}");
         }
@@ -284,23 +284,32 @@ fn a_full_disk_is_the_hosts_fault() {
 }
 
 #[test]
-fn a_unusual_umask_changes_nothing() {
+fn the_umask_changes_nothing() {
     if !is_root() {
         return;
     }
-    // Modes are compared with what the tar says, whatever the umask of the process that runs the tests.
-    let ours = Ours::unpack(&tar([
-        dir("d").mode(0o777),
-        file("d/f", "").mode(0o666),
-        entry(b'6', "p").mode(0o622),
-        file("i/f", ""),
-    ]))
-    .unwrap();
-    let tree = ours.tree();
-    for start in ["`d` 40777", "`d/f` 100666", "`p` 10622", "`i` 40755"] {
-        assert!(
-            tree.iter().any(|line| line.starts_with(start)),
-            "{start} in {tree:#?}"
-        );
+    // SAFETY: no memory is involved. Once this thread has a file system context of its own, its umask is its own.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
+    for umask in [0, 0o022, 0o077, 0o777] {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+        let ours = Ours::unpack(&tar([
+            dir("d").mode(0o777),
+            file("d/f", "").mode(0o666),
+            entry(b'6', "p").mode(0o622),
+            file("i/f", "").mode(0o4751),
+        ]));
+        let tree = ours.unwrap().tree();
+        for start in [
+            "`d` 40777",
+            "`d/f` 100666",
+            "`p` 10622",
+            "`i` 40755",
+            "`i/f` 104751",
+        ] {
+            assert!(
+                tree.iter().any(|line| line.starts_with(start)),
+                "{umask:o}: {start} in {tree:#?}"
+            );
+        }
     }
 }

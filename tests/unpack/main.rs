@@ -6,6 +6,7 @@ mod differential;
 mod hostile;
 mod ours;
 mod random;
+mod speed;
 mod stock;
 mod tar;
 mod tree;

@@ -12,10 +12,14 @@ pub struct Stock {
     dir: tempfile::TempDir,
 }
 
+const NAME: &str = "layout";
+
 /// A layer as podman unpacked it.
 pub struct Layer {
     pub diff: PathBuf,
     pub tar_split: Vec<u8>,
+    tar_split_path: PathBuf,
+    image: String,
     pub record: serde_json::Value,
 }
 
@@ -43,7 +47,7 @@ impl Stock {
 
     /// Has podman pull an image whose only layer is `blob`, of this media type, and `tar` uncompressed.
     pub fn pull(&self, blob: &[u8], media_type: &str, tar: &[u8]) -> Result<Layer, String> {
-        let layout = self.dir.path().join("layout");
+        let layout = self.dir.path().join(NAME);
         let _ = fs::remove_dir_all(&layout);
         let blobs = layout.join("blobs/sha256");
         fs::create_dir_all(&blobs).expect("mkdir");
@@ -76,13 +80,10 @@ impl Stock {
         fs::write(layout.join("index.json"), index.to_string()).expect("write");
         fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("write");
         let root = self.dir.path().join("root");
-        let output = Command::new("podman")
-            .arg("--root")
-            .arg(&root)
-            .arg("--runroot")
-            .arg(self.dir.path().join("runroot"))
-            .args(["--storage-driver", "overlay", "pull", "-q"])
-            .arg(format!("oci:{}:t", layout.display()))
+        let source = format!("oci:{}:t", layout.display());
+        let output = self
+            .podman()
+            .args(["pull", "-q", &source])
             .output()
             .expect("podman runs");
         if !output.status.success() {
@@ -95,12 +96,42 @@ impl Stock {
             .into_iter()
             .find(|layer| layer["id"] == *id)
             .expect("the layer's record");
+        let tar_split_path = root.join("overlay-layers").join(format!("{id}.tar-split.gz"));
         Ok(Layer {
             diff: root.join("overlay").join(&id).join("diff"),
-            tar_split: fs::read(root.join("overlay-layers").join(format!("{id}.tar-split.gz")))
-                .expect("tar-split"),
+            tar_split: fs::read(&tar_split_path).expect("tar-split"),
+            tar_split_path,
+            image: String::from_utf8_lossy(&output.stdout).trim().to_owned(),
             record,
         })
+    }
+}
+
+impl Stock {
+    /// Has podman save the image of a layer, with this tar-split for its layer.
+    pub fn save_with(&self, layer: &Layer, tar_split: &[u8]) -> Result<(), String> {
+        fs::write(&layer.tar_split_path, tar_split).expect("write");
+        let archive = self.dir.path().join("saved.tar");
+        let _ = fs::remove_file(&archive);
+        let mut podman = self.podman();
+        let output = podman
+            .args(["save", "-q", "-o"])
+            .arg(&archive)
+            .arg(&layer.image)
+            .output()
+            .expect("podman runs");
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+
+    fn podman(&self) -> Command {
+        let mut podman = Command::new("podman");
+        podman.arg("--root").arg(self.dir.path().join("root"));
+        podman.arg("--runroot").arg(self.dir.path().join("runroot"));
+        podman.args(["--storage-driver", "overlay"]);
+        podman
     }
 }
 

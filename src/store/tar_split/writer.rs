@@ -1,6 +1,6 @@
 //! Writes a tar-split as podman 5.4 does, byte for byte below the gzip.
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +14,8 @@ const MAX_SEGMENT: usize = 1 << 20;
 
 /// Takes a tar's raw bytes and files in their order.
 pub(in crate::store) struct Writer<W: Write> {
-    gzip: GzEncoder<W>,
+    /// The encoder hands on what it has at every write, a few bytes at a time.
+    gzip: GzEncoder<BufWriter<W>>,
     /// Raw bytes since the last File.
     segment: Vec<u8>,
     line: String,
@@ -58,7 +59,7 @@ impl<W: Write> Writer<W> {
     pub(in crate::store) fn new(out: W) -> Self {
         Self {
             // The fastest level, as podman uses it.
-            gzip: GzEncoder::new(out, Compression::fast()),
+            gzip: GzEncoder::new(BufWriter::new(out), Compression::fast()),
             segment: Vec::new(),
             line: String::new(),
             position: 0,
@@ -123,7 +124,8 @@ impl<W: Write> Writer<W> {
     /// Writes what is left.
     pub(in crate::store) fn finish(mut self) -> io::Result<W> {
         self.end_segment()?;
-        self.gzip.finish()
+        let out = self.gzip.finish()?.into_inner();
+        out.map_err(io::IntoInnerError::into_error)
     }
 
     fn start_line(&mut self, kind: u8) {

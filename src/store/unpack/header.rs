@@ -61,11 +61,11 @@ impl Fields {
             typeflag: ustar.typeflag[0],
             name: text(&ustar.name).to_vec(),
             link: text(&ustar.linkname).to_vec(),
-            size: number(&ustar.size, "size")?,
-            mode: number(&ustar.mode, "mode")?,
-            uid: number(&ustar.uid, "uid")?,
-            gid: number(&ustar.gid, "gid")?,
-            mtime: Time::from_secs(number(&ustar.mtime, "mtime")?),
+            size: number(&ustar.size, "the size is not a number")?,
+            mode: number(&ustar.mode, "the mode is not a number")?,
+            uid: number(&ustar.uid, "the owner is not a number")?,
+            gid: number(&ustar.gid, "the group is not a number")?,
+            mtime: Time::from_secs(number(&ustar.mtime, "the modification time is not a number")?),
             atime: None,
             device: (0, 0),
         };
@@ -73,15 +73,18 @@ impl Fields {
             return Ok(fields);
         }
         fields.device = (
-            number(&ustar.dev_major, "device major number")?,
-            number(&ustar.dev_minor, "device minor number")?,
+            number(&ustar.dev_major, "the device is not a number")?,
+            number(&ustar.dev_minor, "the device is not a number")?,
         );
         let prefix = match format {
             Format::V7 => b"",
             Format::Ustar => text(&ustar.prefix),
             Format::Star => {
-                fields.atime = Some(Time::from_secs(number(&block[476..488], "access time")?));
-                number(&block[488..500], "change time")?;
+                fields.atime = Some(Time::from_secs(number(
+                    &block[476..488],
+                    "the access time is not a number",
+                )?));
+                number(&block[488..500], "the change time is not a number")?;
                 text(&block[345..476])
             }
             Format::Gnu => match gnu_times(header) {
@@ -120,7 +123,7 @@ fn gnu_times(header: &Header) -> Result<Option<Time>, Fault> {
     let gnu = header.as_gnu();
     let optional = |field: &[u8]| match field[0] {
         0 => Ok(None),
-        _ => number(field, "time").map(|secs| Some(Time::from_secs(secs))),
+        _ => number(field, "a GNU time is not a number").map(|secs| Some(Time::from_secs(secs))),
     };
     optional(&gnu.ctime)?;
     optional(&gnu.atime)
@@ -132,19 +135,13 @@ pub(super) fn text(field: &[u8]) -> &[u8] {
 }
 
 /// A numeric field: octal digits, or a big-endian two's complement number whose first bit is a mark.
-fn number(field: &[u8], what: &'static str) -> Result<i64, Fault> {
+fn number(field: &[u8], fault: &'static str) -> Result<i64, Fault> {
     let value = if field[0] & 0x80 == 0 {
         octal(field)
     } else {
         base_256(field)
     };
-    value.ok_or(Fault::Header(match what {
-        "size" => "the size is not a number",
-        "mode" => "the mode is not a number",
-        "uid" | "gid" => "the owner is not a number",
-        "mtime" => "the modification time is not a number",
-        _ => "a number is not one",
-    }))
+    value.ok_or(Fault::Header(fault))
 }
 
 fn octal(field: &[u8]) -> Option<i64> {

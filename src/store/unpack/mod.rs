@@ -15,6 +15,12 @@
 //! entry or of a name; it grows with the number of entries by some 60 bytes each and with the names of directories,
 //! both within [`Limits`], which also bound the bytes written. Nothing recurses.
 //!
+//! # Speed
+//!
+//! 45,300 entries, 518 MB in a gzip of 218 MB, unpacked to a tmpfs on one of two cores that five other builds shared,
+//! compiled without LTO: 220 MB/s of tar, at a peak of 10 MB of memory. 44 % of the time is inflating, 14 % SHA-256.
+//! A small file takes five system calls: open, stat, write, times, close.
+//!
 //! # The second pass
 //!
 //! A tar-split names a file's content by its path. Should a later entry replace that path, which is possible

@@ -4,7 +4,7 @@
 //! blob whatever the tar reader makes of it. The buffer is small enough to stay in the CPU's second-level cache
 //! while it is inflated, hashed, summed and written.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use super::decompress::{Decompressor, OpenError};
 use super::error::{Fault, Place, UnpackError};
@@ -16,9 +16,23 @@ use crate::store::Compression;
 /// Uncompressed bytes that are handled at once.
 const BUFFER: usize = 256 << 10;
 
+/// The blob's own bytes, until the run is to stop: a blob may be made of nothing but empty gzip members, and keep
+/// the decompressor busy without a byte coming out.
+struct Stoppable<'a, R> {
+    blob: R,
+    cancel: &'a Cancel,
+}
+
+impl<R: Read> Read for Stoppable<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.cancel.check().map_err(io::Error::other)?;
+        self.blob.read(buffer)
+    }
+}
+
 /// A blob being read.
 pub(super) struct Stream<'a, R: Read> {
-    decompressor: Decompressor<R>,
+    decompressor: Decompressor<Stoppable<'a, R>>,
     buffer: Box<[u8]>,
     /// The unread part of `buffer`.
     unread: std::ops::Range<usize>,
@@ -33,13 +47,16 @@ pub(super) struct Stream<'a, R: Read> {
 
 impl<'a, R: Read> Stream<'a, R> {
     pub(super) fn open(blob: R, limits: Limits, cancel: &'a Cancel) -> Result<Self, UnpackError> {
-        let decompressor = Decompressor::open(blob).map_err(|error| match error {
+        let opened = Decompressor::open(Stoppable { blob, cancel });
+        if opened.is_err() {
+            // The error may be a stop's.
+            cancel.check()?;
+        }
+        let decompressor = opened.map_err(|error| match error {
             OpenError::Content(fault) => {
                 let (offset, entry) = (0, None);
-                UnpackError::Content {
-                    place: Place { offset, entry },
-                    fault,
-                }
+                let place = Place { offset, entry };
+                UnpackError::Content { place, fault }
             }
             OpenError::Host(error) => UnpackError::host("read", b"the blob", error),
         })?;
@@ -145,6 +162,10 @@ impl<'a, R: Read> Stream<'a, R> {
     fn fill(&mut self) -> Result<(), UnpackError> {
         self.check_cancel()?;
         let read = self.decompressor.read(&mut self.buffer);
+        if read.is_err() {
+            // The error may be a stop's.
+            self.check_cancel()?;
+        }
         let read = read.map_err(|source| match source.raw_os_error() {
             Some(_) => UnpackError::host("read", b"the blob", source),
             None => {

@@ -129,7 +129,7 @@ impl<'a> Tree<'a> {
         let times = rustix::fs::futimens(&file.file, &attributes::timestamps(entry));
         times.map_err(|errno| entry.refused("set the times", errno))?;
         attributes::set_xattrs_open(&file.file, entry)?;
-        if readable {
+        if readable && entry.size > 0 {
             self.files.insert(file.stat.st_ino, entry.number);
         }
         Ok(())
