@@ -14,6 +14,13 @@ pub struct Stock {
 
 const NAME: &str = "layout";
 
+/// podman keeps a cache and its locks in fixed places, and mounts the store on itself: all that stays in a mount
+/// name space of its own, away from the machine's containers.
+const PODMAN_ALONE: &str = r#"
+    for place in /var/lib /var/tmp /run; do mount -t tmpfs none $place || exit 1; done
+    exec podman "$@"
+"#;
+
 /// A layer as podman unpacked it.
 pub struct Layer {
     pub diff: PathBuf,
@@ -127,21 +134,19 @@ impl Stock {
     }
 
     fn podman(&self) -> Command {
-        let mut podman = Command::new("podman");
+        let mut podman = Command::new("unshare");
+        podman.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            PODMAN_ALONE,
+            "podman",
+        ]);
         podman.arg("--root").arg(self.dir.path().join("root"));
         podman.arg("--runroot").arg(self.dir.path().join("runroot"));
         podman.args(["--storage-driver", "overlay"]);
         podman
-    }
-}
-
-impl Drop for Stock {
-    fn drop(&mut self) {
-        // podman mounts `overlay` on itself and leaves that when it is in a hurry.
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let ours = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-        for mount in ours.filter(|mount| mount.starts_with(&*self.dir.path().to_string_lossy())) {
-            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
-        }
     }
 }
