@@ -354,18 +354,20 @@ impl<'a> Bringer<'a> {
         self.failed.extend(failed);
     }
 
-    /// Whether the store has the image, whole, under a name by which CRI-O finds it. A tag may have moved, so unless
-    /// nobody is to be asked, an image that is wanted by tag must be the one that the registry now gives for it.
+    /// Whether the store has the image, whole. For a run it must bear the very name, for other names of its repository
+    /// may be taken from it, and if it is wanted by tag it must be the image that the registry now gives for it. Where
+    /// nobody is to be asked, it is enough that CRI-O would find it.
     fn is_present(&self, reference: &Reference, inventory: &Inventory) -> Result<bool, JobError> {
         let Some(image) = inventory.find(reference, &self.order.platform)? else {
             return Ok(false);
         };
-        let is_current = match (reference.tag(), self.resolved.get(reference)) {
-            (None, _) => true,
-            (Some(_), Some(resolved)) => image.id == resolved.id(),
-            (Some(_), None) => self.mode == Mode::Verify,
-        };
-        Ok(is_current && inventory.is_whole(image)?)
+        let is_it = self.mode == Mode::Verify
+            || match (reference.tag(), self.resolved.get(reference)) {
+                (None, _) => image.names.contains(&reference.to_string()),
+                (Some(_), Some(resolved)) => image.id == resolved.id(),
+                (Some(_), None) => false,
+            };
+        Ok(is_it && inventory.is_whole(image)?)
     }
 
     fn wanted(&self, requests: &[ImageRequest], inventory: &Inventory) -> Result<Vec<Wanted>, JobError> {

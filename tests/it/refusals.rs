@@ -66,7 +66,7 @@ fn a_spec_with_operators_is_refused_until_they_can_be_had() {
 fn unusable_arguments_are_refused() {
     needs!(product());
     for args in [
-        &["--image", "UPPER/case"][..],
+        &["--image", "quay.io/UPPER/case"][..],
         &["--image", "a@sha256:short"],
         &["--no-such-flag"],
         &["--image", "127.0.0.1:1/a:1", "--platform", "linux"],

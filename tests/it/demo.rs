@@ -1,0 +1,105 @@
+//! `cargo run --example demo`: the real main job on a small release, in a minute and without a network.
+//!
+//! A registry in this process serves a release of a few images with shared layers; the version spec lies in a directory
+//! as the hub would mount it, and leaves one image out. The job is the program's own, from flags to report, and writes
+//! into a store in a temporary directory, as CRI-O's would be. Only root can write a store: owners, devices and
+//! `trusted` attributes are set. Without root this starts itself again under sudo.
+
+#![allow(dead_code)]
+
+mod image;
+mod registry;
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+
+use image::release::{EXCLUDE, Release};
+use registry::Registry;
+use spoke_precache::cancel::Cancel;
+use spoke_precache::cli::{self, Cli};
+use spoke_precache::job::{self, Mode};
+use spoke_precache::report::{Console, Fanout, Journal, Observer, ProgressMode, Recorder};
+use spoke_precache::settings::Settings;
+
+/// Bytes in the large file of each layer: enough for a bar to be seen, little enough for a laptop.
+const LAYER_BYTES: usize = 8 << 20;
+
+fn main() -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can write a store: starting again under sudo");
+        let error = Command::new("sudo")
+            .arg("--")
+            .arg(std::env::current_exe()?)
+            .exec();
+        return Err(error).context("there is no sudo; as root, run `cargo run --example demo`");
+    }
+    let console = Console::stderr(ProgressMode::Auto);
+    tracing_subscriber::fmt()
+        .with_writer(console.log_writer())
+        .with_target(false)
+        .init();
+
+    println!("making a release of eight images…");
+    let registry = Registry::start();
+    let release = Release::build(&registry.host(), LAYER_BYTES);
+    registry.push_release(&release);
+
+    let dir = tempfile::tempdir()?;
+    let (config, host) = (dir.path().join("config"), dir.path().join("host"));
+    write(&config.join("platform.image"), &release.by_digest())?;
+    write(&config.join("excludePrecachePatterns"), EXCLUDE)?;
+    write(
+        &host.join("etc/containers/registries.conf"),
+        &format!(
+            "[[registry]]\nlocation = \"{}\"\ninsecure = true\n",
+            registry.host()
+        ),
+    )?;
+    let cli = Cli::parse_from(
+        ["spoke-precache", "run", "--config"]
+            .map(Into::into)
+            .into_iter()
+            .chain([
+                config.into_os_string(),
+                "--host-root".into(),
+                host.into_os_string(),
+            ]),
+    );
+    let cli::Command::Run(flags) = cli.command else {
+        anyhow::bail!("the command is `run`")
+    };
+    let settings = Settings::resolve(&flags)?;
+
+    let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
+    let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(Journal::default())];
+    observers.extend(console.progress()?);
+    let observer: Arc<dyn Observer> = Arc::new(Fanout(observers));
+    let cancel = Cancel::default();
+    let runtime = tokio::runtime::Runtime::new()?;
+    let result = runtime.block_on(job::run(&settings.order, Mode::Run, &observer, &cancel));
+    drop(observer);
+    let ending = match &result {
+        Ok(outcome) => outcome.ending(&cancel),
+        Err(error) => error.ending(),
+    };
+    let report = recorder.report(ending.code());
+    println!(
+        "{}\n\n{}",
+        report.json(),
+        report.summary(&ending.meaning()).trim_end()
+    );
+    println!("store:    {} (removed now)", settings.order.graph_root.display());
+    result?;
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::create_dir_all(path.parent().context("a file has a parent")?)?;
+    Ok(fs::write(path, text)?)
+}
