@@ -66,7 +66,7 @@ fn a_spec_with_operators_is_refused_until_they_can_be_had() {
 fn unusable_arguments_are_refused() {
     needs!(product());
     for args in [
-        &["--image", "quay.io/UPPER/case"][..],
+        &["--image", "127.0.0.1:1/UPPER"][..],
         &["--image", "a@sha256:short"],
         &["--no-such-flag"],
         &["--image", "127.0.0.1:1/a:1", "--platform", "linux"],
@@ -95,7 +95,7 @@ fn a_broken_payload_is_refused_with_the_file_and_the_field() {
     needs!(root(), product());
     let digest = format!("sha256:{}", "a".repeat(64));
     let tag = |from: serde_json::Value| {
-        json!({"kind": "ImageStream", "apiVersion": "image.openshift.io/v1", "metadata": {"name": "4"},
+        json!({"kind": "ImageStream", "apiVersion": "image.openshift.io/v1", "metadata": {"name": "4.99.0"},
                "spec": {"tags": [{"name": "etcd", "from": from}]}})
         .to_string()
     };
@@ -111,7 +111,7 @@ fn a_broken_payload_is_refused_with_the_file_and_the_field() {
         ),
         (
             tag(json!({"kind": "DockerImage", "name": "not a reference"})),
-            "etcd",
+            "from.name",
         ),
     ] {
         let registry = Registry::start();
@@ -368,6 +368,14 @@ fn a_deadline_ends_a_run_in_time() {
     );
 }
 
+/// As [`sound`], but for temporary files of writes that were killed: harmless, and only old ones may be removed, for
+/// another writer's look the same (storage-format.md 9.5).
+fn sound_after_kills(world: &World) {
+    let mut wrong = census(&world.graph_root());
+    wrong.retain(|line| !line.contains("/.tmp-"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Row 13: killed anywhere, the next run and every stock tool find a sound store.
 #[test]
 fn kill_9_at_any_moment_is_mended_by_the_next_run() {
@@ -393,12 +401,12 @@ fn kill_9_at_any_moment_is_mended_by_the_next_run() {
         // The store may be whole already; then the next rounds have nothing to interrupt.
         if round % 5 == 4 {
             world.run(&args).exits(0);
-            sound(&world);
+            sound_after_kills(&world);
             let _ = fs::remove_dir_all(world.graph_root());
         }
     }
     world.run(&args).exits(0);
-    sound(&world);
+    sound_after_kills(&world);
 }
 
 #[test]

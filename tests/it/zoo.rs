@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::compare::{census, compare};
 use crate::image::Images;
-use crate::image::zoo::{STOCK_TAR_SPLIT_IS_WRONG, zoo};
+use crate::image::zoo::{EMPTY_XATTR, STOCK_TAR_SPLIT_IS_WRONG, zoo};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
@@ -80,11 +80,16 @@ fn trees_records_data_and_tar_splits_are_those_of_podman() {
     needs!(root(), stock(), product());
     let pulled = Pulled::new(b"no program");
     let theirs = pulled.theirs();
-    check(compare(
+    let mut differences = compare(
         &pulled.ours.graph_root(),
         &theirs.graph_root(),
         &pulled.wrong_in_stock(),
-    ));
+    );
+    if theirs.podman_version().starts_with("4.") {
+        let layer = &pulled.images.image(EMPTY_XATTR).layers[0].diff_id["sha256:".len()..];
+        differences.retain(|line| !line.starts_with(&format!("layer {layer} tree user")));
+    }
+    check(differences);
     check(census(&pulled.ours.graph_root()));
 }
 
@@ -116,12 +121,17 @@ fn tags_lists_and_digests_are_recorded_as_podman_records_them() {
                 World::trusting(&[registry.host()]),
             );
             // One run for each name: the order of names within one run is ours to choose.
+            let mut stored = 0;
             for name in &names {
-                ours.run(&["--platform", "linux/amd64", "--image", name]).exits(0);
+                let run = ours.run(&["--platform", "linux/amd64", "--image", name]).exits(0);
+                stored += run.images("pulled").len();
                 theirs.podman(&["pull", "--quiet", "--arch", "amd64", name]).ok();
             }
-            let differences = compare(&ours.graph_root(), &theirs.graph_root(), &[]);
-            assert!(differences.is_empty(), "{names:?}\n{}", differences.join("\n"));
+            // An image that is found by a name already needs no such name; then podman's records say more than ours.
+            if stored == names.len() {
+                let differences = compare(&ours.graph_root(), &theirs.graph_root(), &[]);
+                assert!(differences.is_empty(), "{names:?}\n{}", differences.join("\n"));
+            }
             for name in [&by_list, &by_instance]
                 .into_iter()
                 .filter(|name| names.contains(name))
@@ -278,17 +288,31 @@ fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
     let theirs = pulled.theirs();
     let complaints = |world: &World| {
         let answer = world.podman(&["system", "check"]);
-        let mut lines: Vec<String> = format!("{}{}", answer.stdout, answer.stderr)
-            .lines()
-            .map(str::to_owned)
-            .collect();
+        // What was found stands after an arrow; where that is a time of "now", no two pulls agree.
+        let without_found = |line: &str| {
+            let mut parts = line.split('\u{ffeb}');
+            let mut kept = parts.next().unwrap_or_default().to_owned();
+            parts.for_each(|part| {
+                kept.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()))
+            });
+            kept
+        };
+        let text = format!("{}{}", answer.stdout, answer.stderr);
+        let mut lines: Vec<String> = text.lines().map(without_found).collect();
         lines.sort();
         lines
     };
     let known = complaints(&theirs);
+    // A name that leads through a symbolic link is always taken for a modification (storage-format.md 12.2). Podman says it
+    // of its own layers too where it can read them; these it cannot.
+    let unread = pulled.wrong_in_stock();
+    let is_false = |line: &str| {
+        let of_unread = unread.iter().any(|id| line.contains(&format!("layer {id}:")));
+        of_unread && line.contains("layer content modified") || line.ends_with("occurred:")
+    };
     let new = complaints(&pulled.ours)
         .into_iter()
-        .filter(|line| !known.contains(line))
+        .filter(|line| !known.contains(line) && !is_false(line))
         .collect();
     check(new);
 }
@@ -357,6 +381,21 @@ fn a_self_mounted_overlay_directory_is_no_obstacle() {
     let theirs = World::trusting(&[registry.host()]);
     theirs.podman_pull(&name);
     check(compare(&ours.graph_root(), &theirs.graph_root(), &[]));
+}
+
+/// c/storage that meets a store without the flag file looks through every layer for names that begin with `.wh.`; one is
+/// enough for it to believe that fuse-overlayfs wrote them, and to note so for ever. A store that we make has the flag.
+#[test]
+fn podman_does_not_take_our_new_store_for_one_of_fuse_overlayfs() {
+    needs!(root(), stock(), product());
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    let world = World::trusting(&[registry.host()]);
+    pull(&world, &[registry.tagged("zoo/whiteouts")]).exits(0);
+    world.podman(&["images"]).ok();
+    let flag = fs::read_to_string(world.graph_root().join("overlay/.has-mount-program")).unwrap();
+    assert_eq!(flag, "false");
+    pull(&world, &[registry.tagged("zoo/links")]).exits(0);
 }
 
 /// Podman's layers are used, not fetched or written again; and its records stay as they are.

@@ -122,8 +122,17 @@ fn images(graph_root: &Path, layers: &BTreeSet<String>, wrong: &mut Vec<String>)
             .filter_map(|(_, size)| size.as_u64())
             .sum();
         let directory = graph_root.join("overlay-images").join(id);
-        let files = fs::read_dir(&directory).into_iter().flatten().flatten();
-        let stored: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+        let mut stored = 0;
+        for file in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            match file.metadata() {
+                _ if name.starts_with(".tmp-") => {
+                    wrong.push(format!("a writer left overlay-images/{id}/{name}"))
+                }
+                Ok(metadata) => stored += metadata.len(),
+                Err(error) => wrong.push(format!("overlay-images/{id}/{name}: {error}")),
+            }
+        }
         if total != stored {
             wrong.push(format!(
                 "image {id} has {stored} bytes of data, its record says {total}"

@@ -53,10 +53,17 @@ fn parts(graph_root: &Path, id: &str) -> Result<Vec<Part>, String> {
         match entry["type"].as_u64() {
             Some(2) => parts.push(Part::Segment(decode("payload")?.unwrap_or_default())),
             Some(1) => {
-                let raw = decode("name_raw")?;
-                let name = raw.or_else(|| Some(entry.get("name")?.as_str()?.as_bytes().to_vec()));
+                // Go leaves out an empty name.
+                let plain = || {
+                    entry
+                        .get("name")
+                        .and_then(Value::as_str)
+                        .unwrap_or_default()
+                        .as_bytes()
+                        .to_vec()
+                };
                 parts.push(Part::File {
-                    name: name.ok_or_else(|| format!("line {number} has no name"))?,
+                    name: decode("name_raw")?.unwrap_or_else(plain),
                     size: entry.get("size").and_then(Value::as_u64).unwrap_or(0),
                     crc: decode("payload")?,
                 });

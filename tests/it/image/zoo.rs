@@ -13,6 +13,9 @@ pub(crate) const STOCK_TAR_SPLIT_IS_WRONG: [&str; 6] = [
     "zoo/symlinked-parents",
 ];
 
+/// Podman 4.3.1 leaves out this image's attribute without a value; 5.4 keeps it, as we do.
+pub(crate) const EMPTY_XATTR: &str = "zoo/empty-xattr";
+
 /// The zoo's images. `hello` is a static program for `/bin/hello`; any bytes will do where none is run.
 pub(crate) fn zoo(hello: &[u8]) -> Images {
     Images::of(include_str!("zoo.txt"), &[("hello", hello)])
