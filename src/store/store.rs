@@ -98,13 +98,20 @@ impl Store {
             (self.layout.layers(), 0o700),
             (self.layout.images(), 0o700),
         ];
+        let mut has_new_overlay = false;
         for (dir, mode) in dirs {
             if atomic::create_dir(&dir, mode)? {
                 tracing::info!(path = %dir.display(), "created a directory of the store");
+                has_new_overlay |= dir == self.layout.overlay();
                 if let Some(parent) = dir.parent() {
                     atomic::sync_dir(parent)?;
                 }
             }
+        }
+        if has_new_overlay {
+            // Where it is missing, containers/storage looks for names like `.wh.x` in the layers, takes them for the
+            // whiteouts of fuse-overlayfs and calls the store one that needs it (podman 4.3.1 and 5.4.2, observed).
+            atomic::write(&self.mount_program_mark(), b"false")?;
         }
         self.refuse_foreign_directories()
     }
@@ -117,6 +124,10 @@ impl Store {
     /// True for the first caller, who is then to sweep overlay-images.
     pub(super) fn first_sweep_of_images(&self) -> bool {
         !self.swept.images.swap(true, Ordering::Relaxed)
+    }
+
+    fn mount_program_mark(&self) -> PathBuf {
+        self.layout.overlay().join(".has-mount-program")
     }
 
     fn exists(&self) -> Result<bool, StoreError> {
@@ -157,7 +168,7 @@ impl Store {
                 "only the driver `overlay` of containers/storage is supported",
             ));
         }
-        let mark = self.layout.overlay().join(".has-mount-program");
+        let mark = self.mount_program_mark();
         if atomic::read(&mark, MARK_LIMIT)?.is_some_and(|mark| mark.trim_ascii() == b"true") {
             let reason = format!("`{}` says that a mount program is used", mark.display());
             return Err(self.unsupported(reason, "only the kernel's overlayfs is supported"));
@@ -237,7 +248,8 @@ mod tests {
         let modes = ["", "overlay", "overlay/l", "overlay-layers", "overlay-images"]
             .map(|name| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777);
         assert_eq!(modes, [0o700, 0o700, 0o755, 0o700, 0o700]);
-        assert_eq!(names(&root).len(), 4);
+        assert_eq!(names(&root).len(), 5);
+        assert_eq!(fs::read(root.join("overlay/.has-mount-program")).unwrap(), b"false");
     }
 
     #[test]
