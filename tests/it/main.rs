@@ -23,6 +23,7 @@ mod faults;
 mod hostile;
 mod imports;
 mod oracles;
+mod readme;
 mod refusals;
 mod release;
 mod zoo;
