@@ -126,7 +126,7 @@ mod tests {
     /// What containers/image's own code answers, for every configuration in the corpus.
     #[test]
     fn agrees_with_containers_image() {
-        use super::super::registries_conf::ConfText;
+        use crate::registry::ConfText;
         use serde_json::Value;
         use std::path::{Path, PathBuf};
 
