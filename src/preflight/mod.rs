@@ -2,7 +2,7 @@
 //!
 //! A node whose image file system fills up beyond the kubelet's threshold loses images that nobody uses at the moment,
 //! which is what pre-cached images are. So the measure is not what the disk has but what it has below that line.
-//! [`Space`] reads the numbers, [`verdict`] compares them and reads nothing.
+//! [`Space`] reads the numbers, [`verdict()`] compares them and reads nothing.
 
 mod document;
 mod mount;

@@ -5,7 +5,8 @@
 //! into a store in a temporary directory, as CRI-O's would be. Only root can write a store: owners, devices and
 //! `trusted` attributes are set. Without root this starts itself again under sudo.
 
-#![allow(dead_code)]
+// The helpers have more than a demo needs; and it is here to print.
+#![allow(dead_code, unused_imports, clippy::print_stdout, clippy::print_stderr)]
 
 mod image;
 mod registry;
