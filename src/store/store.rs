@@ -249,7 +249,10 @@ mod tests {
             .map(|name| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777);
         assert_eq!(modes, [0o700, 0o700, 0o755, 0o700, 0o700]);
         assert_eq!(names(&root).len(), 5);
-        assert_eq!(fs::read(root.join("overlay/.has-mount-program")).unwrap(), b"false");
+        assert_eq!(
+            fs::read(root.join("overlay/.has-mount-program")).unwrap(),
+            b"false"
+        );
     }
 
     #[test]

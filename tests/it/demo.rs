@@ -11,6 +11,7 @@
 mod image;
 mod registry;
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -62,16 +63,15 @@ fn main() -> anyhow::Result<()> {
             registry.host()
         ),
     )?;
-    let cli = Cli::parse_from(
-        ["spoke-precache", "run", "--config"]
-            .map(Into::into)
-            .into_iter()
-            .chain([
-                config.into_os_string(),
-                "--host-root".into(),
-                host.into_os_string(),
-            ]),
-    );
+    // A laptop's disk may be fuller than the kubelet lets a node's become.
+    let arguments = ["spoke-precache", "run", "--image-gc-high-threshold", "100"].map(OsString::from);
+    let paths = [
+        "--config".into(),
+        config.into(),
+        "--host-root".into(),
+        host.into(),
+    ];
+    let cli = Cli::parse_from(arguments.into_iter().chain(paths));
     let cli::Command::Run(flags) = cli.command else {
         anyhow::bail!("the command is `run`")
     };

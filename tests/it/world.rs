@@ -159,6 +159,8 @@ impl World {
         command
             .args(args)
             .env_clear()
+            // The machine's disk may be fuller than a node's may be; a test of the threshold sets it by flag.
+            .env("SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD", "100")
             .stdin(Stdio::null())
             .stdout(create(&stdout))
             .stderr(create(&stderr));
