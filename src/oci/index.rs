@@ -7,6 +7,10 @@ use oci_distribution::manifest::{
 use super::manifest::{SCHEMA1_MEDIA_TYPE, SCHEMA1_SIGNED_MEDIA_TYPE, digest, excerpt};
 use super::{Digest, ManifestError, Platform};
 
+/// Platforms that an error names at most. The largest lists of Docker Hub have some twenty; a hostile one has
+/// room for thirty thousand.
+const NAMED_PLATFORMS: usize = 24;
+
 /// A manifest list or an OCI index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
@@ -76,9 +80,14 @@ impl Index {
             Some(platform) => excerpt(&platform.to_string()),
             None => "one without platform".into(),
         });
-        match names.collect::<Vec<_>>() {
-            names if names.is_empty() => "none".into(),
-            names => names.join(", "),
+        let more = self.instances.len().saturating_sub(NAMED_PLATFORMS);
+        let mut names: Vec<String> = names.take(NAMED_PLATFORMS).collect();
+        if more > 0 {
+            names.push(format!("and {more} more"));
+        }
+        match names.is_empty() {
+            true => "none".into(),
+            false => names.join(", "),
         }
     }
 }
@@ -162,6 +171,18 @@ mod tests {
                     .into()
             )
         );
+    }
+
+    #[test]
+    fn an_error_names_a_bounded_number_of_platforms() {
+        let long = format!(
+            r#","platform":{{"os":"linux","architecture":"{}"}}"#,
+            "x".repeat(200)
+        );
+        let error = index(&vec![('1', &*long); 1000]).choose(&platform("linux/amd64"));
+        let message = error.expect_err("none fits").to_string();
+        assert!(message.len() < 4000, "{} bytes", message.len());
+        assert!(message.ends_with(", and 976 more"), "{message}");
     }
 
     #[test]
