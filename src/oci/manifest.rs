@@ -7,12 +7,15 @@
 //! Everything that this program could not store faithfully is refused by name: schema 1, artifacts, foreign and
 //! encrypted layers, layers of unknown type, digests that are not SHA-256, sizes that cannot be.
 
+use std::collections::BTreeMap;
+
 use oci_distribution::manifest::{
     IMAGE_CONFIG_MEDIA_TYPE, IMAGE_DOCKER_CONFIG_MEDIA_TYPE, IMAGE_MANIFEST_LIST_MEDIA_TYPE,
     IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, OciDescriptor,
     OciImageManifest,
 };
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::{Digest, Index};
 
@@ -87,7 +90,7 @@ pub struct Layer {
 impl Manifest {
     /// Reads a manifest's bytes. `content_type` is the header of the answer, if it had one.
     pub fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
-        let fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
+        let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
         let form = Form::of(&fields)?;
         form.admit(&fields)?;
         form.agree(content_type)?;
@@ -104,6 +107,20 @@ impl Manifest {
     }
 }
 
+/// A body's own fields, their values left as they are: a value that is parsed into a tree takes forty times its
+/// length in memory, and these are bytes that nobody has verified.
+#[derive(Deserialize)]
+struct Fields<'a>(#[serde(borrow)] BTreeMap<String, &'a RawValue>);
+
+impl<'a> Fields<'a> {
+    /// The value of a field, if it has the type that is expected.
+    fn read<T: Deserialize<'a>>(&self, name: &str) -> Option<T> {
+        self.0
+            .get(name)
+            .and_then(|value| serde_json::from_str(value.get()).ok())
+    }
+}
+
 /// What a body claims to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -112,9 +129,9 @@ enum Form {
 }
 
 impl Form {
-    fn of(fields: &Map<String, Value>) -> Result<Self, ManifestError> {
-        let text = |key| fields.get(key).and_then(Value::as_str);
-        match text("mediaType") {
+    fn of(fields: &Fields<'_>) -> Result<Self, ManifestError> {
+        let media_type: Option<String> = fields.read("mediaType");
+        match media_type.as_deref() {
             Some(OCI_IMAGE_MEDIA_TYPE | IMAGE_MANIFEST_MEDIA_TYPE) => return Ok(Self::Image),
             Some(OCI_IMAGE_INDEX_MEDIA_TYPE) => return Ok(Self::Index { oci: true }),
             Some(IMAGE_MANIFEST_LIST_MEDIA_TYPE) => return Ok(Self::Index { oci: false }),
@@ -122,17 +139,18 @@ impl Form {
             Some(other) if !other.is_empty() => return Err(ManifestError::MediaType(excerpt(other))),
             _ => {}
         }
-        match fields.get("schemaVersion").and_then(Value::as_i64) {
+        match fields.read::<i64>("schemaVersion") {
             Some(2) => {}
             Some(1) => return Err(ManifestError::Schema1),
             Some(version) => return Err(ManifestError::SchemaVersion(version.to_string())),
             None => return Err(ManifestError::SchemaVersion("missing".into())),
         }
-        let has_instances = fields
-            .get("manifests")
-            .and_then(Value::as_array)
-            .is_some_and(|instances| !instances.is_empty());
-        Ok(if has_instances && !fields.contains_key("config") {
+        // One instance will do, whatever follows it.
+        let has_instances = fields.0.get("manifests").is_some_and(|instances| {
+            let inside = instances.get().trim_start().strip_prefix('[');
+            inside.is_some_and(|inside| !inside.trim_start().starts_with(']'))
+        });
+        Ok(if has_instances && !fields.0.contains_key("config") {
             Self::Index { oci: true }
         } else {
             Self::Image
@@ -141,12 +159,12 @@ impl Form {
 
     /// Refuses a body that has the other forms' fields too. Go matches names regardless of case, so whoever
     /// reads the store would see `Layers` as well.
-    fn admit(self, fields: &Map<String, Value>) -> Result<(), ManifestError> {
+    fn admit(self, fields: &Fields<'_>) -> Result<(), ManifestError> {
         let own: &[&str] = match self {
             Self::Image => &["config", "layers"],
             Self::Index { .. } => &["manifests"],
         };
-        for (name, _) in fields {
+        for name in fields.0.keys() {
             let lower = name.to_ascii_lowercase();
             let defining = [
                 "config",
