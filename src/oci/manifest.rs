@@ -165,7 +165,8 @@ impl Form {
             Self::Index { .. } => &["manifests"],
         };
         for name in fields.0.keys() {
-            let lower = name.to_ascii_lowercase();
+            // By Unicode's folding, the long s is one (Go's `encoding/json`: `foldName`).
+            let lower = name.to_ascii_lowercase().replace('\u{17f}', "s");
             let defining = [
                 "config",
                 "layers",
@@ -454,6 +455,10 @@ mod tests {
             (
                 image("").replacen('{', r#"{"Layers":[],"#, 1),
                 "`Layers` does not belong",
+            ),
+            (
+                image("").replacen('{', r#"{"layer\u017f":[],"#, 1),
+                "`layer\u{17f}` does not belong",
             ),
             (image("").replace("[]", "null"), "cannot be read"),
             (r#"{"schemaVersion":1,"fsLayers":[]}"#.into(), "schema 1"),
