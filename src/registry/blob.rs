@@ -1,8 +1,11 @@
 //! A blob on its way: where the bytes that a registry sends really begin, and how many there should be.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE};
 use reqwest::{Response, StatusCode};
+use tokio::time::Instant;
 
 use crate::cancel::Cancel;
 use crate::oci::Digest;
@@ -12,6 +15,15 @@ use super::client::Get;
 use super::error::{RegistryError, printable};
 use super::http;
 use super::mirrors::PullSource;
+
+/// At least this much has to come in each [`SPELL`], or the answer is dropped and another source has its turn. At this
+/// rate a layer of 10 MB would take two days; a source that is slower than that means it, for a byte now and then
+/// keeps a connection from being idle.
+const LEAST: u64 = 16 << 10;
+
+/// How long we wait for bytes before they are weighed. Time in which nobody asks for bytes does not count, for the disk
+/// may be the slower side.
+const SPELL: Duration = Duration::from_secs(240);
 
 /// What is wanted of a blob: all of it, or from an offset to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +45,9 @@ pub struct BlobStream {
     size: u64,
     /// How far it came.
     offset: u64,
+    /// Time spent waiting in this spell, and what came in it.
+    waited: Duration,
+    came: u64,
 }
 
 impl Registries {
@@ -117,6 +132,8 @@ impl BlobStream {
             start,
             size: wanted.size,
             offset: start,
+            waited: Duration::ZERO,
+            came: 0,
         })
     }
 
@@ -136,10 +153,15 @@ impl BlobStream {
             }
             return Ok(None);
         }
-        match http::chunk(&mut self.response, &self.what, cancel).await? {
+        self.weigh()?;
+        let asked = Instant::now();
+        let chunk = http::chunk(&mut self.response, &self.what, cancel).await?;
+        self.waited += asked.elapsed();
+        match chunk {
             Some(mut bytes) => {
                 bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 self.offset += bytes.len() as u64;
+                self.came += bytes.len() as u64;
                 Ok(Some(bytes))
             }
             None => Err(RegistryError::Short {
@@ -147,6 +169,23 @@ impl BlobStream {
                 missing: left,
             }),
         }
+    }
+
+    /// Ends a spell, if it is over.
+    fn weigh(&mut self) -> Result<(), RegistryError> {
+        if self.waited < SPELL {
+            return Ok(());
+        }
+        let came = std::mem::take(&mut self.came);
+        let waited = std::mem::take(&mut self.waited);
+        if came >= LEAST {
+            return Ok(());
+        }
+        Err(RegistryError::Transport {
+            what: self.what.clone(),
+            why: format!("no more than {came} bytes came in {} seconds", waited.as_secs()),
+            lasting: false,
+        })
     }
 }
 
@@ -174,7 +213,52 @@ impl ContentRange {
 
 #[cfg(test)]
 mod tests {
+    use futures::{StreamExt as _, stream};
+
     use super::*;
+
+    /// What came until the stream ended, when a piece of so many bytes comes in every interval and `pause` is made
+    /// after each.
+    async fn drip(piece: usize, interval: Duration, pause: Duration) -> (usize, Option<String>) {
+        let size = 100 * piece as u64;
+        let pieces = stream::repeat(Bytes::from(vec![0; piece])).take(100);
+        let pieces = pieces.then(move |piece| async move {
+            tokio::time::sleep(interval).await;
+            Ok::<_, std::io::Error>(piece)
+        });
+        let response = Response::from(axum::http::Response::new(reqwest::Body::wrap_stream(pieces)));
+        let (blob, from) = (Digest::of(b""), 0);
+        let mut stream =
+            BlobStream::check(response, "it".into(), Wanted { blob, size, from }).expect("a body");
+        let mut came = 0;
+        loop {
+            match stream.next(&Cancel::default()).await {
+                Ok(Some(bytes)) => came += bytes.len(),
+                Ok(None) => return (came, None),
+                Err(error) => return (came, Some(error.to_string())),
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_sends_a_byte_now_and_then_is_dropped_and_a_slow_one_is_not() {
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            drip(1, seconds(25), seconds(0)).await,
+            (10, Some("it: no more than 10 bytes came in 250 seconds".into()))
+        );
+        assert_eq!(
+            drip(2000, seconds(25), seconds(0)).await,
+            (200_000, None),
+            "80 bytes a second"
+        );
+        assert_eq!(
+            drip(1, seconds(0), seconds(600)).await,
+            (100, None),
+            "it is our disk that is slow"
+        );
+    }
 
     #[test]
     fn content_range_is_read_strictly() {

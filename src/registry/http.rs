@@ -18,6 +18,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long not a single byte may come, at the head of an answer as in its body.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a body that is kept in memory may take as a whole: a manifest of 100 kB comes in time at 340 bytes a second.
+/// Who sends a byte now and then is never idle, and would hold us for ever.
+const BODY_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// More redirects than a CDN needs.
 const MAX_REDIRECTS: usize = 10;
 
@@ -115,6 +119,26 @@ pub(super) async fn chunk(
 
 /// A whole body of at most `limit` bytes. `Content-Length` is not believed, only used to refuse early.
 pub(super) async fn body(
+    response: Response,
+    limit: u64,
+    what: &str,
+    cancel: &Cancel,
+) -> Result<Bytes, RegistryError> {
+    let whole = collect(response, limit, what, cancel);
+    let too_slow = |_| RegistryError::Transport {
+        what: what.into(),
+        why: format!(
+            "the answer was not whole after {} seconds",
+            BODY_TIMEOUT.as_secs()
+        ),
+        lasting: false,
+    };
+    tokio::time::timeout(BODY_TIMEOUT, whole)
+        .await
+        .map_err(too_slow)?
+}
+
+async fn collect(
     mut response: Response,
     limit: u64,
     what: &str,
@@ -172,5 +196,31 @@ fn tls_cause<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rus
     match wrapped {
         Some(wrapped) => tls_cause(wrapped),
         None => cause.downcast_ref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{StreamExt as _, stream};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_drips_is_given_up() {
+        let pieces = stream::repeat(Bytes::from_static(b" ")).then(async |piece| {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            Ok::<_, io::Error>(piece)
+        });
+        let response = Response::from(axum::http::Response::new(reqwest::Body::wrap_stream(pieces)));
+        let began = tokio::time::Instant::now();
+        let error = body(response, 1000, "it", &Cancel::default())
+            .await
+            .expect_err("it never ends");
+        assert_eq!(
+            error.to_string(),
+            "it: the answer was not whole after 300 seconds"
+        );
+        assert!(error.may_pass());
+        assert_eq!(began.elapsed(), BODY_TIMEOUT);
     }
 }
