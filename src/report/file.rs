@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::Report;
@@ -13,7 +14,7 @@ pub enum ReportError {
     #[error("cannot write the report `{}`: its directory does not exist", .0.display())]
     NoDirectory(PathBuf),
     /// Writing failed.
-    #[error("cannot write the report `{}`", path.display())]
+    #[error("cannot write the report `{}`: {source}", path.display())]
     Write {
         /// Where to.
         path: PathBuf,
@@ -34,18 +35,59 @@ impl Report {
     /// Writes the JSON to `path`: beside it first, then renamed, so that a reader sees the report of before or this one,
     /// also after a power loss. What is no regular file, say a pipe or `/dev/stderr`, is written to as it is.
     pub fn write(&self, path: &Path) -> Result<(), ReportError> {
-        let failed = |source| ReportError::Write {
-            path: path.to_owned(),
-            source,
-        };
         let json = self.json();
-        if fs::metadata(path).is_ok_and(|target| !target.is_file() && !target.is_dir()) {
-            let mut target = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            return target.write_all(json.as_bytes()).map_err(failed);
+        match Place::of(path)? {
+            Place::AsItIs => OpenOptions::new()
+                .write(true)
+                .open(path)
+                .and_then(|mut target| target.write_all(json.as_bytes()))
+                .map_err(failed(path)),
+            Place::Replaced { temporary, directory } => {
+                write_beside(&temporary, json.as_bytes())
+                    .and_then(|()| fs::rename(&temporary, path))
+                    .and_then(|()| File::open(&directory)?.sync_all())
+                    .map_err(|error| {
+                        // The first error is the one to tell; what is left over is overwritten by the next attempt.
+                        let _ = fs::remove_file(&temporary);
+                        failed(path)(error)
+                    })
+            }
         }
-        let Some(name) = path.file_name() else {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        };
+    }
+}
+
+/// Finds out whether a report could be written to `path` now: better before hours of work than after them. What lies
+/// there stays as it is.
+pub fn check_place(path: &Path) -> Result<(), ReportError> {
+    match Place::of(path)? {
+        Place::AsItIs => Ok(()),
+        Place::Replaced { temporary, .. } => write_beside(&temporary, b"")
+            .and_then(|()| fs::remove_file(&temporary))
+            .map_err(failed(path)),
+    }
+}
+
+/// How a report gets to its path.
+enum Place {
+    /// A pipe, a device.
+    AsItIs,
+    /// A regular file, or nothing yet.
+    Replaced { temporary: PathBuf, directory: PathBuf },
+}
+
+impl Place {
+    fn of(path: &Path) -> Result<Self, ReportError> {
+        let target = fs::metadata(path).ok();
+        if target
+            .as_ref()
+            .is_some_and(|target| !target.is_file() && !target.is_dir())
+        {
+            return Ok(Self::AsItIs);
+        }
+        let name = path
+            .file_name()
+            .filter(|_| !target.is_some_and(|target| target.is_dir()))
+            .ok_or_else(|| failed(path)(io::ErrorKind::IsADirectory.into()))?;
         let directory = match path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -56,34 +98,42 @@ impl Report {
         let mut temporary = std::ffi::OsString::from(".");
         temporary.push(name);
         temporary.push(format!(".tmp-{}", std::process::id()));
-        let temporary = directory.join(temporary);
-        replace(path, &temporary, directory, json.as_bytes()).map_err(|error| {
-            // The first error is the one to tell; what is left over is overwritten by the next attempt.
-            let _ = fs::remove_file(&temporary);
-            failed(error)
+        Ok(Self::Replaced {
+            temporary: directory.join(temporary),
+            directory: directory.to_owned(),
         })
     }
 }
 
-fn replace(path: &Path, temporary: &Path, directory: &Path, content: &[u8]) -> io::Result<()> {
+fn failed(path: &Path) -> impl Fn(io::Error) -> ReportError {
+    move |source| ReportError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn write_beside(temporary: &Path, content: &[u8]) -> io::Result<()> {
     // In a container the process id is 1 each time: a run that was killed here has left its file. Created anew, never
     // opened, so that nobody can have put a link there.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => (),
     }
-    let mut file = File::create_new(temporary)?;
+    // The process has no umask.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(temporary)?;
     file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(temporary, path)?;
-    File::open(directory)?.sync_all()
+    file.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
     use crate::report::tests::report;
@@ -104,8 +154,11 @@ mod tests {
         )
         .unwrap();
 
+        check_place(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         report().write(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), report().json());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
     }
@@ -114,14 +167,12 @@ mod tests {
     fn a_missing_directory_has_a_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("no/report.json");
-        let error = report().write(&path).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!(
-                "cannot write the report `{}`: its directory does not exist",
-                path.display()
-            )
+        let expected = format!(
+            "cannot write the report `{}`: its directory does not exist",
+            path.display()
         );
+        assert_eq!(report().write(&path).unwrap_err().to_string(), expected);
+        assert_eq!(check_place(&path).unwrap_err().to_string(), expected);
     }
 
     #[test]
@@ -130,6 +181,7 @@ mod tests {
         let path = directory.path().join("report.json");
         fs::create_dir(&path).unwrap();
         assert!(matches!(report().write(&path), Err(ReportError::Write { .. })));
+        assert!(matches!(check_place(&path), Err(ReportError::Write { .. })));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     }
 
