@@ -11,6 +11,7 @@ use jiff::SignedDuration;
 
 use crate::oci::{Platform, Reference};
 use crate::preflight::Threshold;
+use crate::report::ProgressMode;
 use crate::spec::parse_space;
 
 /// Pre-caches the images of an OpenShift upgrade in this node's CRI-O store
@@ -54,7 +55,8 @@ pub struct Flags {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Version spec")]
 pub struct What {
-    /// Directory with the keys of a mounted ConfigMap [default: /etc/config, unless images are given by flags]
+    /// Directory with the keys of a mounted ConfigMap [default: /etc/config; not read if `--platform-image` or `--image`
+    /// is given, unless it is named]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -166,9 +168,9 @@ pub struct Output {
     #[arg(long, value_name = "LEVEL", env = "SPOKE_PRECACHE_LOG_LEVEL")]
     pub log_level: Option<tracing::Level>,
 
-    /// Bars on a terminal, or a line every few seconds
-    #[arg(long, value_enum, env = "SPOKE_PRECACHE_PROGRESS", default_value_t)]
-    pub progress: ProgressForm,
+    /// auto: bars on a terminal, a line every few seconds otherwise; always: bars; never: neither
+    #[arg(long, value_name = "MODE", env = "SPOKE_PRECACHE_PROGRESS", default_value_t)]
+    pub progress: ProgressMode,
 }
 
 /// For people or for programs.
@@ -189,18 +191,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line
     Json,
-}
-
-/// How progress is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ProgressForm {
-    /// Bars when standard error is a terminal, lines otherwise
-    #[default]
-    Auto,
-    /// Bars
-    Always,
-    /// Lines
-    Never,
 }
 
 fn positive_duration(text: &str) -> Result<SignedDuration, String> {

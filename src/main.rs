@@ -1,36 +1,51 @@
 //! The edge of the process: arguments, log, runtime, signals, and the number it leaves with.
+//!
+//! # Design
+//!
+//! The job runs on the main thread. A stop, by signal or deadline, reaches it through [`Cancel`], and it ends by itself
+//! within milliseconds unless it sits in a call that lasts: a log that nobody reads, a disk that hangs, the removal of a
+//! large tree. Whoever sends SIGTERM is to see us gone within a second all the same, with the report written, so there
+//! are two deadlines. After [`GRACE`] the job is dropped where it waits; after [`LAST_GRACE`] a thread of its own
+//! reports and leaves, whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any
+//! instant.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::mem::MaybeUninit;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use jiff::Timestamp;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::cli::{Cli, Command, Flags, LogFormat, OutputForm, ProgressForm};
+use spoke_precache::cancel::{Cancel, StopReason, Stopped};
+use spoke_precache::cli::{Cli, Command, Flags, LogFormat, OutputForm};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Outcome};
 use spoke_precache::plan::Document;
-use spoke_precache::report::{
-    Console, Event, Fanout, Journal, Observer, ProgressMode, Recorder, Report, Step,
-};
+use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Recorder, Report};
 use spoke_precache::settings::{Display, Settings};
 
 /// Kubernetes shows the end of this file in the pod's status.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// How long a run that was told to stop may take to end by itself; whoever sends SIGTERM is to see us gone within a
-/// second. What is cut off is safe: the store's protocol stands a kill at any instant.
-const GRACE: Duration = Duration::from_millis(700);
+/// How long a job that was told to stop may take to end by itself.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How much longer the main thread may take to report and leave; then another one does.
+const LAST_GRACE: Duration = Duration::from_millis(150);
+
+/// How long that other thread may take; then the process ends without a word.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Threads for sockets; hashing and unpacking have others.
 const RUNTIME_THREADS: usize = 2;
@@ -44,42 +59,47 @@ fn main() -> ExitCode {
         Command::Plan(flags) => (Mode::Plan, flags),
         Command::Verify(flags) => (Mode::Verify, flags),
     };
-    let display = match Display::resolve(flags) {
-        Ok(display) => display,
-        Err(error) => {
-            // There is no log yet.
-            let _ = writeln!(std::io::stderr(), "error: {error}");
-            return ExitCode::from(Failure::Usage.code());
-        }
-    };
-    let console = Console::stderr(match display.progress {
-        ProgressForm::Auto => ProgressMode::Auto,
-        ProgressForm::Always => ProgressMode::Always,
-        ProgressForm::Never => ProgressMode::Never,
-    });
+    let display = Display::resolve(flags);
+    let console = Console::stderr(display.progress);
     start_log(&display, &console);
-    let recorder = Arc::new(Recorder::new(Timestamp::now));
-    let (ending, outcome) = run(flags, mode, &recorder, &console);
-    let report = recorder.report(ending.code());
-    let said = say(&report, &display, ending, mode, outcome.as_ref());
-    let code = match (said, ending) {
-        (Err(error), Ending::Complete) => {
-            tracing::error!("the images are in the store, but nobody can be told so: {error}");
-            Failure::Incomplete.code()
+    let edge = Arc::new(Edge {
+        mode,
+        display,
+        recorder: Arc::new(Recorder::new(Timestamp::now)),
+        code: OnceLock::new(),
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(RUNTIME_THREADS)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!("cannot start the threads that this program needs: {error}");
+            return edge.leave(Ending::Failed(Failure::Incomplete), None).into();
         }
-        (Err(error), ending) => {
-            tracing::error!("{error}");
-            ending.code()
-        }
-        (Ok(()), ending) => ending.code(),
     };
+    let cancel = Cancel::default();
+    {
+        let _entered = runtime.enter();
+        watch_signals(&cancel);
+        tokio::spawn(leave_if_main_hangs(Arc::clone(&edge), cancel.clone()));
+    }
+    let (ending, outcome) = run(flags, &edge, &console, &runtime, &cancel);
+    let code = edge.leave(ending, outcome.as_ref());
     // Threads may still be in calls that last, such as the removal of a staged tree; they are not waited for.
     std::process::exit(code.into())
 }
 
 /// Resolves the settings and does the job.
-fn run(flags: &Flags, mode: Mode, recorder: &Arc<Recorder>, console: &Console) -> (Ending, Option<Outcome>) {
-    let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(Journal::default())];
+fn run(
+    flags: &Flags,
+    edge: &Edge,
+    console: &Console,
+    runtime: &Runtime,
+    cancel: &Cancel,
+) -> (Ending, Option<Outcome>) {
+    let mut observers: Vec<Arc<dyn Observer>> = vec![edge.recorder.clone(), Arc::new(Journal::default())];
     match console.progress() {
         Ok(progress) => observers.extend(progress),
         Err(error) => tracing::warn!("no progress will be shown: {error}"),
@@ -90,7 +110,7 @@ fn run(flags: &Flags, mode: Mode, recorder: &Arc<Recorder>, console: &Console) -
         Err(error) => {
             let failure = error.failure();
             observer.observe(Event::StepEnded {
-                step: Step::Spec,
+                step: error.step(),
                 ok: false,
                 reason: failure.reason(),
                 message: error.to_string(),
@@ -98,20 +118,7 @@ fn run(flags: &Flags, mode: Mode, recorder: &Arc<Recorder>, console: &Console) -
             return (Ending::Failed(failure), None);
         }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(RUNTIME_THREADS)
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!("cannot start the threads that this program needs: {error}");
-            return (Ending::Failed(Failure::Incomplete), None);
-        }
-    };
-    let result = runtime.block_on(until_stopped(&settings, mode, &observer));
-    runtime.shutdown_background();
-    match result {
+    match runtime.block_on(until_stopped(&settings, edge.mode, &observer, cancel)) {
         Ok((outcome, ending)) => (ending, Some(outcome)),
         Err(error) => (error.ending(), None),
     }
@@ -122,9 +129,8 @@ async fn until_stopped(
     settings: &Settings,
     mode: Mode,
     observer: &Arc<dyn Observer>,
+    cancel: &Cancel,
 ) -> Result<(Outcome, Ending), JobError> {
-    let cancel = Cancel::default();
-    watch_signals(&cancel);
     if let Some(deadline) = settings.deadline {
         let cancel = cancel.clone();
         tokio::spawn(async move {
@@ -138,23 +144,26 @@ async fn until_stopped(
         stopped
     };
     tokio::select! {
-        result = job::run(&settings.order, mode, observer, &cancel) => {
+        result = job::run(&settings.order, mode, observer, cancel) => {
             let outcome = result?;
-            let ending = outcome.ending(&cancel);
+            let ending = outcome.ending(cancel);
             Ok((outcome, ending))
         }
         stopped = grace_is_over => Err(stopped.into()),
     }
 }
 
-/// SIGTERM and SIGINT stop the run; as process 1 they would otherwise be ignored. A second one changes nothing: the
-/// first is obeyed within a second.
+/// SIGTERM, SIGINT and SIGHUP stop the run; as process 1 they would otherwise be ignored. A second one changes nothing:
+/// the first is obeyed within a second. What our parent ignores stays ignored: that is what `nohup` is for.
 fn watch_signals(cancel: &Cancel) {
     for kind in [
         SignalKind::terminate(),
         SignalKind::interrupt(),
         SignalKind::hangup(),
     ] {
+        if is_ignored(kind.as_raw_value()) {
+            continue;
+        }
         let cancel = cancel.clone();
         match signal(kind) {
             Ok(mut signals) => {
@@ -170,6 +179,36 @@ fn watch_signals(cancel: &Cancel) {
             ),
         }
     }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null pointer for the new action changes nothing, and `action` has room for the old one, of which all
+    // zeros are a valid value.
+    let action = unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Leaves in the main thread's place if that has not left in time; if it has, nobody is here to do anything.
+async fn leave_if_main_hangs(edge: Arc<Edge>, cancel: Cancel) {
+    let Stopped(reason) = cancel.stopped().await;
+    thread::spawn(move || {
+        thread::sleep(GRACE + LAST_GRACE);
+        let ending = Ending::Stopped(reason);
+        let (said, is_said) = mpsc::channel();
+        let speaker = Arc::clone(&edge);
+        // This may hang as well, and nothing may depend on it.
+        thread::spawn(move || {
+            speaker.leave(ending, None);
+            // Nobody listens any more if it took too long.
+            let _ = said.send(());
+        });
+        let _ = is_said.recv_timeout(LAST_WORDS);
+        std::process::exit(edge.code.get().copied().unwrap_or(ending.code()).into())
+    });
 }
 
 fn start_log(display: &Display, console: &Console) {
@@ -192,39 +231,74 @@ fn start_log(display: &Display, console: &Console) {
     }
 }
 
-/// Writes the report and the termination message, and prints the plan or the verdict.
-fn say(
-    report: &Report,
-    display: &Display,
-    ending: Ending,
+/// What it takes to say how a run ended.
+struct Edge {
     mode: Mode,
-    outcome: Option<&Outcome>,
-) -> anyhow::Result<()> {
-    let meaning = ending.meaning();
-    report
-        .write_termination_message(&meaning, Path::new(TERMINATION_LOG))
-        .unwrap_or_else(|error| {
-            tracing::warn!("cannot write `{TERMINATION_LOG}`: {error}");
-            false
-        });
-    let text = match (mode, outcome, display.output) {
-        (Mode::Plan, Some(outcome), OutputForm::Text) => {
-            let space = outcome
-                .verdict
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            outcome.plan.table(&space)
+    display: Display,
+    recorder: Arc<Recorder>,
+    /// The number to leave with, once it is settled.
+    code: OnceLock<u8>,
+}
+
+impl Edge {
+    /// Says how the run ended, and gives the number to leave with. A second caller waits for the end of the process,
+    /// which the first is about to bring about.
+    fn leave(&self, ending: Ending, outcome: Option<&Outcome>) -> u8 {
+        if self.code.set(ending.code()).is_err() {
+            loop {
+                thread::park();
+            }
         }
-        (Mode::Plan, Some(outcome), OutputForm::Json) => {
-            serde_json::to_string_pretty(&Document::new(&outcome.plan, outcome.verdict.as_ref()))?
+        match (self.say(ending, outcome), ending) {
+            (Err(error), Ending::Complete) => {
+                tracing::error!("all was done, but nobody can be told so: {error:#}");
+                Failure::Incomplete.code()
+            }
+            (Err(error), ending) => {
+                tracing::error!("{error:#}");
+                ending.code()
+            }
+            (Ok(()), ending) => ending.code(),
         }
-        (_, _, OutputForm::Text) => report.summary(&meaning),
-        (_, _, OutputForm::Json) => report.json(),
-    };
-    let printed = writeln!(std::io::stdout(), "{}", text.trim_end());
-    if let Some(path) = &display.report {
-        report.write(path)?;
     }
-    Ok(printed?)
+
+    /// Writes the report and the termination message, and prints the plan or the verdict; that last, for it may go into
+    /// a pipe that nobody reads.
+    fn say(&self, ending: Ending, outcome: Option<&Outcome>) -> anyhow::Result<()> {
+        let report = self.recorder.report(ending.code());
+        let meaning = ending.meaning();
+        let written = self.display.report.as_ref().map(|path| report.write(path));
+        report
+            .write_termination_message(&meaning, Path::new(TERMINATION_LOG))
+            .unwrap_or_else(|error| {
+                tracing::warn!("cannot write `{TERMINATION_LOG}`: {error}");
+                false
+            });
+        let text = self.text(&report, &meaning, outcome)?;
+        let printed = writeln!(io::stdout(), "{}", text.trim_end());
+        written.transpose()?;
+        match printed {
+            // Whoever was reading has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            printed => printed.context("cannot write to standard output"),
+        }
+    }
+
+    fn text(&self, report: &Report, meaning: &str, outcome: Option<&Outcome>) -> anyhow::Result<String> {
+        Ok(match (self.mode, outcome, self.display.output) {
+            (Mode::Plan, Some(outcome), OutputForm::Text) => {
+                let space = outcome
+                    .verdict
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                outcome.plan.table(&space)
+            }
+            (Mode::Plan, Some(outcome), OutputForm::Json) => {
+                serde_json::to_string_pretty(&Document::new(&outcome.plan, outcome.verdict.as_ref()))?
+            }
+            (_, _, OutputForm::Text) => report.summary(meaning),
+            (_, _, OutputForm::Json) => report.json(),
+        })
+    }
 }

@@ -79,13 +79,8 @@ impl HostRoot {
             Some(dir) => vec![dir.clone()],
             None => CERTS_DIRS.iter().map(|dir| self.join(dir)).collect(),
         };
-        let authfile = match named_authfile {
-            Some(path) => {
-                read(&path)?;
-                Some(path)
-            }
-            None => Some(self.join(PULL_SECRET)).filter(|path| path.exists()),
-        };
+        // One that was named has to be there: whoever reads it says so if it is not.
+        let authfile = named_authfile.or_else(|| Some(self.join(PULL_SECRET)).filter(|path| path.exists()));
         let mut registries_conf: Vec<ConfText> = main
             .map(|(path, text)| ConfText { path, text })
             .into_iter()
@@ -120,7 +115,11 @@ impl HostRoot {
         places: &[&str],
     ) -> Result<Option<(PathBuf, String)>, SettingsError> {
         if let Some(path) = named {
-            return Ok(Some((path.to_owned(), read(path)?)));
+            let text = read(path).map_err(|source| SettingsError::Unreadable {
+                path: path.to_owned(),
+                source,
+            })?;
+            return Ok(Some((path.to_owned(), text)));
         }
         for path in places.iter().map(|place| self.join(place)) {
             if let Some(text) = read_if_there(&path)? {
@@ -133,50 +132,45 @@ impl HostRoot {
 
 /// `*.conf`, in the order of their names, as containers/image merges them.
 fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
+    let unreadable = |source| SettingsError::HostFile {
+        path: dir.to_owned(),
+        source,
+    };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => {
-            return Err(SettingsError::Unreadable {
-                path: dir.to_owned(),
-                source,
-            });
-        }
+        Err(error) => return Err(unreadable(error)),
     };
     let paths: Result<Vec<PathBuf>, io::Error> = entries.map(|entry| Ok(entry?.path())).collect();
-    let mut paths = paths.map_err(|source| SettingsError::Unreadable {
-        path: dir.to_owned(),
-        source,
-    })?;
+    let mut paths = paths.map_err(unreadable)?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
     paths.sort();
-    paths
-        .into_iter()
-        .map(|path| read(&path).map(|text| ConfText { path, text }))
-        .collect()
+    let texts = paths.into_iter().map(|path| match read(&path) {
+        Ok(text) => Ok(ConfText { path, text }),
+        Err(source) => Err(SettingsError::HostFile { path, source }),
+    });
+    texts.collect()
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>, SettingsError> {
     match read(path) {
-        Err(SettingsError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-        other => other.map(Some),
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SettingsError::HostFile {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
-pub(super) fn read(path: &Path) -> Result<String, SettingsError> {
-    let text = || {
-        let mut text = String::new();
-        let read = File::open(path)?.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
-        if read as u64 > FILE_LIMIT {
-            return Err(io::Error::new(
-                io::ErrorKind::FileTooLarge,
-                format!("longer than {FILE_LIMIT} bytes"),
-            ));
-        }
-        Ok(text)
-    };
-    text().map_err(|source| SettingsError::Unreadable {
-        path: path.to_owned(),
-        source,
-    })
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
+    if read as u64 > FILE_LIMIT {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("longer than {FILE_LIMIT} bytes"),
+        ));
+    }
+    Ok(text)
 }

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use crate::cli::{Bounds, Flags, HostPaths, LogFormat, OutputForm, ProgressForm};
+use crate::cli::{Bounds, Flags, HostPaths, LogFormat, OutputForm};
 use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
 use crate::registry::RegistrySettings;
+use crate::report::{ProgressMode, ReportError, Step, check_place};
 use crate::spec::SpecError;
 use crate::store::StorageConfError;
 
@@ -58,8 +59,8 @@ pub struct Display {
     pub log_format: LogFormat,
     /// Its level.
     pub log_level: tracing::Level,
-    /// Bars or lines.
-    pub progress: ProgressForm,
+    /// Bars, lines or neither.
+    pub progress: ProgressMode,
 }
 
 /// Why the settings cannot be had: arguments, version spec or a file of the host.
@@ -76,7 +77,7 @@ pub enum SettingsError {
         /// What is wrong with it.
         why: String,
     },
-    /// A file that was named or found cannot be read.
+    /// A file that was named cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Unreadable {
         /// The file.
@@ -84,6 +85,17 @@ pub enum SettingsError {
         /// Why not.
         source: io::Error,
     },
+    /// A file that lies where CRI-O would look for it cannot be read.
+    #[error("cannot read the host's `{}`: {source}", path.display())]
+    HostFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no place for the report.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// storage.conf makes no sense.
     #[error("cannot use `{}`: {source}", path.display())]
     StorageConf {
@@ -108,32 +120,56 @@ impl SettingsError {
     /// What it means for the exit code.
     pub fn failure(&self) -> Failure {
         match self {
-            Self::StorageConf { .. } => Failure::Store,
-            _ => Failure::Usage,
+            Self::StorageConf { .. } | Self::HostFile { .. } => Failure::Store,
+            Self::Spec(_)
+            | Self::NoSpec { .. }
+            | Self::Unreadable { .. }
+            | Self::Report(_)
+            | Self::Environment { .. } => Failure::Usage,
+        }
+    }
+
+    /// The step that cannot be done.
+    pub fn step(&self) -> Step {
+        match self {
+            Self::StorageConf { .. } => Step::Store,
+            // registries.conf, its drop-ins and certificate authorities: how images are asked for.
+            Self::HostFile { .. } => Step::Resolve,
+            Self::Spec(_)
+            | Self::NoSpec { .. }
+            | Self::Unreadable { .. }
+            | Self::Report(_)
+            | Self::Environment { .. } => Step::Spec,
         }
     }
 }
 
 impl Display {
-    /// What the flags say, and the environment where they say nothing.
-    pub fn resolve(flags: &Flags) -> Result<Self, SettingsError> {
+    /// What the flags say, and the environment where they say nothing. A variable that makes no sense is passed over
+    /// here, so that there is a log to complain in: [`Settings::resolve`] does.
+    pub fn resolve(flags: &Flags) -> Self {
         let output = &flags.output;
-        Ok(Self {
+        let talm_log_level = || talm_log_level().ok().flatten();
+        Self {
             report: output.report.clone(),
             output: output.output,
             log_format: output.log_format,
-            log_level: match output.log_level {
-                Some(level) => level,
-                None => talm_log_level()?.unwrap_or(tracing::Level::INFO),
-            },
+            log_level: output
+                .log_level
+                .or_else(talm_log_level)
+                .unwrap_or(tracing::Level::INFO),
             progress: output.progress,
-        })
+        }
     }
 }
 
 impl Settings {
     /// Reads whatever the flags name or leave to be found.
     pub fn resolve(flags: &Flags) -> Result<Self, SettingsError> {
+        talm_log_level()?;
+        if let Some(path) = &flags.output.report {
+            check_place(path)?;
+        }
         let host = HostRoot::find(&flags.host);
         let (spec, warnings) = version_spec::version_spec(&flags.what)?;
         let storage_conf = host.storage_conf(&flags.host)?;
@@ -155,7 +191,7 @@ impl Settings {
             registries: RegistrySettings {
                 // With a deadline, that is when to stop; a link that is down for an hour may come back.
                 give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
-                ..host.registries(&flags.host, authfile(&flags.host))?
+                ..host.registries(&flags.host, authfile(&flags.host, &host))?
             },
             max_downloads: max_downloads(&flags.bounds)?,
             max_unpacks: flags
@@ -168,31 +204,34 @@ impl Settings {
     }
 }
 
-fn authfile(paths: &HostPaths) -> Option<PathBuf> {
+/// The pull secret that was named. TALM's scripts run with the host as their root: its variable is a host path.
+fn authfile(paths: &HostPaths, host: &HostRoot) -> Option<PathBuf> {
+    let talms = || env::var_os("pull_secret_path").filter(|path| !path.is_empty());
     paths
         .authfile
         .clone()
-        .or_else(|| env::var_os("pull_secret_path").map(PathBuf::from))
+        .or_else(|| talms().map(|path| host.join(Path::new(&path))))
 }
 
 fn max_downloads(bounds: &Bounds) -> Result<NonZeroUsize, SettingsError> {
     let chosen = match bounds.max_downloads {
         Some(chosen) => Some(chosen),
-        None => variable("MAX_PULL_THREADS", "a number from 1 on", |text| text.parse().ok())?,
+        None => variable("MAX_PULL_THREADS", "a number from 1 to 65535", |text| {
+            text.parse().ok()
+        })?,
     };
     Ok(chosen.unwrap_or(MAX_DOWNLOADS).into())
 }
 
-/// TALM's levels, 0 to 2, are those of its scripts.
+/// TALM's levels; to its scripts everything above 2 is 2.
 fn talm_log_level() -> Result<Option<tracing::Level>, SettingsError> {
     variable(
         "PRE_CACHE_LOG_LEVEL",
         "0 (errors), 1 (info) or 2 (debug)",
-        |text| match text {
-            "0" => Some(tracing::Level::ERROR),
-            "1" => Some(tracing::Level::INFO),
-            "2" => Some(tracing::Level::DEBUG),
-            _ => None,
+        |text| match text.parse::<u8>().ok()? {
+            0 => Some(tracing::Level::ERROR),
+            1 => Some(tracing::Level::INFO),
+            2.. => Some(tracing::Level::DEBUG),
         },
     )
 }
