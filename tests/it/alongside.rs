@@ -1,121 +1,161 @@
-//! Podman and the product write the same store at the same time, and neither notices.
+//! Podman, another podman and the product write the same store at the same time, and none notices.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::compare::census;
+use rustix::process::Signal;
+
+use crate::compare::census_after_kills;
 use crate::image::layer::random;
 use crate::image::zoo::{STOCK_TAR_SPLIT_IS_WRONG, zoo};
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
+use crate::stock::tops;
 use crate::world::World;
 
-/// How long both write.
+/// How long all write.
 fn span() -> Duration {
-    Duration::from_secs(if long() { 300 } else { 15 })
+    Duration::from_secs(if long() { 480 } else { 15 })
 }
 
-/// Images on two shared layers, so that podman and the product meet on them.
-fn family(prefix: &str, count: u64) -> Vec<(String, Image)> {
+/// Podmans of each Debian, and products.
+const WORKERS: usize = 2;
+
+/// Images on two layers that all families share, so that podman and the product meet on them.
+fn family(prefix: &str, seed: u64, count: u64) -> Vec<(String, Image)> {
     let layer = |seed: u64| {
         let name = format!("dir /{seed} 0755 0:0\nfile /{seed}/data 0644 0:0 random=40000 seed={seed}");
         Layer::of(&name, Compression::Gzip)
     };
     let image = |n: u64| {
-        let own = 1000 + n + u64::from(random(1, prefix.len() as u64)[0]) * 100;
         let name = format!("{prefix}/{n}");
-        let layers = vec![layer(1), layer(2), layer(own)];
-        (
-            name.clone(),
-            Image::build(&name, Format::Docker, node_architecture(), layers, |_, _| {}),
-        )
+        let layers = vec![layer(1), layer(2), layer(seed + n)];
+        let image = Image::build(&name, Format::Docker, node_architecture(), layers, |_, _| {});
+        (name, image)
     };
     (0..count).map(image).collect()
 }
 
 /// Podman loses races against another podman's `rmi` ("layer not known"), also without us. A store that is broken stays so;
 /// a race passes.
-fn settles(world: &World, args: &[&str]) {
+fn settles(world: &World, top: &Path, args: &[&str]) {
     for _ in 0..5 {
-        if world.podman(args).is_ok() {
+        if world.podman_of(top, args).is_ok() {
             return;
         }
     }
-    world.podman(args).ok();
+    world.podman_of(top, args).ok();
 }
 
+/// What was done, to be told at the end.
+#[derive(Debug, Default)]
+struct Done {
+    podman: AtomicU64,
+    runs: AtomicU64,
+    kills: AtomicU64,
+}
+
+/// One podman at a time, over and over: pull, list, inspect, remove.
+fn podman_works(world: &World, top: &Path, names: &[&String], done: &Done, over: &AtomicBool) {
+    for name in names.iter().cycle() {
+        for args in [
+            &["pull", "--quiet", name][..],
+            &["images", "--quiet"],
+            &["image", "inspect", name],
+            &["rmi", "--ignore", name],
+        ] {
+            settles(world, top, args);
+            done.podman.fetch_add(1, Ordering::Relaxed);
+        }
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// The product, over and over: it brings its images, every third time is killed on the way and runs again; then podman
+/// removes them.
+fn product_works(world: &World, spool: &str, names: &[String], done: &Done, over: &AtomicBool) {
+    let images = names.iter().flat_map(|name| ["--image", name]);
+    let args: Vec<&str> = images.chain(["--spool", spool]).collect();
+    let mut took = Duration::from_secs(1);
+    for round in 0.. {
+        if round % 3 == 2 {
+            let run = world.start("run", &args);
+            std::thread::sleep(took.mul_f64(f64::from(random(1, round)[0]) / 256.0));
+            run.signal(Signal::KILL);
+            assert!([0, 1009].contains(&run.wait().code));
+            done.kills.fetch_add(1, Ordering::Relaxed);
+        }
+        took = world.run(&args).exits(0).took;
+        done.runs.fetch_add(1, Ordering::Relaxed);
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let tops = tops();
+        for (number, name) in names.iter().enumerate() {
+            settles(world, &tops[number % tops.len()], &["rmi", "--ignore", name]);
+            done.podman.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Row 14 of storage-format.md 12.2: every podman that is to be had, two products, kills; each with names of its own, so
+/// that none removes what another is about to use, and all with the same layers.
 #[test]
-fn podman_pulls_lists_and_removes_while_we_write() {
-    needs!(root(), stock(), product());
+fn podmans_pull_list_and_remove_while_we_write() {
+    needs!(root(), stock());
     let registry = Registry::start();
-    let images = zoo(b"no program");
-    let mut theirs: Vec<String> = Vec::new();
-    for image in images
-        .images
-        .iter()
-        .filter(|image| !STOCK_TAR_SPLIT_IS_WRONG.contains(&image.name.as_str()))
-    {
-        registry.push(&image.name, Some("latest"), image);
-        theirs.push(registry.tagged(&image.name));
-    }
-    for (name, image) in family("theirs", 4) {
-        registry.push(&name, Some("latest"), &image);
-        theirs.push(registry.tagged(&name));
-    }
-    let mut ours: Vec<String> = Vec::new();
-    for (name, image) in family("ours-too", 6) {
-        registry.push(&name, Some("latest"), &image);
-        ours.push(registry.tagged(&name));
-    }
+    let push = |families: Vec<(String, Image)>| -> Vec<String> {
+        let push = |(name, image): (String, Image)| {
+            registry.push(&name, Some("latest"), &image);
+            registry.tagged(&name)
+        };
+        families.into_iter().map(push).collect()
+    };
+    let usual = |image: &Image| !STOCK_TAR_SPLIT_IS_WRONG.contains(&image.name.as_str());
+    let zoo = zoo(b"no program").images.into_iter().filter(usual);
+    let mut theirs = push(zoo.map(|image| (image.name.clone(), image)).collect());
+    theirs.extend(push(family("theirs", 100, 8)));
+    let ours: Vec<_> = (0..WORKERS as u64)
+        .map(|worker| push(family(&format!("ours-{worker}"), 1000 * (worker + 1), 6)))
+        .collect();
 
     let world = World::trusting(&[registry.host()]);
-    let over = AtomicBool::new(false);
-    let operations = AtomicU64::new(0);
+    let tops = tops();
+    let (done, over) = (Done::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        for worker in 0..2 {
-            let (world, theirs, over, operations) = (&world, &theirs, &over, &operations);
-            scope.spawn(move || {
-                // Each worker has its own half, so that none removes what the other is about to use.
-                let names: Vec<&String> = theirs.iter().skip(worker).step_by(2).collect();
-                for round in 0.. {
-                    let name = names[round % names.len()];
-                    settles(world, &["pull", "--quiet", name]);
-                    settles(world, &["images", "--quiet"]);
-                    settles(world, &["image", "inspect", name]);
-                    settles(world, &["rmi", "--ignore", name]);
-                    operations.fetch_add(4, Ordering::Relaxed);
-                    if over.load(Ordering::Relaxed) {
-                        return;
-                    }
-                }
-            });
+        let (world, done, over) = (&world, &done, &over);
+        let mut workers = Vec::new();
+        for (worker, top) in tops.iter().cycle().take(WORKERS * tops.len()).enumerate() {
+            let names: Vec<&String> = theirs.iter().skip(worker).step_by(WORKERS * tops.len()).collect();
+            workers.push(scope.spawn(move || podman_works(world, top, &names, done, over)));
         }
-        let args: Vec<&str> = ours.iter().flat_map(|name| ["--image", name]).collect();
-        let begin = Instant::now();
-        let mut result = Ok(());
-        while begin.elapsed() < span() && result.is_ok() {
-            // A failure must not leave the podmans working for ever: it is told after they have stopped.
-            let run = world.run(&args);
-            if run.code != 0 {
-                result = Err(run.to_string());
-            }
-            for name in &ours {
-                settles(&world, &["rmi", "--ignore", name]);
-            }
-            operations.fetch_add(2 * ours.len() as u64, Ordering::Relaxed);
+        for (worker, names) in ours.iter().enumerate() {
+            let spool = world.out(&format!("spool-{worker}"));
+            workers
+                .push(scope.spawn(move || product_works(world, spool.to_str().unwrap(), names, done, over)));
+        }
+        let end = Instant::now() + span();
+        // One that fails ends the others too.
+        while Instant::now() < end && !workers.iter().any(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(100));
         }
         over.store(true, Ordering::Relaxed);
-        result.unwrap_or_else(|why| panic!("{why}"));
-        world.run(&args).exits(0);
     });
-    let wrong = census(&world.graph_root());
-    assert!(
-        wrong.is_empty(),
-        "after {operations:?} operations:\n{}",
-        wrong.join("\n")
-    );
-    for name in &ours {
+    // Not `eprintln!`: the test runner hides what passing tests print.
+    let _ = writeln!(std::io::stderr(), "alongside {tops:?}: {done:?}");
+
+    let wrong = census_after_kills(&world.graph_root());
+    assert!(wrong.is_empty(), "after {done:?}:\n{}", wrong.join("\n"));
+    for name in ours.iter().flatten() {
         world.podman(&["image", "exists", name]).ok();
+    }
+    if world.has_system_check() {
+        let checked = world.podman(&["system", "check"]);
+        assert!(checked.is_ok() && checked.stdout.is_empty(), "{checked}");
     }
 }

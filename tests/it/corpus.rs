@@ -49,7 +49,7 @@ fn tars(corpus: &Path) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn tars_of_the_corpus_become_what_podman_makes_of_them() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let corpus = match corpus() {
         Ok(corpus) => corpus,
         Err(why) => return crate::needs::skip(&why),

@@ -25,7 +25,7 @@ fn image() -> Image {
 
 #[test]
 fn passing_faults_cost_time_and_nothing_else() {
-    needs!(root(), product());
+    needs!(root());
     for fault in [
         Fault::on("/manifests/").times(2).status(503),
         Fault::on("/manifests/")
@@ -54,7 +54,7 @@ fn passing_faults_cost_time_and_nothing_else() {
 
 #[test]
 fn retry_after_is_obeyed() {
-    needs!(root(), product());
+    needs!(root());
     let registry = Registry::start();
     registry.push("image", Some("latest"), &image());
     registry.fault(
@@ -75,7 +75,7 @@ fn retry_after_is_obeyed() {
 /// A server that cuts, and answers the resuming request in every wrong way.
 #[test]
 fn resuming_survives_servers_that_do_ranges_wrongly() {
-    needs!(root(), product());
+    needs!(root());
     for wrong in [
         Fault::on("/blobs/").times(1).ignore_range(),
         Fault::on("/blobs/").times(1).shift_range(7),
@@ -99,7 +99,7 @@ fn resuming_survives_servers_that_do_ranges_wrongly() {
 
 #[test]
 fn blobs_may_come_from_another_host() {
-    needs!(root(), product());
+    needs!(root());
     let registry = Registry::start();
     registry.push_all(&zoo(b"no program"));
     let cdn = registry.twin();
@@ -114,7 +114,7 @@ fn blobs_may_come_from_another_host() {
 
 #[test]
 fn lasting_faults_end_a_run_when_nothing_moves() {
-    needs!(root(), product());
+    needs!(root());
     for fault in [
         Fault::on("/blobs/").status(503),
         Fault::on("/manifests/").status(500),
@@ -133,9 +133,9 @@ fn lasting_faults_end_a_run_when_nothing_moves() {
 
 #[test]
 fn a_stalled_blob_is_asked_for_again() {
-    needs!(root(), product());
+    needs!(root());
     if !crate::needs::long() {
-        return crate::needs::skip_long();
+        return crate::needs::leave_out("it takes minutes; SPOKE_LONG=1 asks for it");
     }
     let registry = Registry::start();
     registry.push("image", Some("latest"), &image());

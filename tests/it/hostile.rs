@@ -45,7 +45,7 @@ fn left_nothing(world: &World) {
 
 #[test]
 fn lies_of_a_manifest_or_config_are_seen() {
-    needs!(root(), product());
+    needs!(root());
     let claim = |change: fn(&mut Layer)| {
         let mut layer = ordinary(1);
         change(&mut layer);
@@ -82,7 +82,7 @@ fn lies_of_a_manifest_or_config_are_seen() {
 
 #[test]
 fn a_config_with_more_or_fewer_diff_ids_is_refused() {
-    needs!(root(), product());
+    needs!(root());
     for edit in [
         |config: &mut Value, _: &mut Value| config["rootfs"]["diff_ids"] = Value::Array(Vec::new()),
         |config: &mut Value, _: &mut Value| {
@@ -103,7 +103,7 @@ fn a_config_with_more_or_fewer_diff_ids_is_refused() {
 
 #[test]
 fn other_bytes_than_the_digest_says_are_never_stored() {
-    needs!(root(), product());
+    needs!(root());
     let good = image(vec![ordinary(1)], |_, _| {});
     let other = image(vec![ordinary(2)], |_, _| {});
     let config = sha256(&good.config);
@@ -138,7 +138,7 @@ fn other_bytes_than_the_digest_says_are_never_stored() {
 /// The header is the server's opinion; the digest is that of the bytes.
 #[test]
 fn the_servers_digest_header_is_not_believed() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let registry = Registry::start();
     let image = image(vec![ordinary(1)], |_, _| {});
     registry.push("hostile", Some("latest"), &image);
@@ -161,7 +161,7 @@ fn the_servers_digest_header_is_not_believed() {
 
 #[test]
 fn garbage_is_refused() {
-    needs!(root(), product());
+    needs!(root());
     let random = layer::random(100_000, 9);
     let garbage = |bytes: Vec<u8>, compression| {
         let diff_id = sha256(&bytes);
@@ -217,7 +217,7 @@ fn garbage_is_refused() {
 
 #[test]
 fn an_endless_manifest_is_not_read_to_its_end() {
-    needs!(root(), product());
+    needs!(root());
     let registry = Registry::start();
     let spaces = Bytes::from(vec![b' '; 200_000_000]);
     let media_type = "application/vnd.oci.image.manifest.v1+json";
@@ -259,7 +259,7 @@ fn defused(what: &str, registry: &Registry) {
 /// 10 MB of gzip that inflate to 10 GB of zeros: as the rest of a tar, and as one file.
 #[test]
 fn a_gzip_bomb_is_stopped_before_it_fills_the_disk() {
-    needs!(root(), product());
+    needs!(root());
     let zeros = crate::image::gzip(&vec![0; 64 << 20]);
     let file = layer::tar_of("file /zeros 0644 0:0 size=10737418240\neof 0", &[]);
     for (what, first) in [("after the end", &[0_u8; 1024][..]), ("in a file", &file)] {
@@ -279,7 +279,7 @@ fn a_gzip_bomb_is_stopped_before_it_fills_the_disk() {
 /// A tar of 2 KB whose one file is 60 GB of holes; podman writes them all.
 #[test]
 fn a_sparse_bomb_is_stopped_before_it_fills_the_disk() {
-    needs!(root(), product());
+    needs!(root());
     for format in ["0.0", "0.1", "1.0"] {
         let lines = format!("sparse /disk {format} size=64424509440 at=0:begin at=64424509000:end");
         let registry = Registry::start();
@@ -308,7 +308,7 @@ fn bytes_below(directory: &Path) -> u64 {
 /// Nothing outside may change.
 #[test]
 fn no_tar_reaches_outside_of_its_layer() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     for lines in [
         "file ../../../../../../../../../../OUT/canary 0644 0:0 \"overwritten\"",
         "file //OUT/canary 0644 0:0 \"overwritten\"",
@@ -384,7 +384,7 @@ fn no_tar_reaches_outside_of_its_layer() {
 
 #[test]
 fn a_thousand_tags_of_one_image_are_one_image() {
-    needs!(root(), product());
+    needs!(root());
     let registry = Registry::start();
     let component = image(vec![ordinary(1)], |_, _| {});
     registry.push("component", None, &component);
@@ -412,7 +412,7 @@ fn a_thousand_tags_of_one_image_are_one_image() {
 
 #[test]
 fn a_redirect_in_a_circle_ends() {
-    needs!(root(), product());
+    needs!(root());
     let registry = Registry::start();
     registry.push("hostile", Some("latest"), &image(vec![ordinary(1)], |_, _| {}));
     registry.fault(Fault::on("/blobs/").redirect(&registry.host()));

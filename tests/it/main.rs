@@ -7,8 +7,6 @@
 //! `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` takes the stock tools from another Debian.
 
 #![allow(clippy::unwrap_used)]
-// Helpers are written for every test that may want them; each has a test of its own, not each a user today.
-#![allow(dead_code, unused_imports)]
 
 mod compare;
 mod image;

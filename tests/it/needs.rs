@@ -2,8 +2,6 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
-use std::sync::OnceLock;
 
 /// Ends the test loudly when a need is not met: `needs!(root(), stock());`.
 macro_rules! needs {
@@ -21,9 +19,22 @@ pub(crate) fn skip(why: &str) {
         std::env::var("CI").as_deref() != Ok("true"),
         "under CI nothing may be skipped: {why}"
     );
-    let name = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Not `eprintln!`: the test runner hides what passing tests print.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");
+    say("SKIPPED", why);
+}
+
+/// Says that a test belongs to another job, and which; that is no failure anywhere.
+pub(crate) fn leave_out(why: &str) {
+    say("LEFT OUT", why);
+}
+
+/// Not `eprintln!`: the test runner hides what passing tests print.
+fn say(what: &str, why: &str) {
+    let thread = std::thread::current();
+    let _ = writeln!(
+        std::io::stderr(),
+        "{what} {}: {why}",
+        thread.name().unwrap_or("a test")
+    );
 }
 
 /// Layers hold devices and foreign owners; mounts are made.
@@ -65,33 +76,7 @@ pub(crate) fn static_program() -> Result<(), String> {
         .map_err(|why| format!("no static program: {why}"))
 }
 
-/// A binary with a command line.
-pub(crate) fn product() -> Result<(), String> {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    let speaks = *ANSWER.get_or_init(|| {
-        let output = Command::new(crate::world::product()).arg("--version").output();
-        output.is_ok_and(|output| !output.stdout.is_empty())
-    });
-    if speaks {
-        Ok(())
-    } else {
-        Err(format!(
-            "`{} --version` says nothing yet",
-            crate::world::product().display()
-        ))
-    }
-}
-
 /// Whether tests may take minutes.
 pub(crate) fn long() -> bool {
     std::env::var_os("SPOKE_LONG").is_some()
-}
-
-/// Says that a test takes minutes and was not asked for; that is no failure anywhere.
-pub(crate) fn skip_long() {
-    let name = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(
-        std::io::stderr(),
-        "SKIPPED {name}: it takes minutes; set SPOKE_LONG=1"
-    );
 }

@@ -32,7 +32,7 @@ fn wanted(release: &Release, name_of_release: String) -> Vec<String> {
 
 #[test]
 fn a_mounted_spec_brings_the_release_without_the_excluded() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let (registry, release) = release();
     let images = zoo(b"no program");
     registry.push_all(&images);
@@ -94,7 +94,7 @@ fn a_mounted_spec_brings_the_release_without_the_excluded() {
 
 #[test]
 fn flags_do_what_the_spec_does() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let (registry, release) = release();
     let world = World::trusting(&[registry.host()]);
     let run = world.run(&[
@@ -113,7 +113,7 @@ fn flags_do_what_the_spec_does() {
 
 #[test]
 fn every_shared_layer_crosses_the_link_once() {
-    needs!(root(), product());
+    needs!(root());
     let (registry, release) = release();
     let world = World::trusting(&[registry.host()]);
     let run = world
@@ -137,7 +137,7 @@ fn every_shared_layer_crosses_the_link_once() {
 
 #[test]
 fn a_second_run_by_digest_asks_for_nothing() {
-    needs!(root(), product());
+    needs!(root());
     let (registry, release) = release();
     let world = World::trusting(&[registry.host()]);
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
@@ -157,7 +157,7 @@ fn a_second_run_by_digest_asks_for_nothing() {
 
 #[test]
 fn a_second_run_by_tag_asks_whether_the_tag_moved() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let (registry, release) = release();
     let world = World::trusting(&[registry.host()]);
     let args = ["--platform-image", &release.by_tag(), "--exclude", EXCLUDE];
@@ -182,7 +182,7 @@ fn a_second_run_by_tag_asks_whether_the_tag_moved() {
 
 #[test]
 fn the_plan_says_what_a_run_would_do_and_does_nothing() {
-    needs!(root(), product());
+    needs!(root());
     let (registry, release) = release();
     let world = World::trusting(&[registry.host()]);
     let args = [

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::compare::{census, compare};
 use crate::image::Images;
 use crate::image::zoo::{EMPTY_XATTR, STOCK_TAR_SPLIT_IS_WRONG, zoo};
-use crate::needs::needs;
+use crate::needs::{leave_out, needs};
 use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
 use crate::stock::hello;
@@ -77,7 +77,7 @@ fn check(problems: Vec<String>) {
 
 #[test]
 fn trees_records_data_and_tar_splits_are_those_of_podman() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let pulled = Pulled::new(b"no program");
     let theirs = pulled.theirs();
     let mut differences = compare(
@@ -96,7 +96,7 @@ fn trees_records_data_and_tar_splits_are_those_of_podman() {
 /// storage-format.md 6.4: names, digests and manifests for every way to name an image; and a second name for each.
 #[test]
 fn tags_lists_and_digests_are_recorded_as_podman_records_them() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let registry = Registry::start();
     let images = zoo(b"no program");
     registry.push_all(&images);
@@ -144,7 +144,7 @@ fn tags_lists_and_digests_are_recorded_as_podman_records_them() {
 
 #[test]
 fn another_platform_is_chosen_when_asked_for() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let registry = Registry::start();
     let images = zoo(b"no program");
     registry.push_all(&images);
@@ -161,7 +161,7 @@ fn another_platform_is_chosen_when_asked_for() {
 /// Rows 1, 2, 3, 6 of storage-format.md 12.2.
 #[test]
 fn stock_tools_list_and_inspect_what_we_stored_as_their_own() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let pulled = Pulled::new(b"no program");
     let theirs = pulled.theirs();
     for args in [
@@ -221,7 +221,7 @@ fn stock_tools_list_and_inspect_what_we_stored_as_their_own() {
 /// Rows 5, 8 and 9: everything that reads tar-splits back, also where podman's own are wrong.
 #[test]
 fn stock_tools_save_push_and_copy_what_we_stored() {
-    needs!(root(), stock(), product(), docker_registry());
+    needs!(root(), stock(), docker_registry());
     let pulled = Pulled::new(b"no program");
     let elsewhere = DockerRegistry::start();
     let old_podman = pulled.ours.podman_version().starts_with("4.");
@@ -273,15 +273,10 @@ fn stock_tools_save_push_and_copy_what_we_stored() {
 /// Rows 7 and 8: podman's own pull is not silent either (storage-format.md 12.2), so ours must say no more than it.
 #[test]
 fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let pulled = Pulled::new(b"no program");
-    if !pulled
-        .ours
-        .podman(&["system", "check", "--help"])
-        .stdout
-        .contains("system check")
-    {
-        return crate::needs::skip("this podman has no `system check`; use SPOKE_STOCK_ROOT");
+    if !pulled.ours.has_system_check() {
+        return leave_out("this podman has no `system check`; SPOKE_STOCK_ROOT may name one that has");
     }
     let quick = pulled.ours.podman(&["system", "check", "--quick"]);
     assert!(quick.is_ok() && quick.stdout.is_empty(), "{quick}");
@@ -320,7 +315,7 @@ fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
 /// Row 10.
 #[test]
 fn podman_pulls_again_without_asking_for_a_blob() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let pulled = Pulled::new(b"no program");
     pulled.ours.empty_blob_info_cache();
     pulled.registry.clear_log();
@@ -335,7 +330,7 @@ fn podman_pulls_again_without_asking_for_a_blob() {
 /// Row 11.
 #[test]
 fn podman_removes_all_that_we_stored() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let pulled = Pulled::new(b"no program");
     let names = pulled.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -354,7 +349,7 @@ fn podman_removes_all_that_we_stored() {
 /// Row 4, as root and as somebody who may enter `/` only if it has the mode that the store forces.
 #[test]
 fn podman_runs_what_we_stored() {
-    needs!(root(), stock(), product(), static_program());
+    needs!(root(), stock(), static_program());
     let pulled = Pulled::new(hello::program().unwrap());
     let name = pulled.registry.tagged("zoo/base");
     for user in ["0:0", "1000:1000"] {
@@ -370,7 +365,7 @@ fn podman_runs_what_we_stored() {
 /// storage-format.md 9.1: while containers run, `overlay` is a mount of its own, and a rename into it fails with EXDEV.
 #[test]
 fn a_self_mounted_overlay_directory_is_no_obstacle() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let registry = Registry::start();
     let images = zoo(b"no program");
     registry.push_all(&images);
@@ -387,7 +382,7 @@ fn a_self_mounted_overlay_directory_is_no_obstacle() {
 /// enough for it to believe that fuse-overlayfs wrote them, and to note so for ever. A store that we make has the flag.
 #[test]
 fn podman_does_not_take_our_new_store_for_one_of_fuse_overlayfs() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let registry = Registry::start();
     registry.push_all(&zoo(b"no program"));
     let world = World::trusting(&[registry.host()]);
@@ -401,7 +396,7 @@ fn podman_does_not_take_our_new_store_for_one_of_fuse_overlayfs() {
 /// Podman's layers are used, not fetched or written again; and its records stay as they are.
 #[test]
 fn what_podman_stored_is_reused() {
-    needs!(root(), stock(), product());
+    needs!(root(), stock());
     let registry = Registry::start();
     let images = zoo(b"no program");
     registry.push_all(&images);

@@ -83,6 +83,14 @@ pub(crate) fn census(graph_root: &Path) -> Vec<String> {
     wrong
 }
 
+/// As [`census`], but for temporary files of writes that were killed: harmless, and only old ones may be removed, for
+/// another writer's look the same (storage-format.md 9.5).
+pub(crate) fn census_after_kills(graph_root: &Path) -> Vec<String> {
+    let mut wrong = census(graph_root);
+    wrong.retain(|line| !line.contains("/.tmp-"));
+    wrong
+}
+
 /// `lower` must be the parent's link, then the parent's `lower`.
 fn lower(graph_root: &Path, id: &str, parent: &str, wrong: &mut Vec<String>) {
     let read = |id: &str, name: &str| fs::read_to_string(graph_root.join("overlay").join(id).join(name)).ok();

@@ -12,7 +12,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub(crate) use census::census;
+pub(crate) use census::{census, census_after_kills};
 
 /// Facts that differ between the stores at `ours` and `theirs`, readable. `ignore_tar_split_of` are layer ids.
 pub(crate) fn compare(ours: &Path, theirs: &Path, ignore_tar_split_of: &[String]) -> Vec<String> {

@@ -59,16 +59,6 @@ impl Content {
             .insert((repository.to_owned(), digest.to_owned()), blob);
     }
 
-    /// Removes a blob.
-    pub(crate) fn remove_blob(&mut self, repository: &str, digest: &str) {
-        self.blobs.remove(&(repository.to_owned(), digest.to_owned()));
-    }
-
-    /// Removes a manifest under one of its names.
-    pub(crate) fn remove_manifest(&mut self, repository: &str, name: &str) {
-        self.manifests.remove(&(repository.to_owned(), name.to_owned()));
-    }
-
     pub(super) fn manifest(&self, repository: &str, name: &str) -> Option<(String, Bytes)> {
         self.manifests
             .get(&(repository.to_owned(), name.to_owned()))

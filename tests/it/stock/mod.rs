@@ -9,7 +9,7 @@ pub(crate) mod docker_registry;
 pub(crate) mod hello;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -52,6 +52,14 @@ pub(crate) fn top() -> PathBuf {
     std::env::var_os("SPOKE_STOCK_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }
 
+/// Every Debian with a podman that is to be had: the one of [`top`], and this machine's.
+pub(crate) fn tops() -> Vec<PathBuf> {
+    let mut tops = vec![top(), PathBuf::from("/")];
+    tops.dedup();
+    tops.retain(|top| top.join("usr/bin/podman").exists());
+    tops
+}
+
 /// What a tool answered.
 pub(crate) struct Answer {
     command: String,
@@ -91,7 +99,12 @@ impl fmt::Display for Answer {
 impl World {
     /// Runs `podman` on this node.
     pub(crate) fn podman(&self, args: &[&str]) -> Answer {
-        self.tool("pull", &[&["podman"], args].concat())
+        self.podman_of(&top(), args)
+    }
+
+    /// Runs the `podman` of the Debian at `top` on this node.
+    pub(crate) fn podman_of(&self, top: &Path, args: &[&str]) -> Answer {
+        self.tool_of(top, "pull", &[&["podman"], args].concat())
     }
 
     /// Pulls with podman.
@@ -137,6 +150,12 @@ impl World {
         text.rsplit(' ').next().unwrap_or_default().to_owned()
     }
 
+    /// Whether this podman has `system check`, as 5 has and 4.3.1 has not.
+    pub(crate) fn has_system_check(&self) -> bool {
+        let help = self.podman(&["system", "check", "--help"]);
+        help.stdout.contains("system check")
+    }
+
     /// Forgets which blobs belong to which layers, so that only the store itself can say.
     pub(crate) fn empty_blob_info_cache(&self) {
         let cache = self.host().join("var/lib/containers/cache");
@@ -145,11 +164,12 @@ impl World {
         }
     }
 
-    /// A command line to be started by the caller; `mode` is `run` where containers run.
-    pub(crate) fn tool_command(&self, mode: &str, command: &[&str]) -> Command {
-        let mut tool = Command::new("unshare");
-        tool.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"])
-            .args([self.host().as_os_str(), top().as_os_str()])
+    /// A command line to be started by the caller, of the Debian at `top`; `mode` is `run` where containers run.
+    pub(crate) fn tool_command(&self, top: &Path, mode: &str, command: &[&str]) -> Command {
+        let mut tool = Command::new("timeout");
+        tool.args(["--signal=KILL", PATIENCE, "unshare", "--mount"])
+            .args(["--propagation", "private", "sh", "-c", ENTER, "sh"])
+            .args([self.host().as_os_str(), top.as_os_str()])
             .arg(mode)
             .args(command)
             .env_clear()
@@ -164,10 +184,12 @@ impl World {
     }
 
     fn tool(&self, mode: &str, command: &[&str]) -> Answer {
-        let output = self
-            .tool_command(mode, command)
-            .output()
-            .expect("`unshare` can be started");
+        self.tool_of(&top(), mode, command)
+    }
+
+    fn tool_of(&self, top: &Path, mode: &str, command: &[&str]) -> Answer {
+        let output = self.tool_command(top, mode, command).output();
+        let output = output.expect("`timeout` can be started");
         Answer {
             command: command.join(" "),
             code: output.status.code(),
