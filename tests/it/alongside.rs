@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,10 @@ fn span() -> Duration {
     Duration::from_secs(if long() { 480 } else { 15 })
 }
 
+/// How often, spread over that time, everybody stops and the store is counted.
+const COUNTS: u32 = 8;
+/// Races that podman may lose one after the other until its store is taken for broken.
+const RACES: usize = 50;
 /// Podmans of each Debian, and products.
 const WORKERS: usize = 2;
 
@@ -39,38 +44,67 @@ fn family(prefix: &str, seed: u64, count: u64) -> Vec<(String, Image)> {
     (0..count).map(image).collect()
 }
 
-/// Podman loses races against another podman's `rmi` ("layer not known"), also without us. A store that is broken stays so;
-/// a race passes.
-fn settles(world: &World, top: &Path, args: &[&str]) {
-    for _ in 0..5 {
-        if world.podman_of(top, args).is_ok() {
-            return;
-        }
-    }
-    world.podman_of(top, args).ok();
-}
-
 /// What was done, to be told at the end.
 #[derive(Debug, Default)]
 struct Done {
     podman: AtomicU64,
+    races: AtomicU64,
     runs: AtomicU64,
     kills: AtomicU64,
 }
 
-/// One podman at a time, over and over: pull, list, inspect, remove.
-fn podman_works(world: &World, top: &Path, names: &[&String], done: &Done, over: &AtomicBool) {
-    for name in names.iter().cycle() {
-        for args in [
-            &["pull", "--quiet", name][..],
-            &["images", "--quiet"],
-            &["image", "inspect", name],
-            &["rmi", "--ignore", name],
-        ] {
-            settles(world, top, args);
-            done.podman.fetch_add(1, Ordering::Relaxed);
+/// A node that all workers write to.
+struct Shared {
+    world: World,
+    done: Done,
+    over: AtomicBool,
+    /// Held for reading during each operation, for writing while the store is counted.
+    quiet: RwLock<()>,
+}
+
+impl Shared {
+    /// Podman loses races against another podman's `rmi` ("image not known"), also without us. A store that is broken
+    /// stays so; a race passes.
+    fn podman(&self, top: &Path, args: &[&str]) {
+        for _ in 0..RACES {
+            let _busy = self.quiet.read();
+            if self.world.podman_of(top, args).is_ok() {
+                self.done.podman.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            self.done.races.fetch_add(1, Ordering::Relaxed);
         }
-        if over.load(Ordering::Relaxed) {
+        self.world.podman_of(top, args).ok();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with the store, counted while nobody works, and listed by every podman.
+    fn wrong(&self) -> Vec<String> {
+        let _quiet = self.quiet.write();
+        let mut wrong = census_after_kills(&self.world.graph_root());
+        let listed = tops()
+            .into_iter()
+            .map(|top| self.world.podman_of(&top, &["images", "--quiet"]));
+        wrong.extend(
+            listed
+                .filter(|answer| !answer.is_ok())
+                .map(|answer| answer.to_string()),
+        );
+        wrong
+    }
+}
+
+/// One podman at a time, over and over: pull, list, inspect, remove.
+fn podman_works(shared: &Shared, top: &Path, names: &[&String]) {
+    for name in names.iter().cycle() {
+        shared.podman(top, &["pull", "--quiet", name]);
+        shared.podman(top, &["images", "--quiet"]);
+        shared.podman(top, &["image", "inspect", name]);
+        shared.podman(top, &["rmi", "--ignore", name]);
+        if shared.is_over() {
             return;
         }
     }
@@ -78,27 +112,28 @@ fn podman_works(world: &World, top: &Path, names: &[&String], done: &Done, over:
 
 /// The product, over and over: it brings its images, every third time is killed on the way and runs again; then podman
 /// removes them.
-fn product_works(world: &World, spool: &str, names: &[String], done: &Done, over: &AtomicBool) {
+fn product_works(shared: &Shared, spool: &str, names: &[String]) {
     let images = names.iter().flat_map(|name| ["--image", name]);
     let args: Vec<&str> = images.chain(["--spool", spool]).collect();
     let mut took = Duration::from_secs(1);
     for round in 0.. {
+        let busy = shared.quiet.read();
         if round % 3 == 2 {
-            let run = world.start("run", &args);
+            let run = shared.world.start("run", &args);
             std::thread::sleep(took.mul_f64(f64::from(random(1, round)[0]) / 256.0));
             run.signal(Signal::KILL);
             assert!([0, 1009].contains(&run.wait().code));
-            done.kills.fetch_add(1, Ordering::Relaxed);
+            shared.done.kills.fetch_add(1, Ordering::Relaxed);
         }
-        took = world.run(&args).exits(0).took;
-        done.runs.fetch_add(1, Ordering::Relaxed);
-        if over.load(Ordering::Relaxed) {
+        took = shared.world.run(&args).exits(0).took;
+        shared.done.runs.fetch_add(1, Ordering::Relaxed);
+        drop(busy);
+        if shared.is_over() {
             return;
         }
         let tops = tops();
         for (number, name) in names.iter().enumerate() {
-            settles(world, &tops[number % tops.len()], &["rmi", "--ignore", name]);
-            done.podman.fetch_add(1, Ordering::Relaxed);
+            shared.podman(&tops[number % tops.len()], &["rmi", "--ignore", name]);
         }
     }
 }
@@ -124,33 +159,48 @@ fn podmans_pull_list_and_remove_while_we_write() {
         .map(|worker| push(family(&format!("ours-{worker}"), 1000 * (worker + 1), 6)))
         .collect();
 
-    let world = World::trusting(&[registry.host()]);
+    let shared = Shared {
+        world: World::trusting(&[registry.host()]),
+        done: Done::default(),
+        over: AtomicBool::new(false),
+        quiet: RwLock::default(),
+    };
     let tops = tops();
-    let (done, over) = (Done::default(), AtomicBool::new(false));
+    let mut wrong = Vec::new();
     std::thread::scope(|scope| {
-        let (world, done, over) = (&world, &done, &over);
+        let shared = &shared;
         let mut workers = Vec::new();
         for (worker, top) in tops.iter().cycle().take(WORKERS * tops.len()).enumerate() {
             let names: Vec<&String> = theirs.iter().skip(worker).step_by(WORKERS * tops.len()).collect();
-            workers.push(scope.spawn(move || podman_works(world, top, &names, done, over)));
+            workers.push(scope.spawn(move || podman_works(shared, top, &names)));
         }
         for (worker, names) in ours.iter().enumerate() {
-            let spool = world.out(&format!("spool-{worker}"));
-            workers
-                .push(scope.spawn(move || product_works(world, spool.to_str().unwrap(), names, done, over)));
+            let spool = shared.world.out(&format!("spool-{worker}"));
+            workers.push(scope.spawn(move || product_works(shared, spool.to_str().unwrap(), names)));
         }
-        let end = Instant::now() + span();
-        // One that fails ends the others too.
-        while Instant::now() < end && !workers.iter().any(|worker| worker.is_finished()) {
-            std::thread::sleep(Duration::from_millis(100));
+        let begin = Instant::now();
+        let is_idle = |until: Duration| {
+            // One that failed ends the others too.
+            begin.elapsed() >= until || workers.iter().any(|worker| worker.is_finished())
+        };
+        for count in 1..=COUNTS {
+            while !is_idle(span() * count / COUNTS) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            wrong.extend(shared.wrong());
+            if !wrong.is_empty() {
+                break;
+            }
         }
-        over.store(true, Ordering::Relaxed);
+        // Whatever was found is told after they have stopped, or they would work for ever.
+        shared.over.store(true, Ordering::Relaxed);
     });
     // Not `eprintln!`: the test runner hides what passing tests print.
-    let _ = writeln!(std::io::stderr(), "alongside {tops:?}: {done:?}");
+    let _ = writeln!(std::io::stderr(), "alongside {tops:?}: {:?}", shared.done);
 
-    let wrong = census_after_kills(&world.graph_root());
-    assert!(wrong.is_empty(), "after {done:?}:\n{}", wrong.join("\n"));
+    wrong.extend(shared.wrong());
+    assert!(wrong.is_empty(), "after {:?}:\n{}", shared.done, wrong.join("\n"));
+    let world = &shared.world;
     for name in ours.iter().flatten() {
         world.podman(&["image", "exists", name]).ok();
     }
