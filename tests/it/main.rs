@@ -13,10 +13,12 @@ mod image;
 mod needs;
 mod registry;
 mod stock;
+mod store;
 mod world;
 
 mod alongside;
 mod corpus;
+mod crash;
 mod faults;
 mod hostile;
 mod imports;
@@ -24,4 +26,5 @@ mod oracles;
 mod readme;
 mod refusals;
 mod release;
+mod service;
 mod zoo;

@@ -58,6 +58,14 @@ pub(crate) fn stock() -> Result<(), String> {
     Ok(())
 }
 
+/// Kills a program at a system call that is named.
+pub(crate) fn strace() -> Result<(), String> {
+    if Path::new("/usr/bin/strace").exists() {
+        return Ok(());
+    }
+    Err("`strace` is not installed".into())
+}
+
 /// A registry by somebody else, to push to.
 pub(crate) fn docker_registry() -> Result<(), String> {
     if Path::new(crate::stock::docker_registry::PROGRAM).exists() {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::compare::{census, census_after_kills};
-use crate::image::release::{EXCLUDE, RELEASE, Release, image_references, release_image};
+use crate::compare::census;
+use crate::image::release::{RELEASE, Release, image_references, release_image};
 use crate::image::zoo::zoo;
 use crate::image::{Compression, Image, Layer};
 use crate::needs::needs;
@@ -363,39 +363,6 @@ fn a_deadline_ends_a_run_in_time() {
             .contains(&registry.tagged("zoo/base").as_str()),
         "{run}"
     );
-}
-
-/// Row 13: killed anywhere, the next run and every stock tool find a sound store.
-#[test]
-fn kill_9_at_any_moment_is_mended_by_the_next_run() {
-    needs!(root());
-    let registry = Registry::start();
-    let release = Release::build(&registry.host(), 20_000);
-    registry.push_release(&release);
-    let rounds = if crate::needs::long() { 300 } else { 15 };
-    let world = World::trusting(&[registry.host()]);
-    let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
-    let whole = {
-        let other = World::trusting(&[registry.host()]);
-        other.run(&args).exits(0).took
-    };
-    for round in 0..rounds {
-        let run = world.start("run", &args);
-        std::thread::sleep(whole * round / rounds);
-        run.signal(Signal::KILL);
-        assert!([0, 1009].contains(&run.wait().code));
-        if crate::needs::stock().is_ok() {
-            world.podman(&["images"]).ok();
-        }
-        // The store may be whole already; then the next rounds have nothing to interrupt.
-        if round % 5 == 4 {
-            world.run(&args).exits(0);
-            assert_eq!(census_after_kills(&world.graph_root()), Vec::<String>::new());
-            let _ = fs::remove_dir_all(world.graph_root());
-        }
-    }
-    world.run(&args).exits(0);
-    assert_eq!(census_after_kills(&world.graph_root()), Vec::<String>::new());
 }
 
 #[test]

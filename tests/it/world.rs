@@ -10,6 +10,7 @@
 //! DIR/out/                        reports and archives
 //! ```
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -141,12 +142,20 @@ impl World {
 
     /// Starts the product on this node. It gets the host root, the spec if there is one, and a report file.
     pub(crate) fn start(&self, verb: &str, args: &[&str]) -> Running {
+        self.start_under(&[], verb, args)
+    }
+
+    /// Starts it as the last arguments of another program, such as strace.
+    pub(crate) fn start_under(&self, wrapper: &[&str], verb: &str, args: &[&str]) -> Running {
         let number = fs::read_dir(self.out("")).map_or(0, Iterator::count);
         let path = |what: &str| self.out(&format!("{number}-{verb}.{what}"));
         let (report, stdout, stderr) = (path("report"), path("stdout"), path("stderr"));
         let create = |path: &Path| fs::File::create(path).expect("creating a file for output");
-        let mut command = Command::new(product());
+        let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
+        words.push(product().into_os_string());
+        let mut command = Command::new(&words[0]);
         command
+            .args(&words[1..])
             .arg(verb)
             .arg("--host-root")
             .arg(self.host())

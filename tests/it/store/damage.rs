@@ -1,0 +1,114 @@
+//! Stores that something happened to.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use spoke_precache::cancel::Cancel;
+use spoke_precache::oci::LayerId;
+use spoke_precache::store::LayerCommit;
+
+use super::{put, resolved, specs, stage, store, three_layers};
+use crate::compare::{census, compare};
+use crate::needs::needs;
+use crate::registry::Registry;
+use crate::world::World;
+
+/// Runs a shell script in the store of `world`; `$BASE`, `$MIDDLE` and `$TOP` are its layers.
+fn damage(world: &World, ids: &[LayerId], script: &str) {
+    let status = std::process::Command::new("bash")
+        .args(["-euc", script])
+        .current_dir(world.graph_root())
+        .envs(
+            ["BASE", "MIDDLE", "TOP"]
+                .into_iter()
+                .zip(ids.iter().map(LayerId::to_string)),
+        )
+        .status();
+    assert!(status.unwrap().success(), "{script}");
+}
+
+#[test]
+fn what_was_lost_is_found_missing_and_put_back() {
+    needs!(root(), stock());
+    let (registry, image) = (Registry::start(), three_layers());
+    registry.push("three", Some("latest"), &image);
+    let name = registry.tagged("three");
+    let (ours, theirs) = (
+        World::trusting(&[registry.host()]),
+        World::trusting(&[registry.host()]),
+    );
+    theirs.podman_pull(&name);
+    ours.run(&["--image", &name]).exits(0);
+    let ids = resolved(&image, None).layer_ids();
+    for script in [
+        "rm -rf overlay/$TOP/diff",
+        "rm -rf overlay/$MIDDLE",
+        "rm -rf overlay/$BASE overlay/$MIDDLE",
+        "rm overlay/$MIDDLE/link",
+        ": > overlay/$MIDDLE/link",
+        "rm overlay/l/$(cat overlay/$BASE/link)",
+        "rm overlay/$TOP/lower",
+        "rmdir overlay/$TOP/work",
+        "rmdir overlay/$BASE/empty overlay/$BASE/work",
+        "rm overlay-images/*/manifest",
+        "echo >> $(ls overlay-images/*/=* | head -1)",
+        "jq -c 'map(select(.id != env.TOP))' overlay-layers/layers.json > x; chmod 600 x; mv x overlay-layers/layers.json",
+    ] {
+        damage(&ours, &ids, script);
+        let missing = ours.verify(&["--image", &name]);
+        assert_ne!(missing.code, 0, "not noticed: {script}: {missing}");
+        let run = ours.run(&["--image", &name]);
+        assert_eq!(run.code, 0, "{script}: {run}");
+        let mut wrong = census(&ours.graph_root());
+        wrong.extend(compare(&ours.graph_root(), &theirs.graph_root(), &[]));
+        assert!(wrong.is_empty(), "{script}:\n{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn the_rests_of_dead_writers_are_replaced() {
+    needs!(root());
+    let (world, image) = (World::trusting(&[]), three_layers());
+    let (store, resolved) = (store(&world), resolved(&image, None));
+    let ids = resolved.layer_ids();
+    let root = world.graph_root();
+    // Two incomplete layers, one of them of our image; a directory without a record; stages.
+    let dead = "d".repeat(64);
+    let links = [
+        "ABCDEFGHIJKLMNOPQRSTUVWXYA",
+        "BBCDEFGHIJKLMNOPQRSTUVWXYA",
+        "CBCDEFGHIJKLMNOPQRSTUVWXYA",
+    ];
+    for (id, link) in [&dead, &ids[0].to_string(), &ids[1].to_string()]
+        .into_iter()
+        .zip(links)
+    {
+        let layer = root.join("overlay").join(id);
+        fs::create_dir_all(layer.join("diff/junk")).unwrap();
+        fs::write(layer.join("link"), link).unwrap();
+        symlink(format!("../{id}/diff"), root.join("overlay/l").join(link)).unwrap();
+        fs::write(root.join(format!("overlay-layers/{id}.tar-split.gz")), "").unwrap();
+    }
+    fs::create_dir(root.join("overlay-layers").join(&dead)).unwrap();
+    let records = serde_json::json!([
+        {"id": dead, "created": "2024-01-01T00:00:00Z", "flags": {"incomplete": true}},
+        {"id": ids[0].to_string(), "flags": {"incomplete": true}},
+    ]);
+    fs::write(root.join("overlay-layers/layers.json"), records.to_string()).unwrap();
+    fs::create_dir_all(root.join(".spoke-precache-stage-dead/x/y/z")).unwrap();
+    fs::create_dir(root.join(".spoke-precache-stage-dead2")).unwrap();
+
+    let living = store.stage().unwrap();
+    let spec = specs(&resolved).remove(0);
+    let staged = stage(&living, spec.clone(), &image.layers[0]);
+    put(&store, &image, None, "localhost/a:1");
+    // The living stage was spared; its layer came too late.
+    let outcome = store.commit_layers(vec![staged], &Cancel::default()).unwrap();
+    assert!(matches!(outcome[..], [(id, LayerCommit::AlreadyThere)] if id == spec.id()));
+    drop(living);
+    assert_eq!(census(&root), Vec::<String>::new());
+    assert!(!root.join("overlay-layers").join(&dead).exists());
+    // As c/storage: whatever the layer's own root entry says.
+    let diff = root.join(format!("overlay/{}/diff", ids[1]));
+    assert_eq!(fs::metadata(diff).unwrap().permissions().mode() & 0o7777, 0o555);
+}

@@ -1,0 +1,81 @@
+//! The store's own interface: what a run of the product cannot bring about at will, with podman and the kernel as judges.
+
+mod commit;
+mod damage;
+mod names;
+mod read;
+
+use std::io::Cursor;
+use std::os::fd::AsFd as _;
+
+use spoke_precache::cancel::Cancel;
+use spoke_precache::oci::{Content, ResolvedImage};
+use spoke_precache::store::unpack::{Limits, unpack};
+use spoke_precache::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, StorageConf, Store};
+
+use crate::image::{Image, Images, Layer, List};
+use crate::world::World;
+
+/// Three layers, each with a file of its own.
+fn three_layers() -> Image {
+    let text = "image three docker
+        layer gzip
+        dir  ./ 0750 0:0
+        dir  /d 0755 0:0
+        file /d/a 0644 0:0 \"a\"
+        layer gzip
+        file /b 0644 0:0 \"b\"
+        layer gzip
+        file /c 0644 0:0 \"c\"";
+    Images::of(text, &[]).images.remove(0)
+}
+
+/// The store of `world`, made if need be.
+fn store(world: &World) -> Store {
+    let store = Store::open(&world.graph_root(), &StorageConf::default()).unwrap();
+    store.create_if_missing().unwrap();
+    store
+}
+
+/// What a registry client makes of `image`, found through `list` if there is one.
+fn resolved(image: &Image, list: Option<&List>) -> ResolvedImage {
+    let list = list.map(|list| Content::new(list.bytes.clone()));
+    let (manifest, config) = (image.manifest.clone(), image.config.clone());
+    ResolvedImage::assemble(list, Content::new(manifest), Content::new(config)).unwrap()
+}
+
+/// Where each layer of `image` belongs, base layer first.
+fn specs(image: &ResolvedImage) -> Vec<LayerSpec> {
+    let mut parent = None;
+    let spec = |layer| {
+        let spec = LayerSpec::new(parent, layer);
+        parent = Some(spec.id());
+        spec
+    };
+    image.layers.iter().map(spec).collect()
+}
+
+fn stage(stage: &Stage, spec: LayerSpec, layer: &Layer) -> StagedLayer {
+    let staging = stage.layer(spec).unwrap();
+    let (diff, tar_split) = (staging.open_diff().unwrap(), staging.create_tar_split().unwrap());
+    let limits = Limits::for_blob(layer.blob.len() as u64);
+    let blob = Cursor::new(&layer.blob);
+    let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default()).unwrap();
+    staging.finish(unpacked).unwrap()
+}
+
+/// Stages and commits all of `image`.
+fn put(store: &Store, image: &Image, list: Option<&List>, name: &str) {
+    let resolved = resolved(image, list);
+    let area = store.stage().unwrap();
+    let pairs = specs(&resolved).into_iter().zip(&image.layers);
+    let staged = pairs.map(|(spec, layer)| stage(&area, spec, layer)).collect();
+    let layers = store.commit_layers(staged, &Cancel::default()).unwrap();
+    assert!(
+        !layers
+            .iter()
+            .any(|(_, commit)| matches!(commit, LayerCommit::ParentMissing(_)))
+    );
+    let commit = store.commit_image(&resolved, &name.parse().unwrap(), &Cancel::default());
+    assert_eq!(commit.unwrap(), ImageCommit::Committed(resolved.id()));
+}
