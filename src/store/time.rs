@@ -7,21 +7,11 @@ pub(super) fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// A config's `created` as Go would write it again; `None` if it is no time, or the year 1, which Go takes
-/// for none.
+/// A config's `created`, in UTC; `None` if it is no time, or one that Go cannot read or takes for none. What is
+/// returned is not what was written there: a time that Go does not parse makes images.json unreadable for everybody.
 pub(super) fn rewrite(created: &str) -> Option<String> {
-    created.parse::<Timestamp>().ok()?;
-    let (whole, rest) = created.split_at_checked("0000-00-00T00:00:00".len())?;
-    let zone = rest.find(['Z', '+', '-'])?;
-    let (fraction, zone) = rest.split_at(zone);
-    let zone = if matches!(zone, "+00:00" | "-00:00") {
-        "Z"
-    } else {
-        zone
-    };
-    let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
-    let text = format!("{whole}{fraction}{zone}");
-    (text != "0001-01-01T00:00:00Z").then_some(text)
+    let time: Timestamp = created.parse().ok()?;
+    Some(time.to_string()).filter(|text| !text.starts_with('-') && text != "0001-01-01T00:00:00Z")
 }
 
 #[cfg(test)]
@@ -36,8 +26,17 @@ mod tests {
             ("2024-06-19T19:22:45Z", Some("2024-06-19T19:22:45Z")),
             (
                 "2024-06-19T19:22:45.123456789+02:00",
-                Some("2024-06-19T19:22:45.123456789+02:00"),
+                Some("2024-06-19T17:22:45.123456789Z"),
             ),
+            // jiff takes more forms than Go does.
+            ("2024-06-19 19:22:45Z", Some("2024-06-19T19:22:45Z")),
+            ("2024-06-19T19:22Z", Some("2024-06-19T19:22:00Z")),
+            ("2024-06-19T19:22:45,5Z", Some("2024-06-19T19:22:45.5Z")),
+            ("2024-06-19T19:22:45+02", Some("2024-06-19T17:22:45Z")),
+            ("2024-06-19T19:22:60Z", Some("2024-06-19T19:22:59Z")),
+            ("2024-06-19T19:22:45Z[UTC]", Some("2024-06-19T19:22:45Z")),
+            ("-000044-03-15T12:00:00Z", None),
+            ("0001-01-01T01:00:00+01:00", None),
             ("2024-06-19T19:22:45+00:00", Some("2024-06-19T19:22:45Z")),
             ("1970-01-01T00:00:00Z", Some("1970-01-01T00:00:00Z")),
             ("0001-01-01T00:00:00Z", None),
