@@ -165,18 +165,20 @@ async fn collect(
 pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
     let mut lasting = error.is_redirect() || error.is_builder();
     let error = error.without_url();
-    let mut why = error.to_string();
+    let mut causes = vec![error.to_string()];
     let mut source = error.source();
+    let mut hint = "";
     while let Some(cause) = source {
         let text = cause.to_string();
-        if !why.ends_with(&text) {
-            why = format!("{why}: {text}");
+        // Some repeat what they wrap.
+        if !causes.last().is_some_and(|last| last.ends_with(&text)) {
+            causes.push(text);
         }
         match tls_cause(cause) {
             Some(rustls::Error::InvalidCertificate(_)) => lasting = true,
             Some(rustls::Error::InvalidMessage(_)) => {
                 lasting = true;
-                why += "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf";
+                hint = "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf";
                 break;
             }
             _ => {}
@@ -185,9 +187,35 @@ pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
     }
     RegistryError::Transport {
         what: what.into(),
-        why: why.split('\n').map(printable).collect::<Vec<_>>().join("\n"),
+        why: printable(&brief(&causes)) + hint,
         lasting,
     }
+}
+
+/// What wraps the cause of interest and says nothing.
+const WRAPPERS: [&str; 4] = [
+    "error sending request",
+    "client error (Connect)",
+    "dns error",
+    "error resolving DNS",
+];
+
+/// The causes in one line, without those that say nothing and without the resolver's innards:
+/// `no records found for Query { name: Name("quay.io."), query_type: AAAA, query_class: IN }`
+fn brief(causes: &[String]) -> String {
+    let is_name = causes.iter().any(|cause| cause == "dns error");
+    let telling = causes.iter().filter(|cause| !WRAPPERS.contains(&cause.as_str()));
+    let telling = telling.map(|cause| {
+        let cause = cause.strip_prefix("DNS error: ").unwrap_or(cause);
+        cause.split(" for Query {").next().unwrap_or(cause)
+    });
+    let mut parts: Vec<&str> = telling.collect();
+    if is_name {
+        parts.insert(0, "its name is not resolved");
+    } else if parts.is_empty() {
+        parts.extend(causes.first().map(String::as_str));
+    }
+    parts.join(": ")
 }
 
 /// The error of TLS that `cause` is or wraps; `io::Error` hides what it wraps from `source`, and may do so twice.
@@ -222,5 +250,38 @@ mod tests {
         );
         assert!(error.may_pass());
         assert_eq!(began.elapsed(), BODY_TIMEOUT);
+    }
+
+    #[test]
+    fn a_failure_is_told_in_a_few_words() {
+        for (causes, expected) in [
+            (
+                &[
+                    "error sending request",
+                    "client error (Connect)",
+                    "dns error",
+                    "error resolving DNS",
+                    "DNS error: no records found for Query { name: Name(\"quay.io.\"), query_type: AAAA, query_class: IN }",
+                ][..],
+                "its name is not resolved: no records found",
+            ),
+            (
+                &["error sending request", "client error (Connect)", "dns error"],
+                "its name is not resolved",
+            ),
+            (
+                &[
+                    "error sending request",
+                    "client error (Connect)",
+                    "tcp connect error",
+                    "Connection refused (os error 111)",
+                ],
+                "tcp connect error: Connection refused (os error 111)",
+            ),
+            (&["error sending request"], "error sending request"),
+        ] {
+            let causes: Vec<String> = causes.iter().map(|cause| (*cause).to_owned()).collect();
+            assert_eq!(brief(&causes), expected);
+        }
     }
 }
