@@ -28,7 +28,7 @@ pub struct Space {
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
     /// The path cannot be looked at.
-    #[error("cannot read the free space of `{}`", path.display())]
+    #[error("cannot read the free space of `{}`: {source}", path.display())]
     Unreadable {
         /// Which path.
         path: PathBuf,
@@ -145,7 +145,10 @@ mod tests {
         let error = Space::of(&below).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("cannot read the free space of `{}`", below.display())
+            format!(
+                "cannot read the free space of `{}`: Not a directory (os error 20)",
+                below.display()
+            )
         );
     }
 

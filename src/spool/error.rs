@@ -9,7 +9,7 @@ use crate::oci::Digest;
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// Another agent has the lock.
-    #[error("another spoke-precache is running: it holds `{}`", path.display())]
+    #[error("another spoke-precache is running: it holds `{}`\nhint: two would fetch the same bytes twice; wait for the first", path.display())]
     Busy {
         /// The spool.
         path: PathBuf,

@@ -134,30 +134,18 @@ impl Spool {
 
     /// All blobs in the spool, whole and partial, in no order. Files with other names are not ours.
     pub fn list(&self) -> Result<Vec<Entry>, SpoolError> {
-        let at = SpoolError::at(&self.0.path);
-        let mut entries = Vec::new();
-        for item in rustix::fs::Dir::read_from(&self.0.dir).map_err(|e| at(e.into()))? {
-            let item = item.map_err(|e| at(e.into()))?;
-            let Ok(name) = item.file_name().to_str() else {
-                continue;
-            };
-            let (stem, whole) = match name.strip_suffix(PARTIAL) {
-                Some(stem) => (stem, false),
-                None => (name, true),
-            };
-            let Ok(digest) = stem.parse() else { continue };
-            match rustix::fs::statat(&self.0.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => entries.push(Entry {
-                    digest,
-                    bytes: u64::try_from(stat.st_size).unwrap_or_default(),
-                    whole,
-                }),
-                // Removed since the directory was read.
-                Err(Errno::NOENT) => {}
-                Err(error) => return Err(SpoolError::at(&self.0.path.join(name))(error.into())),
-            }
+        list(&self.0.dir, &self.0.path)
+    }
+
+    /// What lies in the spool at `path`, for those who only want to know: takes no lock and makes nothing. No spool is
+    /// an empty one; that of an agent at work is another a moment later.
+    pub fn glance(path: &Path) -> Result<Vec<Entry>, SpoolError> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(dir) => list(&File::from(dir), path),
+            Err(Errno::NOENT) => Ok(Vec::new()),
+            Err(error) => Err(SpoolError::at(path)(error.into())),
         }
-        Ok(entries)
     }
 
     /// Removes what there is of the blob, whole or partial. Nothing there is an ordinary answer.
@@ -227,6 +215,33 @@ impl Shared {
     fn verified(&self) -> std::sync::MutexGuard<'_, HashSet<Digest>> {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
+    let at = SpoolError::at(path);
+    let mut entries = Vec::new();
+    for item in rustix::fs::Dir::read_from(dir).map_err(|e| at(e.into()))? {
+        let item = item.map_err(|e| at(e.into()))?;
+        let Ok(name) = item.file_name().to_str() else {
+            continue;
+        };
+        let (stem, whole) = match name.strip_suffix(PARTIAL) {
+            Some(stem) => (stem, false),
+            None => (name, true),
+        };
+        let Ok(digest) = stem.parse() else { continue };
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => entries.push(Entry {
+                digest,
+                bytes: u64::try_from(stat.st_size).unwrap_or_default(),
+                whole,
+            }),
+            // Removed since the directory was read.
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(SpoolError::at(&path.join(name))(error.into())),
+        }
+    }
+    Ok(entries)
 }
 
 const PARTIAL: &str = ".partial";
@@ -332,5 +347,9 @@ mod tests {
             error.to_string().starts_with("another spoke-precache is running"),
             "{error}"
         );
+        assert_eq!(Spool::glance(first.path()).expect("no lock"), []);
+        let none = dir.path().join("none");
+        assert_eq!(Spool::glance(&none).expect("an empty one"), []);
+        assert!(!none.exists());
     }
 }
