@@ -80,7 +80,7 @@ pub enum ImageState {
     Failed,
     /// A pattern excludes it.
     Excluded,
-    /// The run ended before its turn came.
+    /// Its turn has not come, or it was removed from the store again.
     Pending,
 }
 

@@ -37,26 +37,41 @@ fn log(event: &Event, settled: u64, images: u64) {
     match event {
         Event::StepStarted(step) => tracing::debug!("{step:?} begins"),
         Event::StepEnded {
-            step, ok, message, ..
-        } if *ok => tracing::info!("{step:?}: {}", Printable(message)),
-        Event::StepEnded {
             step,
+            ok,
             reason,
             message,
-            ..
-        } => tracing::error!("{step:?}: {reason}: {}", Printable(message)),
+        } => {
+            let mut lines = message.lines();
+            let first = Printable(lines.next().unwrap_or_default());
+            if *ok {
+                tracing::info!("{step:?}: {first}");
+            } else {
+                tracing::error!("{step:?}: {reason}: {first}");
+            }
+            // Each line by itself: operators are told to grep for some, and a hint is found more easily so.
+            for line in lines {
+                if *ok {
+                    tracing::info!("{}", Printable(line));
+                } else {
+                    tracing::error!("{}", Printable(line));
+                }
+            }
+        }
         Event::Warned { message } => tracing::warn!("{}", Printable(message)),
         Event::Planned {
             images,
             present,
             bytes,
         } => {
-            tracing::info!(
-                "{images} images are wanted, {present} are present, {} are to be fetched",
-                Size(*bytes)
-            );
+            if images > present {
+                tracing::info!(
+                    "{images} images are wanted, {present} are present, {} are to be fetched",
+                    Size(*bytes)
+                );
+            }
         }
-        Event::LayersReused { layers } => tracing::info!("{layers} layers of images to pull are present"),
+        Event::LayersReused { layers } => tracing::debug!("{layers} layers of images to pull are present"),
         Event::BlobStarted { blob, size, resumed } => {
             tracing::debug!(
                 "fetching `{blob}`: {}, {} of it in the spool",
@@ -77,10 +92,15 @@ fn log(event: &Event, settled: u64, images: u64) {
         Event::ImageDone { name, state, reason } => {
             let name = Printable(name);
             let reason = Printable(reason.as_deref().unwrap_or("no reason is known"));
+            // Before the first plan nobody knows of how many.
+            let count = match images {
+                0 => String::new(),
+                images => format!(" [{settled}/{images}]"),
+            };
             match state {
-                ImageState::Present => tracing::info!("Skipping existing image {name} [{settled}/{images}]"),
-                ImageState::Pulled => tracing::info!("Pulled {name} [{settled}/{images}]"),
-                ImageState::Failed => tracing::error!("Failed {name} [{settled}/{images}]: {reason}"),
+                ImageState::Present => tracing::info!("Skipping existing image {name}{count}"),
+                ImageState::Pulled => tracing::info!("Pulled {name}{count}"),
+                ImageState::Failed => tracing::error!("Failed {name}{count}: {reason}"),
                 ImageState::Excluded => tracing::debug!("Excluded {name}: {reason}"),
                 ImageState::Pending => tracing::debug!("Pending {name}"),
             }

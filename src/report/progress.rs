@@ -89,7 +89,10 @@ impl Progress {
                     self.here.remove(name);
                     self.failed.insert(name.clone());
                 }
-                ImageState::Excluded | ImageState::Pending => (),
+                ImageState::Pending => {
+                    self.here.remove(name);
+                }
+                ImageState::Excluded => (),
             },
             _ => (),
         }

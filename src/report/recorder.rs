@@ -124,11 +124,8 @@ impl Record {
         match (image.state, state) {
             // Pulled first and then found present by the next plan, as the release image is: this run brought it.
             (ImageState::Pulled, ImageState::Present) => (),
-            // That nothing came of it is no news of an image whose fate is known.
-            (
-                ImageState::Present | ImageState::Pulled | ImageState::Failed | ImageState::Excluded,
-                ImageState::Pending,
-            ) => {}
+            // That nothing came of it is no news of an image that cannot be had or is not wanted.
+            (ImageState::Failed | ImageState::Excluded, ImageState::Pending) => {}
             _ => {
                 image.state = state;
                 image.reason = reason;
