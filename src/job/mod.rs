@@ -11,27 +11,30 @@
 //! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
 
 mod board;
-mod bring;
+mod bringer;
 mod error;
 mod failure;
+mod inquiry;
+mod knowledge;
 mod order;
-mod pull;
+mod outcome;
+mod puller;
 mod release;
+mod room;
+mod sight;
 mod steps;
 
 use std::sync::Arc;
 
-use crate::cancel::{Cancel, Stopped};
-use crate::exit::{Ending, Failure};
-use crate::plan::Plan;
-use crate::preflight::Verdict;
+use crate::cancel::Cancel;
 use crate::report::{Event, Observer, Size, Step};
 use crate::sources::{ImageRequest, Source, dedupe};
 use crate::spec::{Excludes, VersionSpec};
 
-use bring::{Bringer, Scope};
+use bringer::{Bringer, Scope};
 pub use error::JobError;
 pub use order::Order;
+pub use outcome::Outcome;
 use steps::Steps;
 
 /// How far to go.
@@ -43,37 +46,6 @@ pub enum Mode {
     Plan,
     /// Put nothing there, ask nobody, and say what is missing.
     Verify,
-}
-
-/// How a run went that was not ended by a [`JobError`].
-#[derive(Debug)]
-pub struct Outcome {
-    /// The last plan: what was still to be done; after a complete [`Mode::Run`] nothing.
-    pub plan: Plan,
-    /// Whether that plan fits the disk, where it was held against it.
-    pub verdict: Option<Verdict>,
-    /// One for each image that was wanted and is not there; for a plan, that cannot be had.
-    pub failures: Vec<Failure>,
-}
-
-impl Outcome {
-    /// The ending that this outcome means, when the run was or was not told to stop.
-    pub fn ending(&self, cancel: &Cancel) -> Ending {
-        match (Ending::of(self.failures.iter().copied()), cancel.reason()) {
-            (Ending::Failed(_), Some(reason)) => Ending::Stopped(reason),
-            (ending, _) => ending,
-        }
-    }
-}
-
-impl JobError {
-    /// The ending of a run that this error ended.
-    pub fn ending(&self) -> Ending {
-        match self {
-            Self::Stopped(Stopped(reason)) => Ending::Stopped(*reason),
-            error => Ending::Failed(error.failure()),
-        }
-    }
 }
 
 /// Does what `order` says, as far as `mode` goes.
@@ -96,17 +68,7 @@ pub async fn run(
         let excludes = Excludes::new(&order.spec.exclude_patterns)?;
         Ok((excludes, spec_message(&order.spec)))
     })?;
-    let mut bringer = steps.take(Step::Store, || {
-        let bringer = Bringer::new(order, mode, observer, cancel)?;
-        Ok((
-            bringer,
-            format!(
-                "graph root `{}`, spool `{}`",
-                order.graph_root.display(),
-                order.spool.display()
-            ),
-        ))
-    })?;
+    let mut bringer = Bringer::new(order, mode, observer, cancel, steps)?;
     let mut requests = Vec::new();
     let mut excluded = Vec::new();
     if let Some(release) = &order.spec.platform_image {
@@ -115,9 +77,13 @@ pub async fn run(
         match bringer.release(release, &excludes).await {
             Ok(Some((payload, selection))) => {
                 let named = payload.tags.len();
-                let message = format!("release {} names {named} images", payload.version);
-                steps.end(Step::Release, true, "PayloadRead", message);
                 excluded = release::excluded(&payload, &selection);
+                let left_out = excluded.len();
+                let message = format!(
+                    "release {} names {named} images, {left_out} of them are excluded",
+                    payload.version
+                );
+                steps.end(Step::Release, true, "PayloadRead", message);
                 for message in selection.warnings {
                     observer.observe(Event::Warned { message });
                 }

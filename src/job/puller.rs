@@ -9,18 +9,21 @@
 //! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`Fate`].
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use futures::future::join_all;
 use futures::stream::{self, FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use super::board::{Board, Fate};
 use super::error::JobError;
-use super::failure::Trouble;
+use super::failure::{Reason, Trouble};
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
-use crate::oci::{LayerDescriptor, LayerId, Reference};
+use crate::oci::{Digest, LayerDescriptor, LayerId, Reference};
 use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::report::{Event, ImageState, Observer};
 use crate::spool::{Spool, VerifiedBlob};
@@ -36,53 +39,81 @@ pub(super) struct Puller {
     pub(super) store: Arc<Store>,
     pub(super) stage: Arc<Stage>,
     pub(super) spool: Spool,
-    pub(super) fetcher: Arc<Fetcher>,
+    pub(super) fetcher: Fetcher,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
 }
 
+/// What came of a pull.
+pub(super) struct Pulled {
+    /// Of the plan's images, in order.
+    pub(super) fates: Vec<Fate>,
+    /// Those that are in the store now.
+    pub(super) layers: Vec<LayerId>,
+}
+
 impl Puller {
-    /// Brings what `plan` wants into the store; the fates are those of the plan's images, in order.
-    pub(super) async fn pull(&self, plan: &Plan, cancel: &Cancel) -> Result<Vec<Fate>, JobError> {
+    /// Brings what `plan` wants into the store. What was staged for nothing is removed before this returns, unless the
+    /// run is to end at once.
+    pub(super) async fn pull(&self, plan: &Plan, cancel: &Cancel) -> Result<Pulled, JobError> {
         let halt = Cancel::default();
+        let mut removals = Vec::new();
         let follow = async {
             halt.stop(cancel.stopped().await.0);
             std::future::pending().await
         };
-        tokio::select! {
-            result = self.pull_until_halted(plan, &halt) => result,
+        let result = tokio::select! {
+            result = self.pull_until_halted(plan, &halt, &mut removals) => result,
             never = follow => never,
+        };
+        tokio::select! {
+            // Their threads end by themselves, or with the process; then the next run removes what they leave.
+            _ = cancel.stopped() => {}
+            _ = join_all(removals) => {}
         }
+        result
     }
 
-    async fn pull_until_halted(&self, plan: &Plan, halt: &Cancel) -> Result<Vec<Fate>, JobError> {
+    async fn pull_until_halted(
+        &self,
+        plan: &Plan,
+        halt: &Cancel,
+        removals: &mut Vec<JoinHandle<()>>,
+    ) -> Result<Pulled, JobError> {
+        let tasks: HashMap<LayerId, &LayerTask> = plan.layers.iter().map(|layer| (layer.id, layer)).collect();
         let board = RefCell::new(Board::new(plan));
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
         let mut blobs = stream::iter(&plan.blobs)
             .filter(|blob| std::future::ready(halt.reason().is_none() && board.borrow().wants(blob)))
-            .map(|blob| self.bring(blob, plan, &unpacks, halt))
+            .map(|blob| self.bring(blob, plan, &tasks, &unpacks, halt))
             .buffer_unordered(at_once);
         let turn = Semaphore::new(1);
         let mut commits = FuturesUnordered::new();
+        let mut layers = Vec::new();
         let mut trouble = None;
         let mut fetching = true;
         loop {
-            let ready = board.borrow().ready();
-            for index in ready {
-                let staged = board.borrow_mut().take(index);
-                if halt.reason().is_none() {
-                    commits.push(self.commit(index, plan, staged, &turn, halt));
-                }
+            while halt.reason().is_none()
+                && let Some((index, staged)) = board.borrow_mut().take()
+            {
+                commits.push(self.commit(index, plan, staged, &turn, halt));
             }
+            let mut unwanted = Vec::new();
             tokio::select! {
                 brought = blobs.next(), if fetching => match brought {
                     None => fetching = false,
                     Some(layers) => for (id, result) in layers {
                         match result {
-                            Ok(layer) => board.borrow_mut().stage(id, layer),
-                            Err(Trouble::Image(reason)) => board.borrow_mut().fail_layer(id, &reason),
+                            Ok(layer) => unwanted.extend(board.borrow_mut().stage(id, layer)),
+                            Err(Trouble::Image(reason)) => {
+                                let failing = board.borrow_mut().fail_layer(id, &reason);
+                                for index in failing {
+                                    self.say_failed(plan, index, &reason);
+                                }
+                                unwanted.append(&mut board.borrow_mut().take_unwanted());
+                            }
                             Err(Trouble::Stopped) => {}
                             Err(Trouble::Host(error)) => {
                                 halt.stop(StopReason::Trouble);
@@ -93,18 +124,21 @@ impl Puller {
                 },
                 Some((index, result)) = commits.next() => match result {
                     Ok(committed) => {
-                        self.note(&committed, index, plan);
-                        let freed: Vec<_> = committed.layers.iter().filter_map(|id| board.borrow_mut().committed(*id)).collect();
-                        for blob in freed {
-                            if let Err(error) = self.spool.remove(&blob) {
-                                tracing::warn!("a blob that is not needed any more stays in the spool: {error}");
-                            }
+                        for id in &committed.layers {
+                            let freed = board.borrow_mut().committed(*id);
+                            self.layer_is_in(*id, freed, &tasks);
                         }
+                        layers.extend(committed.layers);
                         if committed.image {
+                            self.say(plan, index, ImageState::Pulled, None);
                             board.borrow_mut().settle(index, Fate::Pulled);
                         }
                     }
-                    Err(Trouble::Image(reason)) => board.borrow_mut().settle(index, Fate::Failed(reason)),
+                    Err(Trouble::Image(reason)) => {
+                        self.say_failed(plan, index, &reason);
+                        board.borrow_mut().settle(index, Fate::Failed(reason));
+                        unwanted.append(&mut board.borrow_mut().take_unwanted());
+                    }
                     Err(Trouble::Stopped) => {}
                     Err(Trouble::Host(error)) => {
                         halt.stop(StopReason::Trouble);
@@ -113,30 +147,30 @@ impl Puller {
                 },
                 else => break,
             }
+            remove(unwanted, removals);
         }
         drop((blobs, commits));
         let (fates, unused) = board.into_inner().into_fates();
-        // Removing a staged tree may take seconds: a run that was told to stop leaves it to the next one.
-        tokio::task::spawn_blocking(move || drop(unused));
-        trouble.map_or(Ok(fates), Err)
+        remove(unused, removals);
+        trouble.map_or(Ok(Pulled { fates, layers }), Err)
     }
 
-    fn note(&self, committed: &Committed, index: usize, plan: &Plan) {
-        for layer in plan
-            .layers
-            .iter()
-            .filter(|layer| committed.layers.contains(&layer.id))
-        {
-            self.observer.observe(Event::LayerCommitted { bytes: layer.size });
+    fn layer_is_in(&self, id: LayerId, freed: Option<Digest>, tasks: &HashMap<LayerId, &LayerTask>) {
+        if let Some(task) = tasks.get(&id) {
+            self.observer.observe(Event::LayerCommitted { bytes: task.size });
         }
-        if committed.image {
-            let name = plan.images[index].name.clone();
-            self.observer.observe(Event::ImageDone {
-                name,
-                state: ImageState::Pulled,
-                reason: None,
-            });
+        if let Some(Err(error)) = freed.map(|blob| self.spool.remove(&blob)) {
+            tracing::warn!("a blob that is not needed any more stays in the spool: {error}");
         }
+    }
+
+    fn say_failed(&self, plan: &Plan, index: usize, reason: &Reason) {
+        self.say(plan, index, ImageState::Failed, Some(reason.message.clone()));
+    }
+
+    fn say(&self, plan: &Plan, index: usize, state: ImageState, reason: Option<String>) {
+        let name = plan.images[index].name.clone();
+        self.observer.observe(Event::ImageDone { name, state, reason });
     }
 
     /// Fetches a blob and stages every layer that is made of it.
@@ -144,6 +178,7 @@ impl Puller {
         &self,
         task: &BlobTask,
         plan: &Plan,
+        layers: &HashMap<LayerId, &LayerTask>,
         unpacks: &Semaphore,
         halt: &Cancel,
     ) -> Vec<(LayerId, Result<StagedLayer, Trouble>)> {
@@ -163,7 +198,7 @@ impl Puller {
                 return troubles.collect();
             }
         };
-        let layers = plan.layers.iter().filter(|layer| task.layers.contains(&layer.id));
+        let layers = task.layers.iter().filter_map(|id| layers.get(id));
         let unpacked = layers.map(|layer| async {
             let result = match unpacks.acquire().await {
                 Ok(_permit) => self.stage(layer, &blob, halt).await,
@@ -238,6 +273,13 @@ impl Puller {
             .await
             .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))));
         (index, result)
+    }
+}
+
+/// Removes staged layers on a thread, for a large one takes seconds.
+fn remove(staged: Vec<StagedLayer>, removals: &mut Vec<JoinHandle<()>>) {
+    if !staged.is_empty() {
+        removals.push(tokio::task::spawn_blocking(move || drop(staged)));
     }
 }
 

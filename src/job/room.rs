@@ -1,0 +1,93 @@
+//! Is there room for the plan, and what the spool can give up for it.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::Order;
+use super::error::JobError;
+use super::sight::Sight;
+use crate::cancel::Cancel;
+use crate::oci::{Digest, LayerId, Reference};
+use crate::plan::{Action, Need, Plan};
+use crate::preflight::{Demand, Holds, Space, Spaces, Verdict, verdict};
+use crate::report::Size;
+use crate::spool::{Entry, Spool};
+
+/// How long a file system may take to give removed files' blocks back.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Holds a plan against the disk.
+///
+/// # Errors
+/// When the free space cannot be read.
+pub(super) fn hold(order: &Order, demand: Demand) -> Result<Verdict, JobError> {
+    let spaces = Spaces {
+        store: Space::of(&order.graph_root)?,
+        spool: Space::of(&order.spool)?,
+    };
+    Ok(verdict(&spaces, demand, order.image_gc_high_threshold))
+}
+
+/// Holds a plan against a disk from which something was removed. XFS gives blocks back a little later, and the kernel's
+/// answer lags behind.
+pub(super) async fn hold_again(order: &Order, demand: Demand, cancel: &Cancel) -> Result<Verdict, JobError> {
+    let mut verdict = hold(order, demand)?;
+    let begun = Instant::now();
+    while !verdict.fits && begun.elapsed() < SETTLING {
+        cancel.sleep(PAUSE).await?;
+        verdict = hold(order, demand)?;
+    }
+    Ok(verdict)
+}
+
+/// What of everything that is wanted lies here already, in bytes: unpacked layers and spooled blobs.
+pub(super) fn cached(plan: &Plan, sight: &Sight) -> u64 {
+    let present = plan
+        .images
+        .iter()
+        .filter(|image| matches!(image.need, Need::Present));
+    let whole = present.filter_map(|image| sight.image(&image.name.parse::<Reference>().ok()?));
+    let reused = plan.images.iter().flat_map(|image| &image.layers);
+    let reused = reused.filter(|layer| layer.action == Action::Reuse);
+    let layers: HashSet<LayerId> = whole
+        .flat_map(|image| image.layers.iter().copied())
+        .chain(reused.map(|layer| layer.id))
+        .collect();
+    let unpacked = layers
+        .iter()
+        .filter_map(|id| sight.inventory.layer(id)?.diff_size);
+    unpacked.fold(plan.totals.bytes_in_spool, u64::saturating_add)
+}
+
+/// The blobs of earlier runs that this plan does not want, if the plan would fit without them and does not with them.
+pub(super) fn dispensable(verdict: &Verdict, plan: &Plan, spooled: &[Entry]) -> Vec<Entry> {
+    let wanted: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
+    let unwanted = spooled.iter().filter(|entry| !wanted.contains(&entry.digest));
+    let unwanted: Vec<Entry> = unwanted.copied().collect();
+    let bytes = unwanted.iter().map(|entry| entry.bytes).sum();
+    let would_do = verdict.checks.iter().all(|check| match check.holds {
+        Holds::Both | Holds::Spool => check.shortfall <= bytes,
+        Holds::Store => check.shortfall == 0,
+    });
+    if verdict.fits || !would_do {
+        return Vec::new();
+    }
+    unwanted
+}
+
+/// Removes blobs from the spool.
+pub(super) fn remove(blobs: &[Entry], spool: &Spool) -> Result<(), JobError> {
+    for blob in blobs {
+        spool.remove(&blob.digest)?;
+    }
+    let bytes = blobs.iter().map(|blob| blob.bytes).sum();
+    tracing::info!(
+        "removed {} blobs of earlier runs from the spool, {}: nothing in the plan wants them, and the space is short",
+        blobs.len(),
+        Size(bytes)
+    );
+    Ok(())
+}

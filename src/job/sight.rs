@@ -1,0 +1,73 @@
+//! One look at the node: what the store and the spool have of the wanted images. It ages from then on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::error::JobError;
+use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
+use crate::spool::Entry;
+use crate::store::{Inventory, Store};
+
+/// What was seen.
+pub(super) struct Sight {
+    pub(super) inventory: Arc<Inventory>,
+    /// Blobs that nobody has looked into, whole or not.
+    pub(super) spooled: Vec<Entry>,
+    /// Only of images that the store has something of.
+    images: HashMap<Reference, Seen>,
+}
+
+/// What the store has under one reference, as CRI-O looks it up.
+pub(super) struct Seen {
+    pub(super) id: ImageId,
+    /// It has the very name, and is not only found by the digest under another name of the repository.
+    pub(super) bears_name: bool,
+    /// What is wrong with it, if anything is.
+    pub(super) flaw: Option<String>,
+    /// Its layers, base first, as far as they are there.
+    pub(super) layers: Vec<LayerId>,
+}
+
+impl Sight {
+    /// Reads the records of each image and the sizes of its files: slow on a cold disk.
+    pub(super) fn of(
+        store: &Store,
+        spooled: Vec<Entry>,
+        references: &[Reference],
+        platform: &Platform,
+    ) -> Result<Self, JobError> {
+        let inventory = store.inventory()?;
+        let mut images = HashMap::new();
+        for reference in references {
+            if let Some(image) = inventory.find(reference, platform)? {
+                let seen = Seen {
+                    id: image.id,
+                    bears_name: image.names.contains(&reference.to_string()),
+                    flaw: inventory.find_flaw(image)?,
+                    layers: inventory.chain_of(image).unwrap_or_default(),
+                };
+                images.insert(reference.clone(), seen);
+            }
+        }
+        Ok(Self {
+            inventory: Arc::new(inventory),
+            spooled,
+            images,
+        })
+    }
+
+    /// What there is of the image.
+    pub(super) fn image(&self, reference: &Reference) -> Option<&Seen> {
+        self.images.get(reference)
+    }
+
+    /// Bytes in the spool, by the digest of the blob. Of a blob that lies there both whole and begun, the whole.
+    pub(super) fn spooled_bytes(&self) -> HashMap<Digest, u64> {
+        let mut bytes = HashMap::new();
+        for entry in &self.spooled {
+            let known = bytes.entry(entry.digest).or_insert(0);
+            *known = entry.bytes.max(*known);
+        }
+        bytes
+    }
+}
