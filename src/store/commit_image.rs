@@ -84,10 +84,9 @@ impl Store {
     }
 
     fn write_items(&self, id: &ImageId, items: &[Item<'_>]) -> Result<(), StoreError> {
-        let dir = self.layout.image(id);
-        if atomic::create_dir(&dir, 0o700)? {
-            atomic::sync_dir(&self.layout.images())?;
-        }
+        atomic::create_dir(&self.layout.image(id), 0o700)?;
+        // Also if it was there: whoever made it may not have synced it, or died before.
+        atomic::sync_dir(&self.layout.images())?;
         for item in items {
             let path = self.layout.big_data(id, &item.key);
             match std::fs::read(&path) {
