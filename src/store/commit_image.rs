@@ -45,7 +45,7 @@ impl Store {
         }
         let table = LayerTable::read(&self.layout)?;
         for layer in &chain {
-            if !self.is_usable(&table, layer)? {
+            if !self.has_layer(&table, layer)? {
                 return Ok(ImageCommit::ChainMissing { layer: *layer });
             }
         }

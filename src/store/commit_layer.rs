@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use super::atomic;
 use super::error::StoreError;
-use super::layer_dir::{self, Flaw, find_flaw};
+use super::layer_dir::find_flaw;
 use super::layers::LayerTable;
 use super::lock::LayersLock;
 use super::placement::{Placement, clone_mount};
@@ -38,8 +38,8 @@ impl Store {
     /// `cancel` ends the wait for the lock and nothing else.
     ///
     /// # Errors
-    /// At the first layer that cannot be committed. Those before it are in the store, it and those after it are not, and
-    /// the store is sound.
+    /// At the first layer that cannot be committed. Those before it are in the store, it and those after it are
+    /// not, and the store is no worse than before.
     pub fn commit_layers(
         &self,
         layers: Vec<StagedLayer>,
@@ -66,42 +66,28 @@ impl Store {
             atomic::sweep(&self.layout.layers(), "layers.json");
         }
         let mut table = LayerTable::read(&self.layout)?;
-        let recorded = self.examine(&table, &layer)?;
-        if recorded == Recorded::Whole {
+        if self.has_layer(&table, &id)? {
             return Ok(LayerCommit::AlreadyThere);
         }
         if let Some(parent) = layer.spec.parent()
-            && !self.is_usable(&table, &parent)?
+            && !self.has_layer(&table, &parent)?
         {
             return Ok(LayerCommit::ParentMissing(Box::new(layer)));
         }
-        if recorded == Recorded::WithoutFrame {
-            tracing::warn!(layer = %id, "mending a layer of the store that could not have been mounted");
-            layer_dir::mend(&self.layout, &id, layer.spec.parent())?;
-            return Ok(LayerCommit::AlreadyThere);
-        }
         let mut placement = Placement::new(self, &layer, root);
-        let placed = match recorded {
-            // The record stays as it is: children and images rely on it, and a crash leaves no more damage
-            // than there is.
-            Recorded::WithoutDiff => {
-                tracing::warn!(layer = %id, "putting back the files of a layer that the store had lost");
-                placement.place(true)
-            }
-            _ => placement.record_and_place(&lock, &mut table),
-        };
-        if let Err(error) = placed {
+        if let Err(error) = placement.record_and_place(&lock, &mut table) {
+            // The record goes before the files: whenever we die, a layer that is recorded as complete has them.
+            table.remove(&id);
+            let mut saved = table.save(&lock, &self.layout);
             placement.undo();
-            if recorded == Recorded::No {
-                table.remove(&id);
-                if table.save(&lock, &self.layout).is_err() {
-                    // On a full disk the staged files are what stands in the way of 4 KiB.
-                    drop(layer);
-                    if let Err(error) = table.save(&lock, &self.layout) {
-                        // An incomplete record is deleted by whoever reads the store next.
-                        tracing::warn!(layer = %id, %error, "cannot take back the record of a layer");
-                    }
-                }
+            if saved.is_err() {
+                // On a full disk the staged files are what stands in the way of 4 KiB.
+                drop(layer);
+                saved = table.save(&lock, &self.layout);
+            }
+            if let Err(error) = saved {
+                // An incomplete record is deleted by whoever reads the store next.
+                tracing::warn!(layer = %id, %error, "cannot take back the record of a layer");
             }
             return Err(error);
         }
@@ -111,58 +97,36 @@ impl Store {
         Ok(LayerCommit::Committed)
     }
 
-    /// True if `id` is recorded, complete and such that a child can be mounted on it.
-    pub(super) fn is_usable(&self, table: &LayerTable, id: &LayerId) -> Result<bool, StoreError> {
-        let Some(view) = table
-            .find(id)
-            .filter(|view| view.is_complete() && !view.is_mapped())
-        else {
+    /// True if the layer is recorded as complete and can be mounted, false if there is no record of it, or only
+    /// that of a dead writer. Needs the layers lock, shared or not.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] if it is recorded and damaged, or not what its id says. It is left as it is: others
+    /// may have it mounted, or be filling it, and CRI-O's own repair knows what else has to go with it.
+    pub(super) fn has_layer(&self, table: &LayerTable, id: &LayerId) -> Result<bool, StoreError> {
+        // Whoever records a layer as incomplete holds the lock until it is complete or gone (`layers.go`: `create`
+        // and `internalDelete`, 1.43 to 1.64, also where 1.62 unpacks without it). Now we hold it.
+        let Some(view) = table.find(id).filter(|view| view.is_complete()) else {
             return Ok(false);
         };
-        Ok(find_flaw(&self.layout, id, view.parent().is_some())?.is_none())
-    }
-
-    fn examine(&self, table: &LayerTable, layer: &StagedLayer) -> Result<Recorded, StoreError> {
-        let id = layer.spec.id();
-        let conflict = |reason: String| StoreError::Conflict {
-            what: format!("layer {id}"),
-            reason,
+        let flaw = if !view.is_filled() {
+            Some(
+                "its record does not say what it holds: a program is about to fill it, or died before"
+                    .to_owned(),
+            )
+        } else if view.is_mapped() {
+            Some("its files have mapped owners".to_owned())
+        } else if !view.is_what_its_id_says(id) {
+            Some("its record has another parent or content than its id says".to_owned())
+        } else {
+            find_flaw(&self.layout, id, view.parent().is_some())?
         };
-        if table.is_volatile(&id) {
-            return Err(conflict("a container's layer has this id".into()));
-        }
-        // An incomplete one is a dead writer's, for we hold the lock.
-        let Some(view) = table.find(&id).filter(|view| view.is_complete()) else {
-            return Ok(Recorded::No);
-        };
-        if view.is_mapped() {
-            return Err(conflict("its files have mapped owners".into()));
-        }
-        let parent = layer.spec.parent().map(|parent| parent.to_string());
-        if view.parent() != parent.as_deref() {
-            return Err(conflict(format!(
-                "its parent is {}",
-                view.parent().unwrap_or("none")
-            )));
-        }
-        match find_flaw(&self.layout, &id, parent.is_some())? {
-            None => Ok(Recorded::Whole),
-            Some(Flaw::Diff) => Ok(Recorded::WithoutDiff),
-            Some(Flaw::Frame(_)) => Ok(Recorded::WithoutFrame),
-            Some(flaw @ Flaw::Foreign(_)) => Err(conflict(flaw.to_string())),
+        match flaw {
+            None => Ok(true),
+            Some(reason) => Err(StoreError::Conflict {
+                what: format!("layer {id}"),
+                reason,
+            }),
         }
     }
-}
-
-/// What the store has of a layer that is to be committed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Recorded {
-    /// No record, or that of a dead writer.
-    No,
-    /// Everything.
-    Whole,
-    /// The record and the files, but nothing to mount them by.
-    WithoutFrame,
-    /// The record alone.
-    WithoutDiff,
 }

@@ -65,9 +65,9 @@ pub enum StoreError {
         /// The SHA-256 of the tar.
         found: DiffId,
     },
-    /// The store already holds something else under this id.
+    /// The store already holds something else under this id, or something damaged.
     #[error(
-        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: remove it with `podman rmi` or `crictl rmi` and run again"
+        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
     )]
     Conflict {
         /// Which layer or image.

@@ -130,7 +130,7 @@ impl Inventory {
             let Some(id) = LayerId::from_hex(&view.id) else {
                 continue;
             };
-            if known.contains_key(&id) || !view.is_complete() || view.is_mapped() {
+            if known.contains_key(&id) || !view.is_complete() || !view.is_filled() || view.is_mapped() {
                 continue;
             }
             match find_flaw(layout, &id, view.parent().is_some())? {
@@ -289,7 +289,7 @@ impl LayerRecord {
             parent: view.parent().and_then(LayerId::from_hex),
             blob: digest(&view.compressed_diff_digest),
             blob_size: unsigned(view.compressed_size),
-            diff_id: digest(&view.diff_digest).map(DiffId),
+            diff_id: view.diff_id(),
             diff_size: unsigned(view.diff_size),
         }
     }

@@ -32,87 +32,45 @@ const TEXT_LIMIT: u64 = 1 << 20;
 /// The deepest chain that containers/storage mounts (since 1.44; `overlay.go`: `maxDepth`).
 const DEPTH_LIMIT: usize = 500;
 
-/// What is missing from a layer's directory; nothing, if [`find_flaw`] returns `None`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
-    /// The content itself. Only whoever has the layer can put it back.
-    Diff,
-    /// Something that can be made again from what is there.
-    Frame(&'static str),
-    /// The layer's files are kept by a store of another kind.
-    Foreign(&'static str),
-}
-
-impl std::fmt::Display for Flaw {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Diff => f.write_str("it has no `diff` directory"),
-            Self::Frame(name) => write!(f, "its `{name}` is missing or wrong"),
-            Self::Foreign(name) => write!(f, "it has `{name}`, which another kind of store made"),
-        }
-    }
-}
-
-/// Looks for something that would keep CRI-O from mounting a layer that its record calls complete.
-pub(super) fn find_flaw(layout: &Layout, id: &LayerId, has_parent: bool) -> Result<Option<Flaw>, StoreError> {
+/// Looks for something that would keep CRI-O from mounting a layer that its record calls complete; says it in words.
+pub(super) fn find_flaw(
+    layout: &Layout,
+    id: &LayerId,
+    has_parent: bool,
+) -> Result<Option<String>, StoreError> {
+    let missing = |name: &str| Ok(Some(format!("its `{name}` is missing or wrong")));
     let dir = layout.layer(id);
     if !is_dir(&dir.join("diff"))? {
-        return Ok(Some(Flaw::Diff));
+        return missing("diff");
     }
     for foreign in ["additionallayer", "composefs-data"] {
         if exists(&dir.join(foreign))? {
-            return Ok(Some(Flaw::Foreign(foreign)));
+            return Ok(Some(format!(
+                "it has `{foreign}`, which another kind of store made"
+            )));
         }
     }
     let Some(link) = link(layout, id)? else {
-        return Ok(Some(Flaw::Frame("link")));
+        return missing("link");
     };
     // A symlink that is missing is made again by whoever needs it (`overlay.go`: `recreateSymlinks`).
-    if exists(&layout.links().join(&link))? && !link_leads_to(layout, &link, id)? {
-        return Ok(Some(Flaw::Frame("../l/<link>")));
+    if read_link(layout, &link)?.is_some_and(|target| target != link_target(id)) {
+        return missing("../l/<link>");
     }
     if has_parent && lower(layout, id)?.is_none() {
-        return Ok(Some(Flaw::Frame("lower")));
+        return missing("lower");
     }
     // `merged` is not asked for: containers/storage makes it before each mount, and up to 1.51 removes it after.
     let dirs: &[&str] = if has_parent { &["work"] } else { &["work", "empty"] };
     for name in dirs {
         if !is_dir(&dir.join(name))? {
-            return Ok(Some(Flaw::Frame(name)));
+            return missing(name);
         }
     }
     Ok(None)
 }
 
-/// Makes again what [`Flaw::Frame`] says is missing. Needs the layers lock.
-pub(super) fn mend(layout: &Layout, id: &LayerId, parent: Option<LayerId>) -> Result<(), StoreError> {
-    let dir = layout.layer(id);
-    let link = match link(layout, id)? {
-        Some(link) => link,
-        None => {
-            let link = find_link(layout, id)?.unwrap_or_else(new_link);
-            replace(&dir.join("link"), &link)?;
-            link
-        }
-    };
-    if !link_leads_to(layout, &link, id)? {
-        let path = layout.links().join(&link);
-        remove_if_there(&path)?;
-        make_link(layout, &link, id)?;
-    }
-    if let Some(parent) = parent
-        && lower(layout, id)?.is_none()
-    {
-        replace(&dir.join("lower"), &lower_on(layout, &parent)?)?;
-    }
-    make_empty_dirs(&dir, parent.is_none())?;
-    for dir in [&dir, &layout.links()] {
-        atomic::sync_dir(dir)?;
-    }
-    Ok(())
-}
-
-/// `work`, `merged` and, for a base layer, `empty`. Those that are there are left.
+/// `work`, `merged` and, for a base layer, `empty`.
 pub(super) fn make_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
     for name in ["work", "merged", "empty"]
         .iter()
@@ -133,24 +91,6 @@ pub(super) fn new_link() -> String {
 /// The layer's link name; `None` if the file is missing or holds no name.
 pub(super) fn link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     Ok(text(&layout.layer(id).join("link"))?.filter(|link| is_link_name(link)))
-}
-
-/// The link name that the symlinks in `l/` give the layer; a lost `link` is found so, and children go on
-/// working.
-pub(super) fn find_link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
-    let links = layout.links();
-    let target = link_target(id);
-    for entry in fs::read_dir(&links).map_err(io_error("list", &links))? {
-        let entry = entry.map_err(io_error("list", &links))?;
-        if fs::read_link(entry.path()).is_ok_and(|found| found == target) {
-            return Ok(entry
-                .file_name()
-                .into_string()
-                .ok()
-                .filter(|link| is_link_name(link)));
-        }
-    }
-    Ok(None)
 }
 
 /// Makes `l/<link>`, durable once `l` is synced.
@@ -185,11 +125,6 @@ pub(super) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn replace(path: &Path, text: &str) -> Result<(), StoreError> {
-    remove_if_there(path)?;
-    atomic::create(path, 0o644, text.as_bytes())
-}
-
 fn lower(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     Ok(text(&layout.layer(id).join("lower"))?.filter(|lower| lower.starts_with("l/")))
 }
@@ -208,11 +143,18 @@ fn link_target(id: &LayerId) -> PathBuf {
     PathBuf::from(format!("../{id}/diff"))
 }
 
-pub(super) fn link_leads_to(layout: &Layout, link: &str, id: &LayerId) -> Result<bool, StoreError> {
+/// True if `l/<link>` leads to the layer.
+pub(super) fn is_linked(layout: &Layout, link: &str, id: &LayerId) -> Result<bool, StoreError> {
+    Ok(read_link(layout, link)?.is_some_and(|target| target == link_target(id)))
+}
+
+/// Where `l/<link>` leads: `None` if it is missing, nowhere if it is no symlink.
+fn read_link(layout: &Layout, link: &str) -> Result<Option<PathBuf>, StoreError> {
     let path = layout.links().join(link);
     match fs::read_link(&path) {
-        Ok(found) => Ok(found == link_target(id)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(false),
+        Ok(target) => Ok(Some(target)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(Some(PathBuf::new())),
         Err(error) => Err(io_error("read", &path)(error)),
     }
 }

@@ -4,7 +4,7 @@
 //! whoever finds it deletes the layer. That is how a crash heals, and why such a record must never outlive
 //! the lock.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::lock::LayersLock;
 use super::record;
 use super::unpacked::Unpacked;
-use crate::oci::{Digest, LayerId};
+use crate::oci::{DiffId, Digest, LayerId};
 
 /// What a record says, as far as we ask. Every field but the id may be missing or null.
 #[derive(Clone, Debug, Deserialize)]
@@ -30,6 +30,8 @@ pub(super) struct LayerView {
     pub(super) diff_digest: Option<String>,
     #[serde(rename = "diff-size")]
     pub(super) diff_size: Option<i64>,
+    #[serde(rename = "toc-digest")]
+    toc_digest: Option<String>,
     flags: Option<HashMap<String, serde_json::Value>>,
     #[serde(rename = "uidmap")]
     uid_map: Option<Vec<serde::de::IgnoredAny>>,
@@ -47,6 +49,31 @@ impl LayerView {
     pub(super) fn is_mapped(&self) -> bool {
         let mapped = |map: &Option<Vec<_>>| map.as_ref().is_some_and(|map| !map.is_empty());
         mapped(&self.uid_map) || mapped(&self.gid_map)
+    }
+
+    /// SHA-256 of the layer's tar, if it is recorded.
+    pub(super) fn diff_id(&self) -> Option<DiffId> {
+        self.diff_digest.as_deref()?.parse().ok().map(DiffId)
+    }
+
+    /// False while the record says nothing of what the layer holds. containers/image before 5.30 records a layer
+    /// that it pulls by parts (`enable_partial_images`) as complete, lets the lock go, and fills it then
+    /// (`storage_dest.go`: `CreateLayer`, `ApplyDiffFromStagingDirectory`).
+    pub(super) fn is_filled(&self) -> bool {
+        [&self.diff_digest, &self.toc_digest]
+            .into_iter()
+            .flatten()
+            .any(|digest| !digest.is_empty())
+    }
+
+    /// True if the id is the one that is computed from the parent and the tar in the record, as it is for every
+    /// layer that was pulled whole.
+    pub(super) fn is_what_its_id_says(&self, id: &LayerId) -> bool {
+        let parent = self.parent().map(LayerId::from_hex);
+        match (parent, self.diff_id()) {
+            (Some(None), _) | (_, None) => false,
+            (parent, Some(diff_id)) => LayerId::of(parent.flatten(), diff_id) == *id,
+        }
     }
 
     /// The parent, an empty one being none.
@@ -117,19 +144,17 @@ impl<'l> NewLayer<'l> {
 }
 
 /// All of layers.json. Made under the lock, or as a snapshot: the file is only ever replaced as a whole.
+///
+/// Layers of containers may be recorded in volatile-layers.json instead. Nothing here asks for one: their ids are
+/// random, ours are computed.
 pub(super) struct LayerTable {
     records: Vec<(LayerView, Box<RawValue>)>,
-    volatile: HashSet<String>,
 }
 
 impl LayerTable {
     pub(super) fn read(layout: &Layout) -> Result<Self, StoreError> {
         let records = record::read(&layout.layers_json())?;
-        let volatile: Vec<(LayerView, _)> = record::read(&layout.volatile_layers_json())?;
-        Ok(Self {
-            records,
-            volatile: volatile.into_iter().map(|(view, _)| view.id).collect(),
-        })
+        Ok(Self { records })
     }
 
     pub(super) fn views(&self) -> impl Iterator<Item = &LayerView> {
@@ -140,11 +165,6 @@ impl LayerTable {
     pub(super) fn find(&self, id: &LayerId) -> Option<&LayerView> {
         let id = id.to_string();
         self.views().find(|view| view.id == id)
-    }
-
-    /// True if a container's layer, which is recorded elsewhere, has this id.
-    pub(super) fn is_volatile(&self, id: &LayerId) -> bool {
-        self.volatile.contains(&id.to_string())
     }
 
     /// Replaces every record of this id by `record` at the end.

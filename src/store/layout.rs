@@ -56,11 +56,6 @@ impl Layout {
         self.layers().join("layers.json")
     }
 
-    /// Records of containers' layers that need not survive a reboot (containers/storage ≥ 1.45).
-    pub(super) fn volatile_layers_json(&self) -> PathBuf {
-        self.layers().join("volatile-layers.json")
-    }
-
     pub(super) fn tar_split(&self, id: &LayerId) -> PathBuf {
         self.layers().join(format!("{id}.tar-split.gz"))
     }

@@ -27,10 +27,8 @@ pub(super) struct Placement<'p> {
     store: &'p Store,
     layer: &'p StagedLayer,
     root: &'p OwnedFd,
-    /// The symlink that was made.
+    /// The symlink that was made, or found.
     link: Option<PathBuf>,
-    /// Where the directory went that was in the way.
-    replaced: Option<PathBuf>,
     moved: bool,
     tar_split: bool,
 }
@@ -42,7 +40,6 @@ impl<'p> Placement<'p> {
             layer,
             root,
             link: None,
-            replaced: None,
             moved: false,
             tar_split: false,
         }
@@ -68,7 +65,7 @@ impl<'p> Placement<'p> {
         let json = |error| StoreError::corrupt(&layout.layers_json(), error);
         table.put(&record).map_err(json)?;
         table.save(lock, layout)?;
-        self.place(false)?;
+        self.place()?;
         record.flags = None;
         table.put(&record).map_err(json)?;
         table.save(lock, layout)
@@ -85,7 +82,9 @@ impl<'p> Placement<'p> {
             .collect();
         for id in dead {
             tracing::info!(layer = %id, "deleting a layer whose writer died");
-            if let Some(link) = layer_dir::link(layout, &id)? {
+            if let Some(link) = layer_dir::link(layout, &id)?
+                && layer_dir::is_linked(layout, &link, &id)?
+            {
                 layer_dir::remove_if_there(&layout.links().join(link))?;
             }
             layer_dir::remove_if_there(&layout.tar_split(&id))?;
@@ -99,19 +98,17 @@ impl<'p> Placement<'p> {
         Ok(())
     }
 
-    /// Puts the files in their place, complete and durable. `known`: others may refer to the layer, by the
-    /// link that it had.
-    pub(super) fn place(&mut self, known: bool) -> Result<(), StoreError> {
+    /// Puts the files in their place, complete and durable.
+    fn place(&mut self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
         let staged = self.layer.entry.path();
         let overlay_id = Path::new(OVERLAY).join(id.to_string());
 
-        let mut link = layer_dir::link(layout, &id)?;
-        if link.is_none() && known {
-            link = layer_dir::find_link(layout, &id)?;
-        }
-        let link = link.unwrap_or_else(layer_dir::new_link);
+        // A directory without a record may be in the way, with a symlink that leads to it.
+        let link = layer_dir::link(layout, &id)?.unwrap_or_default();
+        let is_linked = layer_dir::is_linked(layout, &link, &id)?;
+        let link = if is_linked { link } else { layer_dir::new_link() };
         layer_dir::remove_if_there(&staged.join("link"))?;
         atomic::create(&staged.join("link"), 0o644, link.as_bytes())?;
         if let Some(parent) = self.layer.spec.parent() {
@@ -126,7 +123,6 @@ impl<'p> Placement<'p> {
         if layer_dir::exists(&layout.layer(&id))? {
             let grave = self.layer.entry.make_grave()?;
             self.rename(&overlay_id, &grave, "move what was in the way to")?;
-            self.replaced = Some(grave);
         }
         self.rename(
             &self.layer.entry.relative_path(),
@@ -134,11 +130,9 @@ impl<'p> Placement<'p> {
             "rename a staged layer to",
         )?;
         self.moved = true;
-        if !layer_dir::link_leads_to(layout, &link, &id)? {
-            let path = layout.links().join(&link);
-            layer_dir::remove_if_there(&path)?;
+        self.link = Some(layout.links().join(&link));
+        if !is_linked {
             layer_dir::make_link(layout, &link, &id)?;
-            self.link = Some(path);
         }
         let tar_split = Path::new(LAYERS).join(format!("{id}.tar-split.gz"));
         self.rename(
@@ -173,9 +167,6 @@ impl<'p> Placement<'p> {
         }
         if self.moved {
             undone.push(self.rename(&overlay_id, &self.layer.entry.relative_path(), "take back"));
-        }
-        if let Some(replaced) = &self.replaced {
-            undone.push(self.rename(replaced, &overlay_id, "put back"));
         }
         for error in undone.into_iter().filter_map(Result::err) {
             tracing::warn!(layer = %id, %error, "cannot undo a commit that failed");

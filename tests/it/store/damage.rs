@@ -28,7 +28,7 @@ fn damage(world: &World, ids: &[LayerId], script: &str) {
 }
 
 #[test]
-fn what_was_lost_is_found_missing_and_put_back() {
+fn what_was_lost_of_an_image_is_found_missing_and_put_back() {
     needs!(root(), stock());
     let (registry, image) = (Registry::start(), three_layers());
     registry.push("three", Some("latest"), &image);
@@ -41,14 +41,6 @@ fn what_was_lost_is_found_missing_and_put_back() {
     ours.run(&["--image", &name]).exits(0);
     let ids = resolved(&image, None).layer_ids();
     for script in [
-        "rm -rf overlay/$TOP/diff",
-        "rm -rf overlay/$MIDDLE",
-        "rm -rf overlay/$BASE overlay/$MIDDLE",
-        "rm overlay/$MIDDLE/link",
-        ": > overlay/$MIDDLE/link",
-        "rm overlay/$TOP/lower",
-        "rmdir overlay/$TOP/work",
-        "rmdir overlay/$BASE/empty overlay/$BASE/work",
         "rm overlay-images/*/manifest",
         "echo >> $(ls overlay-images/*/=* | head -1)",
         "jq -c 'map(select(.id != env.TOP))' overlay-layers/layers.json > x; chmod 600 x; mv x overlay-layers/layers.json",
@@ -61,6 +53,57 @@ fn what_was_lost_is_found_missing_and_put_back() {
         let mut wrong = census(&ours.graph_root());
         wrong.extend(compare(&ours.graph_root(), &theirs.graph_root(), &[]));
         assert!(wrong.is_empty(), "{script}:\n{}", wrong.join("\n"));
+    }
+}
+
+/// Putting a damaged layer back may hurt who uses it; that is for `podman system check` or a person.
+#[test]
+fn a_damaged_layer_is_noticed_and_refused_by_name_and_left_alone() {
+    needs!(root());
+    let (registry, image) = (Registry::start(), three_layers());
+    registry.push("three", Some("latest"), &image);
+    let name = registry.tagged("three");
+    let ids = resolved(&image, None).layer_ids();
+    let set = |filter: &str| {
+        format!(
+            "jq -c 'map(if .id == env.MIDDLE then {filter} else . end)' overlay-layers/layers.json > x
+            cat x > overlay-layers/layers.json; rm x"
+        )
+    };
+    let half_made = set(r#"del(."diff-digest")"#) + "; rm -r overlay/$MIDDLE/diff/*";
+    let other = set(&format!(r#"."diff-digest" = "sha256:{}""#, "0".repeat(64)));
+    for (script, layer, reason) in [
+        ("rm -rf overlay/$TOP/diff", 2_usize, "`diff` is missing"),
+        ("rm -rf overlay/$MIDDLE", 1, "`diff` is missing"),
+        ("rm overlay/$MIDDLE/link", 1, "`link` is missing"),
+        (": > overlay/$MIDDLE/link", 1, "`link` is missing"),
+        (
+            "ln -sfn ../x/diff overlay/l/$(cat overlay/$BASE/link)",
+            0,
+            "`../l/<link>` is missing or wrong",
+        ),
+        ("rm overlay/$TOP/lower", 2, "`lower` is missing"),
+        ("rmdir overlay/$TOP/work", 2, "`work` is missing"),
+        ("rmdir overlay/$BASE/empty", 0, "`empty` is missing"),
+        (&half_made, 1, "does not say what it holds"),
+        (&other, 1, "another parent or content"),
+    ] {
+        let world = World::trusting(&[registry.host()]);
+        world.run(&["--image", &name]).exits(0);
+        damage(&world, &ids, script);
+        let root = world.graph_root();
+        let records = || fs::read(root.join("overlay-layers/layers.json")).unwrap();
+        let before = records();
+        let missing = world.verify(&["--image", &name]);
+        assert_ne!(missing.code, 0, "not noticed: {script}: {missing}");
+        let run = world.run(&["--image", &name]);
+        assert_eq!(run.code, 7, "{script}: {run}");
+        let said = format!("{run}");
+        assert!(
+            said.contains(reason) && said.contains(&ids[layer].to_string()),
+            "{script}: {run}"
+        );
+        assert_eq!(records(), before, "{script}");
     }
 }
 
