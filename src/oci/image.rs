@@ -3,7 +3,7 @@
 use oci_distribution::config::ROOTFS_TYPE;
 use serde::Deserialize;
 
-use super::{Content, DiffId, Digest, ImageId, ImageManifest, LayerId, Manifest, ManifestError};
+use super::{Content, DiffId, Digest, ImageId, ImageManifest, LayerId, Manifest, ManifestError, config};
 
 /// One layer of a manifest, beside the diffID that the config promises for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ struct ConfigFacts {
     diff_ids: Vec<DiffId>,
 }
 
-/// The fields of a config that matter here. oci-client's own type insists on a well-formed `created` and more.
+/// The fields of a config that matter here.
 #[derive(Deserialize)]
 struct Config {
     created: Option<String>,
@@ -112,8 +112,10 @@ impl ConfigFacts {
                 found,
             });
         }
-        let Config { created, rootfs } =
+        let value: serde_json::Value =
             serde_json::from_slice(config.bytes()).map_err(ManifestError::config)?;
+        config::check(&value).map_err(ManifestError::config)?;
+        let Config { created, rootfs } = serde_json::from_value(value).map_err(ManifestError::config)?;
         if rootfs.r#type != ROOTFS_TYPE {
             return Err(ManifestError::config(format!(
                 "`rootfs.type` is `{}`",
@@ -146,7 +148,7 @@ mod tests {
     fn config(diff_ids: usize) -> Content {
         let ids = vec![format!("\"{}\"", Digest::of(b"tar")); diff_ids].join(",");
         content(format!(
-            r#"{{"created":"now","rootfs":{{"type":"layers","diff_ids":[{ids}]}}}}"#
+            r#"{{"created":"2024-01-01T00:00:00Z","rootfs":{{"type":"layers","diff_ids":[{ids}]}}}}"#
         ))
     }
 
@@ -166,7 +168,7 @@ mod tests {
         let assemble = |manifest, config: &Content| ResolvedImage::assemble(None, manifest, config.clone());
 
         let image = assemble(manifest(good.digest(), size), &good).expect("both agree");
-        assert_eq!(image.created.as_deref(), Some("now"));
+        assert_eq!(image.created.as_deref(), Some("2024-01-01T00:00:00Z"));
         assert_eq!(image.layers[0].diff_id, DiffId(Digest::of(b"tar")));
 
         let other = config(2);

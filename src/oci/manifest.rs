@@ -49,8 +49,9 @@ const MAX_LAYERS: usize = 500;
 /// One tebibyte: no layer is that large, and sums of sizes below it cannot overflow.
 const MAX_LAYER_SIZE: i64 = 1 << 40;
 
-/// Configs are read into memory; real ones have kilobytes.
-pub const MAX_CONFIG_SIZE: u64 = 8 << 20;
+/// Configs are read into memory; containers/image reads no larger one (`iolimits.MaxConfigBodySize`), not even out of
+/// the store.
+pub const MAX_CONFIG_SIZE: u64 = 4 << 20;
 
 /// Manifests and lists are read into memory; containers/image has the same limit
 /// (`iolimits.MaxManifestBodySize`).
@@ -206,7 +207,15 @@ impl Form {
 impl ImageManifest {
     fn check(manifest: OciImageManifest) -> Result<Self, ManifestError> {
         let config = &manifest.config;
-        if ![IMAGE_CONFIG_MEDIA_TYPE, IMAGE_DOCKER_CONFIG_MEDIA_TYPE].contains(&config.media_type.as_str()) {
+        // In a manifest that says it is OCI's, containers/image takes Docker's config for an artifact's
+        // (`manifestOCI1.OCIConfig`), and CRI-O could not list the image.
+        let is_oci = manifest.media_type.as_deref() == Some(OCI_IMAGE_MEDIA_TYPE);
+        let is_config = match config.media_type.as_str() {
+            IMAGE_CONFIG_MEDIA_TYPE => true,
+            IMAGE_DOCKER_CONFIG_MEDIA_TYPE => !is_oci,
+            _ => false,
+        };
+        if !is_config {
             return Err(ManifestError::Artifact(excerpt(&config.media_type)));
         }
         if manifest.layers.len() > MAX_LAYERS {
@@ -447,6 +456,12 @@ mod tests {
             ),
             (layer(tar, "").replace(&a('b'), "sha512:00"), "not `sha256:"),
             (layer(tar, "").replace("image.config", "custom"), "artifact"),
+            (
+                layer(tar, "")
+                    .replace(IMAGE_CONFIG_MEDIA_TYPE, IMAGE_DOCKER_CONFIG_MEDIA_TYPE)
+                    .replacen('{', &format!(r#"{{"mediaType":"{OCI_IMAGE_MEDIA_TYPE}","#), 1),
+                "artifact",
+            ),
             (layer(tar, r#","size":4"#), "duplicate field"),
             (
                 image("").replacen('{', r#"{"manifests":[],"#, 1),

@@ -3,6 +3,7 @@
 //! Nothing here does I/O. A value that was received keeps its bytes ([`Content`]), for a manifest is stored,
 //! hashed and compared as the bytes that crossed the wire and never as what they were parsed to.
 
+mod config;
 mod content;
 mod digest;
 mod id;
