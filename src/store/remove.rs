@@ -21,7 +21,6 @@ pub(super) fn tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         Err(error) => return Err(error),
     }
     let mut pending = vec![name.to_owned()];
-    let mut serial = 0_u64;
     while let Some(next) = pending.pop() {
         let opened = open_dir(dir, &next)?;
         for entry in Dir::read_from(&opened)? {
@@ -44,9 +43,9 @@ pub(super) fn tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
-            serial += 1;
+            // Not counted: a removal that was killed left such names too.
             let mut fresh = name.to_bytes().to_vec();
-            fresh.extend_from_slice(format!(".{serial}").as_bytes());
+            fresh.extend_from_slice(format!(".{:016x}", rand::random::<u64>()).as_bytes());
             let fresh = CString::new(fresh).map_err(|_| Errno::INVAL)?;
             rustix::fs::renameat(opened.as_fd(), child, dir, &fresh)?;
             pending.push(fresh);
@@ -97,5 +96,17 @@ mod tests {
             .collect();
         assert_eq!(left, ["keep"]);
         assert!(dir.path().join("keep/file").exists());
+    }
+
+    #[test]
+    fn what_a_killed_removal_left_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = OwnedFd::from(File::open(dir.path()).unwrap());
+        for rest in ["tree/a/b", "tree.1/c"] {
+            fs::create_dir_all(dir.path().join(rest)).unwrap();
+        }
+        tree(fd.as_fd(), c"tree").unwrap();
+        tree(fd.as_fd(), c"tree.1").unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
