@@ -29,6 +29,9 @@ use super::http::{self, Http};
 /// Tokens of real registries have a few kilobytes.
 const MAX_TOKEN_ANSWER: u64 = 1 << 20;
 
+/// A token goes along with every request, so one of this length costs more than most manifests.
+const MAX_TOKEN: usize = 64 << 10;
+
 /// The least life of a token, as the distribution spec has it for servers that do not say.
 const MIN_TOKEN_LIFE: Duration = Duration::from_secs(60);
 
@@ -79,10 +82,7 @@ impl Tokens {
             service: request.server.service.clone(),
             scope: request.scope.clone(),
         };
-        let cell = {
-            let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            cells.entry(key).or_default().clone()
-        };
+        let cell = self.cell(key);
         let mut kept = tokio::select! {
             stopped = cancel.stopped() => return Err(stopped.into()),
             kept = cell.lock() => kept,
@@ -95,6 +95,14 @@ impl Tokens {
         }
         let token = request.send(http, cancel).await?;
         Ok(kept.insert(token).authorization.clone())
+    }
+
+    /// Where the token of this key is kept. Those of another server go: the registry names this one now, and one that
+    /// names another each time would fill the memory.
+    fn cell(&self, key: Key) -> Arc<tokio::sync::Mutex<Option<Token>>> {
+        let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cells.retain(|old, _| (&old.realm, &old.service) == (&key.realm, &key.service));
+        cells.entry(key).or_default().clone()
     }
 }
 
@@ -166,6 +174,12 @@ impl TokenRequest<'_> {
         let token = given(answer.token)
             .or_else(|| given(answer.access_token))
             .ok_or_else(unreadable)?;
+        let length = token.expose_secret().len();
+        if length > MAX_TOKEN {
+            return Err(refuse(&format!(
+                "the token has {length} bytes, more than {MAX_TOKEN}"
+            )));
+        }
         let mut authorization =
             HeaderValue::try_from(format!("Bearer {}", token.expose_secret())).map_err(|_| unreadable())?;
         authorization.set_sensitive(true);
@@ -205,4 +219,27 @@ pub(super) fn basic(credential: &Credential) -> HeaderValue {
     let mut value = HeaderValue::try_from(format!("Basic {encoded}")).expect("base64 is ASCII");
     value.set_sensitive(true);
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_a_server_that_is_not_named_any_more_are_dropped() {
+        let tokens = Tokens::default();
+        let key = |realm: &str, scope: &str| Key {
+            realm: realm.into(),
+            service: None,
+            scope: scope.into(),
+        };
+        let kept = || tokens.0.lock().expect("no panic").len();
+        tokens.cell(key("https://one/", "a"));
+        tokens.cell(key("https://one/", "b"));
+        assert_eq!(kept(), 2);
+        for number in 0..100 {
+            tokens.cell(key(&format!("https://{number}/"), "a"));
+        }
+        assert_eq!(kept(), 1);
+    }
 }

@@ -142,6 +142,23 @@ async fn a_token_is_asked_for_once_and_renewed_when_the_registry_forgot_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_as_long_as_a_book_is_refused() {
+    let world = World::with_tokens().await;
+    let host = world.fake.host();
+    world.fake.fault(move |seen| match seen.path.as_str() {
+        "/token" => Some(
+            json!({"token": PASSWORD.repeat(20_000)})
+                .to_string()
+                .into_response(),
+        ),
+        _ => Some(challenge(&format!("Bearer realm=\"http://{host}/token\""))),
+    });
+    let error = world.fetch(&world.fetcher(&world.user())).await.unwrap_err();
+    let said = message(&error);
+    assert!(said.contains("the token has 140000 bytes"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_many_that_need_a_token_one_asks() {
     let world = World::with_tokens().await;
     let fetcher = world.fetcher(&world.user());
