@@ -7,13 +7,14 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::cancel::Cancel;
 use crate::registry::{Attempts, BlobStream, PullSource, Registries, RegistryError, Wanted};
 use crate::report::{Event, Observer};
 use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
 
+use super::place::{Place, Places};
 use super::{BlobRequest, FetchError};
 
 /// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
@@ -23,7 +24,7 @@ pub(super) struct Download<'a> {
     pub(super) registries: &'a Registries,
     pub(super) spool: &'a Spool,
     pub(super) observer: &'a dyn Observer,
-    pub(super) downloads: &'a Semaphore,
+    pub(super) places: &'a Places,
     pub(super) request: BlobRequest,
     pub(super) cancel: &'a Cancel,
 }
@@ -73,12 +74,11 @@ impl Download<'_> {
             self.observer.observe(Event::BlobVerified { blob });
             return Ok(found);
         }
-        let _permit = tokio::select! {
-            biased;
-            stopped = self.cancel.stopped() => return Err(stopped.into()),
-            permit = self.downloads.acquire() => permit.expect("the semaphore is never closed"),
-        };
-        let result = self.download().await;
+        // First the file, which another download of the same digest may hold, then the place: who holds a file may have
+        // to wait for a place, so nobody may have a place and wait for a file.
+        let partial = self.partial().await?;
+        let place = self.places.take(self.cancel).await?;
+        let result = self.download(partial, place).await;
         self.observer.observe(match &result {
             Ok(_) => Event::BlobVerified { blob },
             Err(_) => Event::BlobAbandoned { blob },
@@ -86,9 +86,8 @@ impl Download<'_> {
         result
     }
 
-    async fn download(&self) -> Result<VerifiedBlob, FetchError> {
+    async fn download(&self, mut partial: Partial, mut place: Place<'_>) -> Result<VerifiedBlob, FetchError> {
         let sources = self.sources()?;
-        let mut partial = self.partial().await?;
         let mut givers = Givers {
             spool: partial.offset() > 0,
             ..Givers::default()
@@ -101,14 +100,16 @@ impl Download<'_> {
             match on_disk(move || partial.finish()).await {
                 Err(SpoolError::Mismatch { .. }) if givers.spool => {
                     givers.forget();
-                    partial = self.partial().await?;
-                    self.begin(&partial);
+                    partial = self.anew(&mut place).await?;
                 }
                 done => return Ok(done?),
             }
         }
         loop {
-            let source = attempts.next(self.cancel).await?;
+            let Some(source) = attempts.at_once(self.cancel)? else {
+                place.lend(attempts.pause(self.cancel), self.cancel).await?;
+                continue;
+            };
             if givers.distrusted && givers.others_than(&source) {
                 givers.forget();
                 partial = on_disk(move || partial.restart().map(|()| partial)).await?;
@@ -138,8 +139,7 @@ impl Download<'_> {
                         });
                         givers.distrusted = true;
                         givers.forget();
-                        partial = self.partial().await?;
-                        self.begin(&partial);
+                        partial = self.anew(&mut place).await?;
                     }
                     done => return Ok(done?),
                 }
@@ -184,6 +184,14 @@ impl Download<'_> {
         on_disk(move || spool.partial(&digest, size)).await
     }
 
+    /// Begins anew after what was there turned out to be wrong, and was removed.
+    async fn anew(&self, place: &mut Place<'_>) -> Result<Partial, FetchError> {
+        let open = async { Ok::<_, FetchError>(self.partial().await?) };
+        let partial = place.lend(open, self.cancel).await?;
+        self.begin(&partial);
+        Ok(partial)
+    }
+
     fn begin(&self, partial: &Partial) {
         self.observer.observe(Event::BlobStarted {
             blob: self.request.digest,
@@ -219,7 +227,7 @@ impl Download<'_> {
             Ok(partial)
         });
         let received = self.forward(&mut stream, offset, pieces, attempts).await;
-        Ok((finished(writer.await)?, received))
+        Ok((finished(writer).await?, received))
     }
 
     /// Passes on what comes after `offset`, until the end, a fault, or the writer's going away.
@@ -257,13 +265,14 @@ impl Download<'_> {
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SpoolError> + Send + 'static,
 ) -> Result<T, SpoolError> {
-    finished(tokio::task::spawn_blocking(work).await)
+    finished(tokio::task::spawn_blocking(work)).await
 }
 
-fn finished<T>(joined: Result<Result<T, SpoolError>, tokio::task::JoinError>) -> Result<T, SpoolError> {
-    match joined {
+async fn finished<T>(task: tokio::task::JoinHandle<Result<T, SpoolError>>) -> Result<T, SpoolError> {
+    match task.await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(error) => unreachable!("nobody aborts a blocking task: {error}"),
+        // Nobody aborts these but the runtime when it goes, and it takes us along.
+        Err(_) => std::future::pending().await,
     }
 }

@@ -3,8 +3,9 @@
 //! # Design
 //!
 //! [`Fetcher::fetch`] may be called from any number of tasks. Of those that want the same blob the first fetches it and
-//! the others wait for what comes of it (`once`). At most `max_downloads` blobs travel at a time. One blob (`blob`) is a
-//! task that reads the socket and a blocking thread that hashes and writes, with a bounded channel between:
+//! the others wait for what comes of it (`once`). At most `max_downloads` blobs travel at a time (`place`); one whose
+//! registries all have to be left alone for a while lends its place. One blob (`blob`) is a task that reads the socket
+//! and a blocking thread that hashes and writes, with a bounded channel between:
 //!
 //! ```text
 //! socket ─→ BlobStream ─→ [channel, CHUNKS pieces] ─→ Partial::write ─→ page cache
@@ -18,11 +19,12 @@
 mod blob;
 mod error;
 mod once;
+mod place;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Reference};
@@ -34,6 +36,7 @@ pub use error::FetchError;
 
 use blob::Download;
 use once::Once;
+use place::Places;
 
 /// A blob to be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub struct Fetcher {
     registries: Arc<Registries>,
     spool: Spool,
     observer: Arc<dyn Observer>,
-    downloads: Semaphore,
+    places: Places,
     once: Once,
 }
 
@@ -67,9 +70,14 @@ impl Fetcher {
             registries,
             spool,
             observer,
-            downloads: Semaphore::new(max_downloads.get()),
+            places: Places::new(max_downloads.get()),
             once: Once::default(),
         }
+    }
+
+    /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.
+    pub fn resting(&self) -> watch::Receiver<usize> {
+        self.places.resting()
     }
 
     /// Brings the blob into the spool, or finds it there. When the run is to end, what came of it stays in the spool.
@@ -79,7 +87,7 @@ impl Fetcher {
             registries: &self.registries,
             spool: &self.spool,
             observer: &*self.observer,
-            downloads: &self.downloads,
+            places: &self.places,
             request,
             cancel,
         };

@@ -14,7 +14,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use futures::stream::{self, FuturesUnordered, StreamExt};
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -33,6 +33,10 @@ use crate::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, Stor
 /// Whole blobs that may wait for a thread that unpacks them, for each such thread. With fewer, the link idles while
 /// a large layer is unpacked; with more, the spool grows.
 const BACKLOG: usize = 4;
+
+/// Blobs that wait for a registry which wants to be left alone, beside those. Each has a file open, of which a process
+/// may have 1024.
+const RESTING: usize = 512;
 
 /// What a pull works with.
 pub(super) struct Puller {
@@ -85,43 +89,48 @@ impl Puller {
         let board = RefCell::new(Board::new(plan));
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
-        let mut blobs = stream::iter(&plan.blobs)
-            .filter(|blob| std::future::ready(halt.reason().is_none() && board.borrow().wants(blob)))
-            .map(|blob| self.bring(blob, plan, &tasks, &unpacks, halt))
-            .buffer_unordered(at_once);
+        let mut queue = plan.blobs.iter();
+        let mut blobs = FuturesUnordered::new();
+        let mut resting = self.fetcher.resting();
         let turn = Semaphore::new(1);
         let mut commits = FuturesUnordered::new();
         let mut layers = Vec::new();
         let mut trouble = None;
-        let mut fetching = true;
         loop {
             while halt.reason().is_none()
                 && let Some((index, staged)) = board.borrow_mut().take()
             {
                 commits.push(self.commit(index, plan, staged, &turn, halt));
             }
+            // A blob whose registry has to be left alone stands in no other's way.
+            let room = at_once + RESTING.min(*resting.borrow_and_update());
+            while blobs.len() < room
+                && let Some(blob) = queue.next()
+            {
+                if halt.reason().is_none() && board.borrow().wants(blob) {
+                    blobs.push(self.bring(blob, plan, &tasks, &unpacks, halt));
+                }
+            }
             let mut unwanted = Vec::new();
             tokio::select! {
-                brought = blobs.next(), if fetching => match brought {
-                    None => fetching = false,
-                    Some(layers) => for (id, result) in layers {
-                        match result {
-                            Ok(layer) => unwanted.extend(board.borrow_mut().stage(id, layer)),
-                            Err(Trouble::Image(reason)) => {
-                                let failing = board.borrow_mut().fail_layer(id, &reason);
-                                for index in failing {
-                                    self.say_failed(plan, index, &reason);
-                                }
-                                unwanted.append(&mut board.borrow_mut().take_unwanted());
+                Some(layers) = blobs.next() => for (id, result) in layers {
+                    match result {
+                        Ok(layer) => unwanted.extend(board.borrow_mut().stage(id, layer)),
+                        Err(Trouble::Image(reason)) => {
+                            let failing = board.borrow_mut().fail_layer(id, &reason);
+                            for index in failing {
+                                self.say_failed(plan, index, &reason);
                             }
-                            Err(Trouble::Stopped) => {}
-                            Err(Trouble::Host(error)) => {
-                                halt.stop(StopReason::Trouble);
-                                trouble.get_or_insert(error);
-                            }
+                            unwanted.append(&mut board.borrow_mut().take_unwanted());
+                        }
+                        Err(Trouble::Stopped) => {}
+                        Err(Trouble::Host(error)) => {
+                            halt.stop(StopReason::Trouble);
+                            trouble.get_or_insert(error);
                         }
                     }
                 },
+                Ok(()) = resting.changed(), if queue.len() > 0 => {}
                 Some((index, result)) = commits.next() => match result {
                     Ok(committed) => {
                         for id in &committed.layers {

@@ -124,23 +124,31 @@ impl<'a> Attempts<'a> {
     /// Where to try next, after a pause if need be.
     pub async fn next(&mut self, cancel: &Cancel) -> Result<PullSource, RegistryError> {
         loop {
-            cancel.check()?;
-            if self.candidates.iter().all(|candidate| candidate.is_out) {
-                return Err(self.verdict());
+            match self.at_once(cancel)? {
+                Some(source) => return Ok(source),
+                None => self.pause(cancel).await?,
             }
-            let pace = self.pace;
-            let ready = self.candidates.iter_mut().enumerate().find(|(_, candidate)| {
-                !candidate.is_out && !candidate.had_its_turn && pace.quiet_until(&candidate.source).is_none()
-            });
-            if let Some((position, candidate)) = ready {
-                candidate.had_its_turn = true;
-                let source = candidate.source.clone();
-                self.current = position;
-                self.tell(Duration::ZERO);
-                return Ok(source);
-            }
-            self.pause(cancel).await?;
         }
+    }
+
+    /// Where to try now; nothing if there has to be a [`pause`](Self::pause) before.
+    pub fn at_once(&mut self, cancel: &Cancel) -> Result<Option<PullSource>, RegistryError> {
+        cancel.check()?;
+        if self.candidates.iter().all(|candidate| candidate.is_out) {
+            return Err(self.verdict());
+        }
+        let pace = self.pace;
+        let ready = self.candidates.iter_mut().enumerate().find(|(_, candidate)| {
+            !candidate.is_out && !candidate.had_its_turn && pace.quiet_until(&candidate.source).is_none()
+        });
+        let Some((position, candidate)) = ready else {
+            return Ok(None);
+        };
+        candidate.had_its_turn = true;
+        let source = candidate.source.clone();
+        self.current = position;
+        self.tell(Duration::ZERO);
+        Ok(Some(source))
     }
 
     /// Takes note that the last source did not do.
@@ -165,7 +173,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Waits until a new round may begin, or gives up.
-    async fn pause(&mut self, cancel: &Cancel) -> Result<(), RegistryError> {
+    pub async fn pause(&mut self, cancel: &Cancel) -> Result<(), RegistryError> {
         let now = Instant::now();
         let had_a_turn = self.candidates.iter().any(|candidate| candidate.had_its_turn);
         if had_a_turn && let Some(after) = self.pace.give_up_after {

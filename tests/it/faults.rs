@@ -72,6 +72,46 @@ fn retry_after_is_obeyed() {
     assert!(waited >= Duration::from_secs(2), "it waited {waited:?}");
 }
 
+/// More blobs wait for it than are fetched at a time, and all of them come first.
+#[test]
+fn a_registry_that_wants_to_be_left_alone_holds_up_no_other() {
+    needs!(root(), product());
+    let (quiet, other) = (Registry::start(), Registry::start());
+    let layer = |seed| {
+        let text = format!("file /data{seed} 0644 0:0 random=2000000 seed={seed}");
+        Layer::of(&text, Compression::Gzip)
+    };
+    let large = Image::build(
+        "large",
+        Format::Docker,
+        node_architecture(),
+        (2..12).map(layer).collect(),
+        |_, _| {},
+    );
+    quiet.push("large", Some("latest"), &large);
+    for layer in &large.layers {
+        quiet.fault(Fault::on(&layer.digest).status(503).header("Retry-After", "600"));
+    }
+    other.push("image", Some("latest"), &image());
+    let world = World::trusting(&[quiet.host(), other.host()]);
+    let (large, image) = (quiet.tagged("large"), other.tagged("image"));
+    let run = world.run(&[
+        "--image",
+        &large,
+        "--image",
+        &image,
+        "--max-downloads",
+        "1",
+        "--max-unpacks",
+        "1",
+        "--deadline",
+        "15s",
+    ]);
+    assert_eq!(run.images("pulled"), [image.as_str()], "{run}");
+    assert_eq!(run.code, 124, "{run}");
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+}
+
 /// A server that cuts, and answers the resuming request in every wrong way.
 #[test]
 fn resuming_survives_servers_that_do_ranges_wrongly() {

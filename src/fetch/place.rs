@@ -1,0 +1,109 @@
+//! Places on the link: as many as blobs may travel at a time.
+//!
+//! Who waits for a registry that wants to be left alone moves nothing, and lends its place to somebody whose registry
+//! answers. How many do so can be watched, for whoever keeps a bounded number of blobs going.
+
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+
+use crate::cancel::{Cancel, Stopped};
+
+/// All places.
+pub(super) struct Places {
+    free: Semaphore,
+    resting: watch::Sender<usize>,
+}
+
+/// One of them, as long as it lives.
+pub(super) struct Place<'a> {
+    places: &'a Places,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Places {
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            free: Semaphore::new(count),
+            resting: watch::Sender::new(0),
+        }
+    }
+
+    /// How many wait without a place that they had.
+    pub(super) fn resting(&self) -> watch::Receiver<usize> {
+        self.resting.subscribe()
+    }
+
+    /// Waits for a place, in the order in which it is asked for.
+    pub(super) async fn take(&self, cancel: &Cancel) -> Result<Place<'_>, Stopped> {
+        let permit = Some(self.permit(cancel).await?);
+        Ok(Place { places: self, permit })
+    }
+
+    async fn permit(&self, cancel: &Cancel) -> Result<SemaphorePermit<'_>, Stopped> {
+        tokio::select! {
+            biased;
+            stopped = cancel.stopped() => Err(stopped),
+            permit = self.free.acquire() => Ok(permit.expect("the semaphore is never closed")),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Lends the place while `rest` lasts, and waits for another one.
+    pub(super) async fn lend<T, E: From<Stopped>>(
+        &mut self,
+        rest: impl Future<Output = Result<T, E>>,
+        cancel: &Cancel,
+    ) -> Result<T, E> {
+        let _resting = Resting::new(&self.places.resting);
+        self.permit = None;
+        let rested = rest.await?;
+        self.permit = Some(self.places.permit(cancel).await?);
+        Ok(rested)
+    }
+}
+
+/// Counted as resting as long as it lives, for a future may be dropped.
+struct Resting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Resting<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cancel::StopReason;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_lent_while_its_owner_rests() {
+        let (places, cancel) = (Places::new(1), Cancel::default());
+        let mut first = places.take(&cancel).await.expect("a place");
+        let mut others = Box::pin(places.take(&cancel));
+        assert!(futures::poll!(&mut others).is_pending());
+
+        let rest = cancel.sleep(Duration::from_secs(60));
+        let mut lent = Box::pin(first.lend(rest, &cancel));
+        assert!(futures::poll!(&mut lent).is_pending());
+        assert_eq!(*places.resting().borrow(), 1);
+        let second = others.await.expect("the place that was lent");
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        assert!(futures::poll!(&mut lent).is_pending(), "it is taken");
+        drop(second);
+        lent.await.expect("it is free again");
+        assert_eq!(*places.resting().borrow(), 0);
+
+        cancel.stop(StopReason::Deadline);
+        assert!(places.take(&cancel).await.is_err());
+    }
+}
