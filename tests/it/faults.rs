@@ -75,7 +75,7 @@ fn retry_after_is_obeyed() {
 /// More blobs wait for it than are fetched at a time, and all of them come first.
 #[test]
 fn a_registry_that_wants_to_be_left_alone_holds_up_no_other() {
-    needs!(root(), product());
+    needs!(root());
     let (quiet, other) = (Registry::start(), Registry::start());
     let layer = |seed| {
         let text = format!("file /data{seed} 0644 0:0 random=2000000 seed={seed}");
