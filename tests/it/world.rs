@@ -39,9 +39,14 @@ pub(crate) struct World {
 impl World {
     /// A node without images, which trusts the registries at `hosts` (`127.0.0.1:port`) without TLS.
     pub(crate) fn trusting(hosts: &[String]) -> Self {
+        Self::below(&std::env::temp_dir(), hosts)
+    }
+
+    /// The same on the file system of `parent`.
+    pub(crate) fn below(parent: &Path, hosts: &[String]) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("spoke-world-")
-            .tempdir()
+            .tempdir_in(parent)
             .expect("a temporary directory");
         let world = Self { dir };
         for path in [
