@@ -24,7 +24,7 @@ const CALLS: [(&str, u64); 6] = [
 ];
 
 /// Fewer kills than this mean that the calls have other names on this platform.
-const KILLS: u64 = 30;
+const KILLS: u64 = 20;
 
 fn two_layers() -> Image {
     let text = "image two docker
