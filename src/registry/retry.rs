@@ -10,7 +10,8 @@
 //!
 //! It ends when a source answers, when each has failed for good, when the run is to end, or after `give_up_after` in
 //! which nothing moved, neither in this operation nor in any other: on a slow site the link may be dead for one
-//! registry because another has all of it.
+//! registry because another has all of it. That time is everybody's: operations that waited for their turn behind
+//! others that got nothing try once and give up with them, not each after a time of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,10 +41,17 @@ const SPREAD: Duration = Duration::from_secs(1);
 pub(super) struct Pace {
     observer: Arc<dyn Observer>,
     give_up_after: Option<Duration>,
-    /// When something last moved, anywhere.
-    moved: Mutex<Instant>,
+    moved: Mutex<Moved>,
     /// Registries that asked for quiet, and until when.
     quiet: Mutex<HashMap<String, Instant>>,
+}
+
+/// When something last moved, anywhere.
+struct Moved {
+    /// Or when somebody last began to wait for that.
+    at: Instant,
+    /// Operations under way.
+    waiting: usize,
 }
 
 impl std::fmt::Debug for Pace {
@@ -59,7 +67,10 @@ impl Pace {
         Self {
             observer,
             give_up_after,
-            moved: Mutex::new(Instant::now()),
+            moved: Mutex::new(Moved {
+                at: Instant::now(),
+                waiting: 0,
+            }),
             quiet: Mutex::default(),
         }
     }
@@ -73,7 +84,7 @@ impl Pace {
         until.filter(|until| *until > Instant::now())
     }
 
-    fn moved(&self) -> MutexGuard<'_, Instant> {
+    fn moved(&self) -> MutexGuard<'_, Moved> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +99,6 @@ pub struct Attempts<'a> {
     current: usize,
     /// Rounds since something moved here.
     round: u32,
-    begun: Instant,
     /// A failure that nobody was told of yet.
     untold: Option<String>,
 }
@@ -104,6 +114,13 @@ struct Candidate {
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(pace: &'a Pace, what: String, sources: Vec<PullSource>) -> Self {
+        {
+            let mut moved = pace.moved();
+            if moved.waiting == 0 {
+                moved.at = Instant::now();
+            }
+            moved.waiting += 1;
+        }
         let candidates = sources.into_iter().map(|source| Candidate {
             source,
             had_its_turn: false,
@@ -116,7 +133,6 @@ impl<'a> Attempts<'a> {
             candidates: candidates.collect(),
             current: 0,
             round: 0,
-            begun: Instant::now(),
             untold: None,
         }
     }
@@ -169,7 +185,7 @@ impl<'a> Attempts<'a> {
     /// Takes note that bytes came that nobody had before.
     pub fn moved(&mut self) {
         self.round = 0;
-        *self.pace.moved() = Instant::now();
+        self.pace.moved().at = Instant::now();
     }
 
     /// Waits until a new round may begin, or gives up.
@@ -177,7 +193,7 @@ impl<'a> Attempts<'a> {
         let now = Instant::now();
         let had_a_turn = self.candidates.iter().any(|candidate| candidate.had_its_turn);
         if had_a_turn && let Some(after) = self.pace.give_up_after {
-            let since = self.begun.max(*self.pace.moved());
+            let since = self.pace.moved().at;
             if now.duration_since(since) >= after {
                 return Err(self.give_up(after));
             }
@@ -249,6 +265,12 @@ impl<'a> Attempts<'a> {
                 }
             }
         }
+    }
+}
+
+impl Drop for Attempts<'_> {
+    fn drop(&mut self) {
+        self.pace.moved().waiting -= 1;
     }
 }
 
@@ -339,6 +361,38 @@ mod tests {
         second.failed(status(404, None));
         assert_eq!(second.next(&cancel).await?, source("m.io"));
         assert!(began.elapsed() >= Duration::from_secs(100) && began.elapsed() <= Duration::from_secs(101));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_waited_for_their_turn_give_up_with_the_others() -> Result<(), RegistryError> {
+        let cancel = Cancel::default();
+        let pace = Pace::new(Arc::new(Told::default()), Some(Duration::from_secs(600)));
+        // Nobody waited all this time: it counts for nobody.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let began = Instant::now();
+        let mut first = Attempts::new(&pace, "one".into(), vec![source("o.io")]);
+        let until_given_up = async |attempts: &mut Attempts<'_>| {
+            let mut tries = 0;
+            while attempts.next(&cancel).await.is_ok() {
+                tries += 1;
+                attempts.failed(status(503, None));
+            }
+            tries
+        };
+        assert!(until_given_up(&mut first).await > 20);
+        let elapsed = began.elapsed();
+        assert!(elapsed >= Duration::from_secs(600) && elapsed < Duration::from_secs(600) + LONGEST_PAUSE);
+
+        let mut second = Attempts::new(&pace, "two".into(), vec![source("o.io")]);
+        drop(first);
+        assert_eq!(until_given_up(&mut second).await, 1);
+        assert_eq!(began.elapsed(), elapsed);
+        second.moved();
+        drop(second);
+
+        let mut third = Attempts::new(&pace, "three".into(), vec![source("o.io")]);
+        assert!(until_given_up(&mut third).await > 20);
         Ok(())
     }
 
