@@ -1,0 +1,247 @@
+//! What an operator, a hub and a host may get wrong before anything is pulled: the code, the words, the step.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use crate::image::zoo::zoo;
+use crate::needs::needs;
+use crate::registry::{Auth, Registry};
+use crate::world::{Run, World, product};
+
+fn registry_with_zoo() -> Registry {
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    registry
+}
+
+/// With variables of the environment, as `NAME=value`.
+fn run_with(world: &World, variables: &[&str], args: &[&str]) -> Run {
+    let wrapper = [&["env"], variables].concat();
+    world.start_under(&wrapper, "run", args).wait()
+}
+
+/// The condition of a step: status, reason.
+#[track_caller]
+fn condition<'a>(run: &'a Run, step: &str) -> (&'a str, &'a str) {
+    let conditions = run.report["conditions"].as_array();
+    let condition = conditions.and_then(|all| all.iter().find(|it| it["type"] == step));
+    let condition = condition.unwrap_or_else(|| panic!("no condition {step}: {run}"));
+    let word = |key: &str| condition[key].as_str().unwrap_or_default();
+    (word("status"), word("reason"))
+}
+
+#[test]
+fn talms_variables_mean_what_they_mean_to_talm() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    registry.require(Auth::basic("me", "right"));
+    let world = World::trusting(&[registry.host()]);
+    let image = ["--image", &registry.tagged("zoo/base")];
+    for (variable, code, says) in [
+        (
+            "MAX_PULL_THREADS=0",
+            2,
+            "`MAX_PULL_THREADS` must be a number from 1 to 65535: `0`",
+        ),
+        ("MAX_PULL_THREADS=many", 2, "`many`"),
+        (
+            "PRE_CACHE_LOG_LEVEL=loud",
+            2,
+            "`PRE_CACHE_LOG_LEVEL` must be 0 (errors)",
+        ),
+        // A host path, below the host root.
+        (
+            "pull_secret_path=/root/none.json",
+            4,
+            "host/root/none.json`: No such file",
+        ),
+    ] {
+        let run = run_with(&world, &[variable], &image).exits(code).says(says);
+        let reason = if code == 4 {
+            ("Resolve", "CredentialsRefused")
+        } else {
+            ("Spec", "InvalidSpec")
+        };
+        assert_eq!(condition(&run, reason.0), ("False", reason.1), "{run}");
+    }
+    world.pull_secret(&registry.host(), "me:right");
+    world.write("etc/secret.json", &secret(&world));
+    world.write("var/lib/kubelet/config.json", "{}");
+    let variables = [
+        "pull_secret_path=/etc/secret.json",
+        "MAX_PULL_THREADS= 3 ",
+        "PRE_CACHE_LOG_LEVEL=7",
+    ];
+    run_with(&world, &variables, &image).exits(0).says("DEBUG");
+}
+
+fn secret(world: &World) -> String {
+    fs::read_to_string(world.host().join("var/lib/kubelet/config.json")).unwrap()
+}
+
+#[test]
+fn a_pull_secret_may_come_through_a_pipe() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    registry.require(Auth::basic("me", "right"));
+    let world = World::trusting(&[registry.host()]);
+    world.pull_secret(&registry.host(), "me:right");
+    world.write("etc/secret.json", &secret(&world));
+    world.write("var/lib/kubelet/config.json", "{}");
+    let path = world.host().join("etc/secret.json");
+    let script = format!("cat {} | \"$@\" --authfile /dev/stdin", path.display());
+    let image = ["--image", &registry.tagged("zoo/base")];
+    world
+        .start_under(&["sh", "-c", &script, "sh"], "run", &image)
+        .wait()
+        .exits(0);
+}
+
+/// What is broken, the code, the step that it breaks, and what the message names.
+#[test]
+fn a_broken_host_file_is_named_under_the_step_that_needs_it() {
+    needs!(root());
+    let place = "etc/containers/registries.conf";
+    for (path, text, step, says) in [
+        (
+            "etc/containers/storage.conf",
+            "bro[ken",
+            "Store",
+            "storage.conf`: not TOML",
+        ),
+        (place, "bro[ken", "Resolve", "registries.conf`: TOML parse error"),
+        (
+            "etc/containers/registries.conf.d/x.conf",
+            "[[registry]]\nlocation = 5",
+            "Resolve",
+            "x.conf",
+        ),
+    ] {
+        let world = World::trusting(&[]);
+        world.write(path, text);
+        let run = world.run(&["--image", "127.0.0.1:1/a:1"]).exits(7).says(says);
+        assert_eq!(condition(&run, step), ("False", "StoreUnusable"), "{run}");
+    }
+    let world = World::trusting(&[]);
+    fs::write(world.host().join(place), b"\xff").unwrap();
+    world
+        .run(&["--image", "127.0.0.1:1/a:1"])
+        .exits(7)
+        .says("cannot read the host's");
+    // Whoever names a file has to be right.
+    let missing = [
+        "--image",
+        "127.0.0.1:1/a:1",
+        "--registries-conf",
+        "/nonexistent/r.conf",
+    ];
+    world.run(&missing).exits(2).says("`/nonexistent/r.conf`");
+    let missing = [
+        "--image",
+        "127.0.0.1:1/a:1",
+        "--authfile",
+        "/nonexistent/auth.json",
+    ];
+    let world = World::trusting(&[]);
+    world.run(&missing).exits(4).says("`/nonexistent/auth.json`");
+    world.write("var/lib/kubelet/config.json", "{\n  nonsense");
+    let run = world.run(&["--image", "127.0.0.1:1/a:1"]).exits(4).says("line 2");
+    assert_eq!(
+        condition(&run, "Resolve"),
+        ("False", "CredentialsRefused"),
+        "{run}"
+    );
+}
+
+#[test]
+fn a_version_spec_that_is_not_there_is_named() {
+    needs!(root());
+    let world = World::trusting(&[]);
+    let file = world.out("file");
+    fs::write(&file, "platform.image").unwrap();
+    let (empty, piped) = (world.out("empty"), world.out("piped"));
+    fs::create_dir(&empty).unwrap();
+    fs::create_dir(&piped).unwrap();
+    let pipe = piped.join("platform.image");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    for (config, says) in [
+        (world.out("none"), "No such file or directory"),
+        (file, "Not a directory"),
+        (empty, "the directory holds no keys"),
+        (piped, "the directory holds no keys"),
+    ] {
+        let run = world.run(&["--config", config.to_str().unwrap()]).exits(2);
+        let run = run.says("there is no version spec in").says(says);
+        assert_eq!(condition(&run, "Spec"), ("False", "InvalidSpec"), "{run}");
+    }
+}
+
+/// Hours of pulling are no time to find out.
+#[test]
+fn a_report_that_cannot_be_written_is_refused_before_anything_is_asked() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let run = |report: &str| {
+        let mut command = Command::new(product());
+        command.args(["run", "--image", &registry.tagged("zoo/base"), "--report", report]);
+        command.arg("--host-root").arg(world.host());
+        command
+            .args(["--image-gc-high-threshold", "100"])
+            .output()
+            .unwrap()
+    };
+    let directory = world.out("directory");
+    fs::create_dir(&directory).unwrap();
+    for report in [
+        "/nonexistent/report.json",
+        "/proc/report.json",
+        directory.to_str().unwrap(),
+    ] {
+        let ended = run(report);
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{report}: {log}");
+        assert!(log.contains("cannot write the report"), "{report}: {log}");
+        assert!(registry.log().is_empty(), "{report}: it asked the registry");
+    }
+    let good = world.out("report.json");
+    let ended = run(good.to_str().unwrap());
+    assert_eq!(
+        ended.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    // The program has no umask.
+    assert_eq!(fs::metadata(&good).unwrap().permissions().mode() & 0o777, 0o644);
+    let run_root = world.host().join("var/lib/containers/spoke-precache");
+    assert_eq!(
+        fs::metadata(run_root).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+}
+
+#[test]
+fn without_root_it_says_so_and_writes_nothing() {
+    needs!(root());
+    let world = World::trusting(&[]);
+    for path in [world.host().parent().unwrap().to_path_buf(), world.out("")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let nobody = ["setpriv", "--reuid=65534", "--clear-groups"];
+    let run = world
+        .start_under(&nobody, "run", &["--image", "127.0.0.1:1/a:1"])
+        .wait()
+        .exits(7);
+    run.says("can only be used by root, not by user 65534")
+        .says("run it privileged");
+    assert!(!world.graph_root().exists());
+}
