@@ -112,10 +112,9 @@ impl ConfigFacts {
                 found,
             });
         }
-        let value: serde_json::Value =
+        config::check(config.bytes()).map_err(ManifestError::config)?;
+        let Config { created, rootfs } =
             serde_json::from_slice(config.bytes()).map_err(ManifestError::config)?;
-        config::check(&value).map_err(ManifestError::config)?;
-        let Config { created, rootfs } = serde_json::from_value(value).map_err(ManifestError::config)?;
         if rootfs.r#type != ROOTFS_TYPE {
             return Err(ManifestError::config(format!(
                 "`rootfs.type` is `{}`",
