@@ -11,7 +11,8 @@ use crate::store::Compression;
 const INPUT_BUFFER: usize = 256 << 10;
 
 /// Base-2 logarithm of the largest zstd window, 128 MiB: what the `zstd` program takes, and makes, without `--long`.
-/// podman takes 512 MiB, which is too much memory for each of several layers at once; tools that build images stay at 8.
+/// podman runs that program where there is one; its own decoder takes 512 MiB, too much memory for each of several layers
+/// at once. Tools that build images stay at 8.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// First bytes of the formats that containers/storage knows (`pkg/archive`: `DetectCompression`).
