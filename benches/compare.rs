@@ -153,7 +153,7 @@ fn measure(script: &str, registry: &str, images: &[String]) -> anyhow::Result<Co
     let world = World::below(disk.dir.path(), &[registry.to_owned()]);
     let mut words = vec!["sh", "-c", script, "sh"];
     words.extend(images.iter().map(String::as_str));
-    let mut command = world.tool_command("pull", &words);
+    let mut command = world.tool_command(&stock::top(), "pull", &words);
     command
         .env("agent", world::product())
         .env("node", world.host())
