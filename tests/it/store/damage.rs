@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::LayerId;
-use spoke_precache::store::LayerCommit;
+use spoke_precache::store::{LayerCommit, StoreError};
 
 use super::{put, resolved, specs, stage, store, three_layers};
 use crate::compare::{census, compare};
@@ -105,6 +105,23 @@ fn a_damaged_layer_is_noticed_and_refused_by_name_and_left_alone() {
         );
         assert_eq!(records(), before, "{script}");
     }
+}
+
+/// Otherwise each image on it would look as if somebody had just removed the layer, and be tried again and again.
+#[test]
+fn a_layer_is_not_put_on_a_damaged_one() {
+    needs!(root());
+    let (world, image) = (World::trusting(&[]), three_layers());
+    let (store, resolved) = (store(&world), resolved(&image, None));
+    let area = store.stage().unwrap();
+    let staged = specs(&resolved).into_iter().zip(&image.layers).take(2);
+    let mut staged: Vec<_> = staged.map(|(spec, layer)| stage(&area, spec, layer)).collect();
+    let child = staged.split_off(1);
+    let cancel = Cancel::default();
+    store.commit_layers(staged, &cancel).unwrap();
+    damage(&world, &resolved.layer_ids(), ": > overlay/$BASE/link");
+    let refused = store.commit_layers(child, &cancel);
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
 }
 
 #[test]
