@@ -1,4 +1,66 @@
 //! Pre-caches the images of an OpenShift upgrade in a node's CRI-O store.
+//!
+//! # The way of the data
+//!
+//! ```text
+//! VersionSpec ─→ release image ─→ Payload ─select→ ImageRequest*                       settings, spec, sources
+//!                                                       │
+//!                  Registries::resolve → ResolvedImage* ┤                              registry
+//!                  Store::inventory ───→ Inventory ─────┴─Plan::build→ Plan            store, plan
+//!                                                                       │
+//!            the kubelet's line ─verdict→ it fits, or exit code 3 ──────┤              preflight
+//!                                                                       ↓
+//!   Plan.blobs[i] ─fetch→ VerifiedBlob ─unpack→ StagedLayer ─commit_layers, commit_image→ the store
+//!                 fetch, spool           store::unpack           store                      │
+//!                                                                                           │
+//!   Inventory, once more: is everything there? ←────────────────────────────────────────────┘
+//!        └─→ Outcome ─→ Report, exit code                                               job, report, exit
+//! ```
+//!
+//! Every arrow is one function, and every type is evidence of the step before: a [`VerifiedBlob`](spool::VerifiedBlob)
+//! exists only after its digest matched, a [`StagedLayer`](store::StagedLayer) removes itself unless it is committed, a
+//! [`Plan`](plan::Plan) is a value that can be printed, and `plan` shows what `run` would do. The release image goes the
+//! same way as every other, and what its payload names follows it. [`job`] has the pipeline on one screen.
+//!
+//! # Modules
+//!
+//! Each imports only from those above it; `tests/it/imports.rs` holds that.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`oci`] | references, digests, manifests, configs; raw bytes beside parsed values; platform choice |
+//! | [`cancel`] | one stop signal and its reason |
+//! | [`report`] | events; log lines and bars; the report file and the termination message |
+//! | [`spec`] | the version spec and its exclude patterns |
+//! | [`spool`] | blobs on disk by digest, whole or begun |
+//! | [`registry`] | registries.conf, logins, certificates, faults, the one retry loop |
+//! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit |
+//! | [`fetch`] | many blobs, bounded, each once |
+//! | [`sources`] | what a release's payload names |
+//! | [`plan`] | what is to be done, decided once |
+//! | [`preflight`] | whether it fits below the kubelet's line |
+//! | [`exit`] | from failures to the one exit code |
+//! | [`job`] | the pipeline |
+//! | [`cli`], [`settings`] | flags as typed; flags, environment and host files as resolved |
+//!
+//! # Invariants
+//!
+//! Most of them are about absence:
+//!
+//! - [`plan`], [`spec`] and [`oci`] do no I/O, read no clock and start nothing.
+//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`] and [`report`] know no async runtime: sockets are tasks, hashing,
+//!   unpacking and the store are threads, and a bounded channel is between them.
+//! - [`registry`] does not know what a release is; [`sources`] does not know what a layer's directory looks like.
+//! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit`] chooses a number,
+//!   only `main` exits.
+//! - Bytes are unpacked only after their digest matched; a manifest is stored as the bytes that came.
+//! - Nothing is visible in the store before it is whole: whoever looks sees the old state or the new one, also after
+//!   `kill -9` and after power loss. No lock is held while anything is fetched or unpacked.
+//! - What is said to be present was seen in the store after the last write; a run that missed something does not end
+//!   with 0.
+//! - Nothing from the network or the disk panics, exhausts memory, hangs or writes outside its place. Secrets are in no
+//!   log, error or report.
+//! - No program is executed: no podman, no skopeo, no shell.
 
 pub mod cancel;
 pub mod cli;
