@@ -1,8 +1,8 @@
 //! Opening a store: looking at it, refusing what we cannot write, making a new one.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -89,7 +89,9 @@ impl Store {
     pub fn create_if_missing(&self) -> Result<(), StoreError> {
         let root = self.layout.root();
         if let Some(parent) = root.parent() {
-            fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+            // The process has no umask.
+            let created = DirBuilder::new().recursive(true).mode(0o755).create(parent);
+            created.map_err(io_error("create", parent))?;
         }
         let dirs = [
             (root.to_owned(), 0o700),
