@@ -14,6 +14,6 @@ mod verdict;
 mod tests;
 
 pub use mount::Mount;
-pub use space::{Memory, Space, SpaceError};
+pub use space::{Space, SpaceError};
 pub use threshold::{Threshold, ThresholdError};
 pub use verdict::{Cause, Check, Demand, Holds, NotEnoughSpace, Spaces, Verdict, verdict};

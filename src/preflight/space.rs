@@ -1,10 +1,9 @@
-//! What the node has: the space of a file system as the kubelet counts it, and memory.
+//! The space of a file system, as the kubelet counts it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 use super::{Mount, Threshold};
 
@@ -96,32 +95,6 @@ impl Space {
     }
 }
 
-/// The memory that this process may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// The machine's, or the limit of the control group when that is smaller, in bytes.
-    pub total: u64,
-    /// What is left of it without swapping, in bytes.
-    pub available: u64,
-}
-
-impl Memory {
-    /// Reads it now. None when `/proc` does not say.
-    pub fn of_this_node() -> Option<Self> {
-        let ram = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
-        let system = System::new_with_specifics(ram).ok()?;
-        let machine = Self {
-            total: system.total_memory(),
-            available: system.available_memory(),
-        };
-        let limited = system.cgroup_limits().map_or(machine, |limits| Self {
-            total: machine.total.min(limits.total_memory),
-            available: machine.available.min(limits.free_memory),
-        });
-        (limited.total > 0).then_some(limited)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -175,18 +148,5 @@ mod tests {
         assert!(!space(1, "/dev/sda4").shares_blocks_with(&space(2, "/dev/sda3")));
         assert!(!space(1, "tmpfs").shares_blocks_with(&space(2, "tmpfs")));
         assert!(space(1, "tmpfs").shares_blocks_with(&space(1, "tmpfs")));
-    }
-
-    #[test]
-    fn memory_is_what_proc_says_or_less() {
-        let memory = Memory::of_this_node().unwrap();
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
-        let total = meminfo
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))
-            .unwrap();
-        let total: u64 = total.trim().trim_end_matches(" kB").parse().unwrap();
-        assert!(memory.total <= total * 1024, "{memory:?}");
-        assert!(memory.available <= memory.total, "{memory:?}");
     }
 }
