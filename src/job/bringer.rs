@@ -1,6 +1,6 @@
 //! Brings images into the store, in rounds: look, ask, plan, hold the plan against the disk, pull, and look again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use super::knowledge::Knowledge;
 use super::puller::Puller;
 use super::sight::Sight;
 use super::steps::Steps;
+use super::teller::Teller;
 use super::{Mode, Order, Outcome, release, room};
 use crate::cancel::Cancel;
 use crate::exit::Failure;
 use crate::fetch::Fetcher;
 use crate::oci::{LayerId, Reference};
 use crate::plan::{Action, ExcludedImage, Here, Need, Plan, Wanted};
-use crate::preflight::{Demand, Verdict};
+use crate::preflight::Verdict;
 use crate::registry::Registries;
 use crate::report::{Event, ImageState, Observer, Step};
 use crate::sources::release::{Payload, Selection};
@@ -56,8 +57,7 @@ pub(super) struct Bringer<'a> {
     registries: Arc<Registries>,
     inquiry: Inquiry,
     knowledge: Knowledge,
-    /// What was said of each image last.
-    told: HashMap<String, ImageState>,
+    teller: Teller,
     /// Layers that were counted as brought by this run or as found by it.
     counted: HashSet<LayerId>,
 }
@@ -103,7 +103,7 @@ impl<'a> Bringer<'a> {
             inquiry: Inquiry::new(Arc::clone(&registries), order.platform.clone(), cancel.clone()),
             registries,
             knowledge: Knowledge::default(),
-            told: HashMap::new(),
+            teller: Teller::new(Arc::clone(observer)),
             counted: HashSet::new(),
         })
     }
@@ -151,7 +151,8 @@ impl<'a> Bringer<'a> {
             Mode::Verify => false,
         };
         for request in requests {
-            self.list(&request.reference.to_string(), request.sources.first(), 0);
+            self.teller
+                .list(&request.reference.to_string(), request.sources.first(), 0);
         }
         let looking = match self.mode {
             Mode::Run | Mode::Plan => Step::Resolve,
@@ -172,13 +173,13 @@ impl<'a> Bringer<'a> {
             if look.has_asked && self.inquiry.open() == 0 {
                 self.end_resolve(&plan, steps);
             }
-            let is_done = plan.totals.images_to_pull == 0;
-            if self.mode != Mode::Verify && (is_first || !is_done) {
-                let must_fit = pulls && !is_done;
+            let is_idle = plan.totals.images_to_pull == 0;
+            if self.mode != Mode::Verify && (is_first || !is_idle) {
+                let must_fit = pulls && !is_idle;
                 let held = self.hold(&plan, &look.sight, scope, must_fit, steps).await;
                 verdict = Some(held.map_err(|error| steps.ended_by(Step::Preflight, error))?);
             }
-            if !pulls || is_done {
+            if !pulls || is_idle && self.inquiry.open() == 0 {
                 if pulls && is_first {
                     let message = "every image that can be had is here".to_owned();
                     steps.end(Step::Pull, true, "NothingToPull", message);
@@ -189,36 +190,18 @@ impl<'a> Bringer<'a> {
                 let sight = look.sight;
                 return Ok(Brought { plan, verdict, sight });
             }
+            is_first = false;
+            if is_idle {
+                continue;
+            }
             let pulled = self.pull(&plan, steps).await;
             pulled.map_err(|error| steps.ended_by(Step::Pull, error))?;
-            is_first = false;
         }
     }
 
     /// Sums up what became of everything.
     pub(super) fn outcome(self, brought: Brought) -> Outcome {
-        let mut failures = Vec::new();
-        for image in &brought.plan.images {
-            let reason = image
-                .name
-                .parse()
-                .ok()
-                .and_then(|reference| self.knowledge.failure(&reference));
-            match (reason, &image.need) {
-                (Some(reason), _) => failures.push(reason.failure),
-                (None, Need::Present) => {}
-                (None, Need::Resolved(_)) if self.mode == Mode::Plan => {}
-                (None, Need::Resolved(_) | Need::Failed(_)) => failures.push(Failure::Incomplete),
-            }
-        }
-        if brought.verdict.as_ref().is_some_and(|verdict| !verdict.fits) {
-            failures.push(Failure::Space);
-        }
-        Outcome {
-            plan: brought.plan,
-            verdict: brought.verdict,
-            failures,
-        }
+        Outcome::of(self.mode, brought.plan, brought.verdict, &self.knowledge)
     }
 
     /// Looks at the node, and asks registries about what is not there.
@@ -310,45 +293,20 @@ impl<'a> Bringer<'a> {
             blobs: sight.spooled_bytes(),
         };
         let plan = Plan::build(wanted.collect(), excluded.to_vec(), &here);
-        self.observer.observe(Event::Planned {
-            images: plan.totals.images_wanted,
-            present: plan.totals.images_present,
-            bytes: plan.totals.bytes_to_fetch,
-        });
-        self.tell(&plan);
+        self.teller.tell(&plan);
+        self.fail_contradictions(&plan);
         plan
     }
 
-    /// Says what the plan shows of each image, as far as it is news.
-    fn tell(&mut self, plan: &Plan) {
+    /// What is resolved and yet failed contradicts itself or another manifest.
+    fn fail_contradictions(&mut self, plan: &Plan) {
         for image in &plan.images {
-            let told = self.told.get(&image.name).copied();
-            let state = match (&image.need, told) {
-                (_, Some(ImageState::Failed)) => continue,
-                (Need::Present, Some(ImageState::Present | ImageState::Pulled)) => continue,
-                (Need::Present, _) => ImageState::Present,
-                (Need::Resolved(_), Some(ImageState::Present | ImageState::Pulled)) => {
-                    tracing::warn!("`{}` was removed from the store meanwhile", image.name);
-                    ImageState::Pending
-                }
-                (Need::Resolved(_), _) => continue,
-                (Need::Failed(message), _) => {
-                    // Resolved, and yet failed: its manifest contradicts another one.
-                    if let Ok(reference) = image.name.parse()
-                        && self.knowledge.is_resolved(&reference)
-                    {
-                        let (failure, message) = (Failure::Payload, message.clone());
-                        self.fail(&reference, Reason { failure, message });
-                    }
-                    continue;
-                }
-            };
-            self.say(&image.name, state, None);
-        }
-        for image in &plan.excluded {
-            if !self.told.contains_key(&image.name) {
-                self.list(&image.name, Some(&image.source), 0);
-                self.say(&image.name, ImageState::Excluded, Some(image.reason.clone()));
+            if let Need::Failed(message) = &image.need
+                && let Ok(reference) = image.name.parse()
+                && self.knowledge.is_resolved(&reference)
+            {
+                let (failure, message) = (Failure::Payload, message.clone());
+                self.fail(&reference, Reason { failure, message });
             }
         }
     }
@@ -374,21 +332,7 @@ impl<'a> Bringer<'a> {
         steps: Steps<'_>,
     ) -> Result<Verdict, JobError> {
         steps.start(Step::Preflight);
-        let spooled = sight.spooled.iter().map(|entry| entry.bytes);
-        let demand = Demand {
-            spool: plan.totals.bytes_to_fetch,
-            store: plan.totals.unpacked_estimate,
-            required: match (self.mode, scope) {
-                // Whether everything fits is what the plan is to say; for that it needs the payload.
-                (Mode::Plan, Scope::Release) => 0,
-                _ => self.order.spec.space_required,
-            },
-            cached: match scope {
-                Scope::Everything => room::cached(plan, sight),
-                // Which of it will be wanted is not known yet; any of it may be.
-                Scope::Release => spooled.fold(sight.inventory.stored_bytes(), u64::saturating_add),
-            },
-        };
+        let demand = room::demand(self.order, self.mode, scope, plan, sight);
         let mut verdict = room::hold(self.order, demand)?;
         // What images without an answer want is not known.
         if must_fit
@@ -420,23 +364,21 @@ impl<'a> Bringer<'a> {
         let layers = reused.count() as u64;
         self.observer.observe(Event::LayersReused { layers });
         for image in &plan.images {
-            self.list(&image.name, image.sources.first(), image.bytes);
+            self.teller.list(&image.name, image.sources.first(), image.bytes);
         }
-        let (store, path, spool) = (
-            Arc::clone(&self.store),
-            self.order.spool.clone(),
-            self.spool.clone(),
-        );
+        let spool = match self.spool.clone() {
+            Some(spool) => spool,
+            None => Spool::open(&self.order.spool)?,
+        };
+        let store = Arc::clone(&self.store);
         // This removes what killed runs have left.
-        let (stage, spool) = off_the_task(move || {
-            let spool = spool.map_or_else(|| Spool::open(&path), Ok)?;
+        let stage = off_the_task(move || {
             store.create_if_missing()?;
-            Ok((store.stage()?, spool))
-        })
-        .await?;
+            Ok(store.stage()?)
+        });
         let puller = Puller {
             store: Arc::clone(&self.store),
-            stage: Arc::new(stage),
+            stage: Arc::new(stage.await?),
             fetcher: Fetcher::new(
                 Arc::clone(&self.registries),
                 spool.clone(),
@@ -456,10 +398,10 @@ impl<'a> Bringer<'a> {
                 Fate::Open => {}
                 Fate::Pulled => {
                     came += 1;
-                    self.told.insert(image.name.clone(), ImageState::Pulled);
+                    self.teller.has_been_told(&image.name, ImageState::Pulled);
                 }
                 Fate::Failed(reason) => {
-                    self.told.insert(image.name.clone(), ImageState::Failed);
+                    self.teller.has_been_told(&image.name, ImageState::Failed);
                     if let Ok(reference) = image.name.parse() {
                         self.knowledge.fail(&reference, reason);
                     }
@@ -513,22 +455,9 @@ impl<'a> Bringer<'a> {
     fn fail(&mut self, reference: &Reference, reason: Reason) {
         let message = reason.message.clone();
         if self.knowledge.fail(reference, reason) {
-            self.say(&reference.to_string(), ImageState::Failed, Some(message));
+            self.teller
+                .say(&reference.to_string(), ImageState::Failed, Some(message));
         }
-    }
-
-    /// Puts an image on the report's list, so that a run which is cut off says what it did not come to.
-    fn list(&self, name: &str, source: Option<&Source>, bytes: u64) {
-        if let Some(source) = source {
-            let (name, source) = (name.to_owned(), source.kind());
-            self.observer.observe(Event::ImageListed { name, source, bytes });
-        }
-    }
-
-    fn say(&mut self, name: &str, state: ImageState, reason: Option<String>) {
-        self.told.insert(name.to_owned(), state);
-        let name = name.to_owned();
-        self.observer.observe(Event::ImageDone { name, state, reason });
     }
 }
 

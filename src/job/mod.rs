@@ -23,6 +23,7 @@ mod release;
 mod room;
 mod sight;
 mod steps;
+mod teller;
 
 use std::sync::Arc;
 

@@ -2,10 +2,12 @@
 
 use crate::cancel::{Cancel, Stopped};
 use crate::exit::{Ending, Failure};
-use crate::plan::Plan;
+use crate::plan::{Need, Plan};
 use crate::preflight::Verdict;
 
+use super::Mode;
 use super::error::JobError;
+use super::knowledge::Knowledge;
 
 /// How a run went that was not ended by a [`JobError`].
 #[derive(Debug)]
@@ -19,6 +21,28 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The outcome of a run that saw `plan` last.
+    pub(super) fn of(mode: Mode, plan: Plan, verdict: Option<Verdict>, knowledge: &Knowledge) -> Self {
+        let failures = plan.images.iter().filter_map(|image| {
+            let reference = image.name.parse().ok();
+            let known = reference.and_then(|reference| knowledge.failure(&reference));
+            match (known, &image.need) {
+                (Some(reason), _) => Some(reason.failure),
+                (None, Need::Present) => None,
+                // To be pulled is what a plan says of it, and no failure.
+                (None, Need::Resolved(_)) if mode == Mode::Plan => None,
+                (None, Need::Resolved(_) | Need::Failed(_)) => Some(Failure::Incomplete),
+            }
+        });
+        let space = verdict.as_ref().filter(|verdict| !verdict.fits);
+        let failures = failures.chain(space.map(|_| Failure::Space)).collect();
+        Self {
+            plan,
+            verdict,
+            failures,
+        }
+    }
+
     /// The ending that this outcome means, when the run was or was not told to stop.
     pub fn ending(&self, cancel: &Cancel) -> Ending {
         match (Ending::of(self.failures.iter().copied()), cancel.reason()) {

@@ -8,7 +8,6 @@
 //!
 //! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`Fate`].
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -86,7 +85,7 @@ impl Puller {
         removals: &mut Vec<JoinHandle<()>>,
     ) -> Result<Pulled, JobError> {
         let tasks: HashMap<LayerId, &LayerTask> = plan.layers.iter().map(|layer| (layer.id, layer)).collect();
-        let board = RefCell::new(Board::new(plan));
+        let mut board = Board::new(plan);
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
         let mut queue = plan.blobs.iter();
@@ -98,7 +97,7 @@ impl Puller {
         let mut trouble = None;
         loop {
             while halt.reason().is_none()
-                && let Some((index, staged)) = board.borrow_mut().take()
+                && let Some((index, staged)) = board.take()
             {
                 commits.push(self.commit(index, plan, staged, &turn, halt));
             }
@@ -107,7 +106,7 @@ impl Puller {
             while blobs.len() < room
                 && let Some(blob) = queue.next()
             {
-                if halt.reason().is_none() && board.borrow().wants(blob) {
+                if halt.reason().is_none() && board.wants(blob) {
                     blobs.push(self.bring(blob, plan, &tasks, &unpacks, halt));
                 }
             }
@@ -115,13 +114,13 @@ impl Puller {
             tokio::select! {
                 Some(layers) = blobs.next() => for (id, result) in layers {
                     match result {
-                        Ok(layer) => unwanted.extend(board.borrow_mut().stage(id, layer)),
+                        Ok(layer) => unwanted.extend(board.stage(id, layer)),
                         Err(Trouble::Image(reason)) => {
-                            let failing = board.borrow_mut().fail_layer(id, &reason);
+                            let failing = board.fail_layer(id, &reason);
                             for index in failing {
                                 self.say_failed(plan, index, &reason);
                             }
-                            unwanted.append(&mut board.borrow_mut().take_unwanted());
+                            unwanted.append(&mut board.take_unwanted());
                         }
                         Err(Trouble::Stopped) => {}
                         Err(Trouble::Host(error)) => {
@@ -134,19 +133,19 @@ impl Puller {
                 Some((index, result)) = commits.next() => match result {
                     Ok(committed) => {
                         for id in &committed.layers {
-                            let freed = board.borrow_mut().committed(*id);
+                            let freed = board.committed(*id);
                             self.layer_is_in(*id, freed, &tasks);
                         }
                         layers.extend(committed.layers);
                         if committed.image {
                             self.say(plan, index, ImageState::Pulled, None);
-                            board.borrow_mut().settle(index, Fate::Pulled);
+                            board.settle(index, Fate::Pulled);
                         }
                     }
                     Err(Trouble::Image(reason)) => {
                         self.say_failed(plan, index, &reason);
-                        board.borrow_mut().settle(index, Fate::Failed(reason));
-                        unwanted.append(&mut board.borrow_mut().take_unwanted());
+                        board.settle(index, Fate::Failed(reason));
+                        unwanted.append(&mut board.take_unwanted());
                     }
                     Err(Trouble::Stopped) => {}
                     Err(Trouble::Host(error)) => {
@@ -159,7 +158,7 @@ impl Puller {
             remove(unwanted, removals);
         }
         drop((blobs, commits));
-        let (fates, unused) = board.into_inner().into_fates();
+        let (fates, unused) = board.into_fates();
         remove(unused, removals);
         trouble.map_or(Ok(Pulled { fates, layers }), Err)
     }

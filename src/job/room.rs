@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::Order;
+use super::bringer::Scope;
 use super::error::JobError;
 use super::sight::Sight;
+use super::{Mode, Order};
 use crate::cancel::Cancel;
 use crate::oci::{Digest, LayerId, Reference};
 use crate::plan::{Action, Need, Plan};
@@ -43,8 +44,26 @@ pub(super) async fn hold_again(order: &Order, demand: Demand, cancel: &Cancel) -
     Ok(verdict)
 }
 
+/// What the plan, and `spaceRequired`, ask of the disk.
+pub(super) fn demand(order: &Order, mode: Mode, scope: Scope, plan: &Plan, sight: &Sight) -> Demand {
+    Demand {
+        spool: plan.totals.bytes_to_fetch,
+        store: plan.totals.unpacked_estimate,
+        required: match (mode, scope) {
+            // Whether everything fits is what `plan` is to say; for that it needs the payload.
+            (Mode::Plan, Scope::Release) => 0,
+            _ => order.spec.space_required,
+        },
+        cached: match scope {
+            Scope::Everything => cached(plan, sight),
+            // Which of it will be wanted is not known yet; any of it may be.
+            Scope::Release => sight.inventory.stored_bytes().saturating_add(sum(&sight.spooled)),
+        },
+    }
+}
+
 /// What of everything that is wanted lies here already, in bytes: unpacked layers and spooled blobs.
-pub(super) fn cached(plan: &Plan, sight: &Sight) -> u64 {
+fn cached(plan: &Plan, sight: &Sight) -> u64 {
     let present = plan
         .images
         .iter()
@@ -67,7 +86,7 @@ pub(super) fn dispensable(verdict: &Verdict, plan: &Plan, spooled: &[Entry]) -> 
     let wanted: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
     let unwanted = spooled.iter().filter(|entry| !wanted.contains(&entry.digest));
     let unwanted: Vec<Entry> = unwanted.copied().collect();
-    let bytes = unwanted.iter().map(|entry| entry.bytes).sum();
+    let bytes = sum(&unwanted);
     let would_do = verdict.checks.iter().all(|check| match check.holds {
         Holds::Both | Holds::Spool => check.shortfall <= bytes,
         Holds::Store => check.shortfall == 0,
@@ -83,11 +102,14 @@ pub(super) fn remove(blobs: &[Entry], spool: &Spool) -> Result<(), JobError> {
     for blob in blobs {
         spool.remove(&blob.digest)?;
     }
-    let bytes = blobs.iter().map(|blob| blob.bytes).sum();
     tracing::info!(
         "removed {} blobs of earlier runs from the spool, {}: nothing in the plan wants them, and the space is short",
         blobs.len(),
-        Size(bytes)
+        Size(sum(blobs))
     );
     Ok(())
+}
+
+fn sum(blobs: &[Entry]) -> u64 {
+    blobs.iter().map(|blob| blob.bytes).fold(0, u64::saturating_add)
 }

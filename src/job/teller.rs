@@ -1,0 +1,69 @@
+//! Says what becomes of each image, and nothing twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::plan::{Need, Plan};
+use crate::report::{Event, ImageState, Observer};
+use crate::sources::Source;
+
+/// Remembers what was said of each image last.
+pub(super) struct Teller {
+    observer: Arc<dyn Observer>,
+    told: HashMap<String, ImageState>,
+}
+
+impl Teller {
+    pub(super) fn new(observer: Arc<dyn Observer>) -> Self {
+        let told = HashMap::new();
+        Self { observer, told }
+    }
+
+    /// Puts an image on the report's list, so that a run which is cut off says what it did not come to.
+    pub(super) fn list(&self, name: &str, source: Option<&Source>, bytes: u64) {
+        if let Some(source) = source {
+            let (name, source) = (name.to_owned(), source.kind());
+            self.observer.observe(Event::ImageListed { name, source, bytes });
+        }
+    }
+
+    /// Says what the plan shows: what is there, what is not any more, what is excluded.
+    pub(super) fn tell(&mut self, plan: &Plan) {
+        self.observer.observe(Event::Planned {
+            images: plan.totals.images_wanted,
+            present: plan.totals.images_present,
+            bytes: plan.totals.bytes_to_fetch,
+        });
+        for image in &plan.images {
+            let was_there = matches!(
+                self.told.get(&image.name),
+                Some(ImageState::Present | ImageState::Pulled)
+            );
+            match (&image.need, was_there) {
+                (Need::Present, false) => self.say(&image.name, ImageState::Present, None),
+                (Need::Resolved(_), true) => {
+                    tracing::warn!("`{}` was removed from the store meanwhile", image.name);
+                    self.say(&image.name, ImageState::Pending, None);
+                }
+                (Need::Present, true) | (Need::Resolved(_), false) | (Need::Failed(_), _) => {}
+            }
+        }
+        for image in &plan.excluded {
+            if !self.told.contains_key(&image.name) {
+                self.list(&image.name, Some(&image.source), 0);
+                self.say(&image.name, ImageState::Excluded, Some(image.reason.clone()));
+            }
+        }
+    }
+
+    pub(super) fn say(&mut self, name: &str, state: ImageState, reason: Option<String>) {
+        self.has_been_told(name, state);
+        let name = name.to_owned();
+        self.observer.observe(Event::ImageDone { name, state, reason });
+    }
+
+    /// Somebody else said it.
+    pub(super) fn has_been_told(&mut self, name: &str, state: ImageState) {
+        self.told.insert(name.to_owned(), state);
+    }
+}
