@@ -20,6 +20,10 @@ use super::{BlobRequest, FetchError};
 /// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
 const CHUNKS: usize = 16;
 
+/// An answer that brings less counts for nothing when it is asked how long nothing has moved: who gives a byte for each
+/// request would never be given up, nor be asked less often.
+const PROGRESS: u64 = 16 << 10;
+
 pub(super) struct Download<'a> {
     pub(super) registries: &'a Registries,
     pub(super) spool: &'a Spool,
@@ -141,7 +145,10 @@ impl Download<'_> {
                         givers.forget();
                         partial = self.anew(&mut place).await?;
                     }
-                    done => return Ok(done?),
+                    done => {
+                        attempts.moved();
+                        return Ok(done?);
+                    }
                 }
                 continue;
             }
@@ -240,6 +247,7 @@ impl Download<'_> {
     ) -> Result<(), RegistryError> {
         // A registry without ranges begins at 0.
         let mut known = offset - stream.start();
+        let mut brought = 0;
         while let Some(mut piece) = stream.next(self.cancel).await? {
             let skipped = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
             known -= skipped as u64;
@@ -247,8 +255,11 @@ impl Download<'_> {
             if piece.is_empty() {
                 continue;
             }
-            attempts.moved();
             let bytes = piece.len() as u64;
+            brought += bytes;
+            if brought >= PROGRESS {
+                attempts.moved();
+            }
             if pieces.send(piece).await.is_err() {
                 return Ok(());
             }

@@ -307,6 +307,22 @@ async fn a_length_that_is_not_the_manifests_is_named() {
     assert_eq!(error.kind(), Kind::DigestMismatch);
 }
 
+/// Each byte is one that nobody had before, and yet nothing moves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_gives_a_byte_at_a_time_is_given_up() {
+    let world = World::new(100_000).await;
+    let bytes = world.bytes.clone();
+    world.fake.fault(move |seen| Some(serve(seen, KIND, &bytes, 1)));
+    let (result, log) = world.fetch().await;
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), Kind::Network);
+    assert!(
+        error.to_string().starts_with("gave up after 3 seconds"),
+        "{error}"
+    );
+    assert!(log.retries().len() < 20, "{} requests", log.retries().len());
+}
+
 /// Without Content-Length, bytes after the blob's end are not read; fewer are fetched again, as far as they go.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_unknown_length_is_taken_up_to_the_size() {
