@@ -25,7 +25,7 @@ pub struct Credentials(Vec<AuthFile>);
 
 /// How to log in, and where that is written.
 #[derive(Clone, Debug)]
-pub(super) struct Credential {
+pub struct Credential {
     /// Empty with a bare identity token.
     pub(super) username: SecretString,
     pub(super) password: SecretString,
@@ -138,8 +138,13 @@ impl Credentials {
         files.collect::<Result<_, _>>().map(Self)
     }
 
+    /// Understands the text of one file; `path` is for messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, CredentialsError> {
+        Ok(Self(vec![AuthFile::parse(path, text)?]))
+    }
+
     /// What to log in with for this repository; nothing if no file knows it.
-    pub(super) fn find(&self, reference: &Reference) -> Result<Option<Credential>, CredentialsError> {
+    pub fn find(&self, reference: &Reference) -> Result<Option<Credential>, CredentialsError> {
         for file in &self.0 {
             if let Some(credential) = file.find(reference)? {
                 return Ok(Some(credential));

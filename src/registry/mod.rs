@@ -37,7 +37,7 @@ use crate::oci::Reference;
 use crate::report::Observer;
 
 pub use blob::{BlobStream, Wanted};
-pub use credentials::{Credentials, CredentialsError, Origin};
+pub use credentials::{Credential, Credentials, CredentialsError, Origin};
 pub use error::{Kind, Message, RegistryError};
 pub use http::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
