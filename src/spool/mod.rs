@@ -9,12 +9,13 @@
 //!
 //! A file is never believed because of its name. A `.partial` is hashed again before it is continued, and a whole
 //! file before it is handed out as a [`VerifiedBlob`], once in each process: it is in the path to the unpacker
-//! anyway, and reading it is far cheaper than the link. So nothing has to be synced for the sake of a later run;
-//! the one `fdatasync` before the rename is there to hear of an error while the bytes can still be fetched.
+//! anyway, and reading it is far cheaper than the link. So nothing is synced here: a full disk says so when it is
+//! written to, a failing one when the store syncs the file system before it commits, and to wait for the disk would
+//! keep the threads that unpack idle.
 //!
-//! After a power loss the tail of a `.partial` may be zeros, which shows only when the whole blob's digest does not
-//! match, and costs the blob once more. A journal of the durable prefix can stand beside it and mend that without
-//! another change to the form:
+//! After a power loss the tail of a `.partial`, or of a whole blob of the last half minute, may be zeros. That shows
+//! when the blob's digest does not match, and costs the blob once more. A journal of the durable prefix can stand beside
+//! it and mend that without another change to the form:
 //!
 //! ```text
 //!   sha256:<hex>.journal               (offset, SHA-256 state) pairs, each written after an fdatasync of .partial

@@ -130,8 +130,6 @@ impl Partial {
                 size: self.size,
             });
         }
-        // Delayed allocation reports a full or failing disk only now.
-        self.file.sync_data().map_err(|error| self.at()(error))?;
         let whole = super::whole(&self.digest);
         rustix::fs::renameat(&self.spool.dir, &name, &self.spool.dir, &whole)
             .map_err(|error| self.at()(error.into()))?;
