@@ -84,6 +84,13 @@ pub(in crate::store) fn in_root(clean: &[u8]) -> &[u8] {
     }
 }
 
+/// True if Go's `path.Join` of a root and this name leaves the root. Reading a tar-split back, containers/storage
+/// opens what that gives; so it looks for `/../x` beside the root, where unpacking took it for `/x`.
+pub(super) fn climbs(name: &[u8]) -> bool {
+    let joined = clean(&[b"./", name].concat());
+    joined == b".." || joined.starts_with(b"../")
+}
+
 /// Splits a path in the root into its directory (empty for the root) and its last component.
 pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
@@ -123,29 +130,32 @@ mod tests {
 
     #[test]
     fn cleans_as_go_does() {
-        let cases: &[(&str, &str, &str)] = &[
-            ("", ".", ""),
-            (".", ".", ""),
-            ("./", ".", ""),
-            ("/", "/", ""),
-            ("//", "/", ""),
-            ("..", "..", ""),
-            ("/..", "/", ""),
-            ("a", "a", "a"),
-            ("./a", "a", "a"),
-            ("a/", "a", "a"),
-            ("a//b/./c", "a/b/c", "a/b/c"),
-            ("a/../b", "b", "b"),
-            ("a/..", ".", ""),
-            ("a/../../b", "../b", "b"),
-            ("../../b", "../../b", "b"),
-            ("../..", "../..", ""),
-            ("/../b", "/b", "b"),
-            ("/a/b", "/a/b", "a/b"),
-            ("..a/b", "..a/b", "..a/b"),
-            ("...", "...", "..."),
+        let cases: &[(&str, &str, &str, bool)] = &[
+            ("", ".", "", false),
+            (".", ".", "", false),
+            ("./", ".", "", false),
+            ("/", "/", "", false),
+            ("//", "/", "", false),
+            ("..", "..", "", true),
+            ("/..", "/", "", true),
+            ("a", "a", "a", false),
+            ("./a", "a", "a", false),
+            ("a/", "a", "a", false),
+            ("a//b/./c", "a/b/c", "a/b/c", false),
+            ("a/../b", "b", "b", false),
+            ("a/..", ".", "", false),
+            ("a/../../b", "../b", "b", true),
+            ("../../b", "../../b", "b", true),
+            ("../..", "../..", "", true),
+            ("/../b", "/b", "b", true),
+            ("//../b", "/b", "b", true),
+            ("/a/../../b", "/b", "b", true),
+            ("/a/../b", "/b", "b", false),
+            ("/a/b", "/a/b", "a/b", false),
+            ("..a/b", "..a/b", "..a/b", false),
+            ("...", "...", "...", false),
         ];
-        for (name, cleaned, path) in cases {
+        for (name, cleaned, path, climbs) in cases {
             let clean = clean(name.as_bytes());
             assert_eq!(String::from_utf8_lossy(&clean), *cleaned, "clean {name:?}");
             assert_eq!(
@@ -153,6 +163,7 @@ mod tests {
                 *path,
                 "in the root {name:?}"
             );
+            assert_eq!(super::climbs(name.as_bytes()), *climbs, "climbs {name:?}");
         }
     }
 

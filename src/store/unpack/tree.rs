@@ -203,7 +203,7 @@ impl<'a> Tree<'a> {
         Ok(NewFile {
             file: file.into(),
             stat,
-            plain: parent.plain && !entry.clean.starts_with(b".."),
+            plain: parent.plain && !name::climbs(&entry.name),
         })
     }
 
