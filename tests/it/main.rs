@@ -14,10 +14,10 @@ mod needs;
 mod registry;
 mod stock;
 mod store;
+mod unpack;
 mod world;
 
 mod alongside;
-mod corpus;
 mod crash;
 mod disk;
 mod faults;

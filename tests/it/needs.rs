@@ -1,7 +1,7 @@
 //! What a test needs of the machine, and how it says that it did not run.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Ends the test loudly when a need is not met: `needs!(root(), stock());`.
 macro_rules! needs {
@@ -56,6 +56,15 @@ pub(crate) fn stock() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What others wrote, beside a checkout; it is not ours to copy.
+pub(crate) fn corpus() -> Result<PathBuf, String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(format!("there is no `{}`", path.display()))
 }
 
 /// Kills a program at a system call that is named.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::records::array;
-use super::tar_split::rebuild;
+use super::tar_split::rebuilt_digest;
 
 /// Everything that is wrong with the store at `graph_root`: records without directories, links or tar-splits, and the
 /// reverse; incomplete records, missing parents, images without layers or data; rests of writers; layers whose tar cannot
@@ -72,7 +72,7 @@ pub(crate) fn census(graph_root: &Path) -> Vec<String> {
         lower(graph_root, &id, &parent, &mut wrong);
         // Containers' layers have no digest.
         let diff_digest = text(layer.get("diff-digest"));
-        match rebuild(graph_root, &id) {
+        match rebuilt_digest(graph_root, &id) {
             Ok(digest) if digest == diff_digest || diff_digest.is_empty() => {}
             Ok(digest) => wrong.push(format!("layer {id} rebuilds as {digest}, not {diff_digest}")),
             Err(why) => wrong.push(format!("layer {id}: {why}")),

@@ -7,42 +7,37 @@
 mod census;
 mod records;
 pub(crate) mod tar_split;
-mod tree;
+pub(crate) mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 pub(crate) use census::{census, census_after_kills};
 
 /// Facts that differ between the stores at `ours` and `theirs`, readable. `ignore_tar_split_of` are layer ids.
 pub(crate) fn compare(ours: &Path, theirs: &Path, ignore_tar_split_of: &[String]) -> Vec<String> {
-    let ours = facts(ours);
-    let theirs = facts(theirs);
-    let ignored = |name: &str| {
-        ignore_tar_split_of
-            .iter()
-            .any(|id| name.starts_with(&format!("layer {id} tar-split")))
-    };
-    let mut names: Vec<&String> = ours
-        .keys()
-        .chain(theirs.keys())
-        .filter(|name| !ignored(name))
-        .collect();
-    names.sort();
-    names.dedup();
-    let mut differences = Vec::new();
-    for name in names {
-        let (our, their) = (ours.get(name), theirs.get(name));
-        if our != their {
-            let show = |line: Option<&String>| line.map_or("(nothing)", String::as_str).to_owned();
-            differences.push(format!(
-                "{name}\n    ours   {}\n    theirs {}",
-                show(our),
-                show(their)
-            ));
+    let facts = |root| {
+        let mut facts = facts(root);
+        for id in ignore_tar_split_of {
+            facts.retain(|name, _| !name.starts_with(&format!("layer {id} tar-split")));
         }
-    }
-    differences
+        facts
+    };
+    differences(&facts(ours), &facts(theirs))
+}
+
+/// Lines that differ, each with what both have.
+pub(crate) fn differences(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<String> {
+    let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+    let show = |line: Option<&String>| line.map_or("(nothing)", String::as_str).to_owned();
+    names
+        .into_iter()
+        .filter(|name| ours.get(*name) != theirs.get(*name))
+        .map(|name| {
+            let (our, their) = (show(ours.get(name)), show(theirs.get(name)));
+            format!("{name}\n    ours   {our}\n    theirs {their}")
+        })
+        .collect()
 }
 
 /// Everything that is compared.

@@ -18,7 +18,9 @@ use serde_json::{Map, Value};
 
 use crate::image::sha256;
 
-enum Part {
+/// A line of a tar-split.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Part {
     Segment(Vec<u8>),
     File {
         name: Vec<u8>,
@@ -27,60 +29,9 @@ enum Part {
     },
 }
 
-fn text(graph_root: &Path, id: &str) -> Result<String, String> {
-    let path = graph_root
-        .join("overlay-layers")
-        .join(format!("{id}.tar-split.gz"));
-    let file = fs::File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let mut text = String::new();
-    flate2::read::MultiGzDecoder::new(file)
-        .read_to_string(&mut text)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(text)
-}
-
-fn parts(graph_root: &Path, id: &str) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    for (number, line) in text(graph_root, id)?.lines().enumerate() {
-        let entry: Map<String, Value> =
-            serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
-        if entry["position"] != number {
-            return Err(format!("line {number} is of position {}", entry["position"]));
-        }
-        let decode = |key: &str| match entry.get(key).and_then(Value::as_str) {
-            Some(text) => STANDARD
-                .decode(text)
-                .map(Some)
-                .map_err(|error| format!("line {number}: {error}")),
-            None => Ok(None),
-        };
-        match entry["type"].as_u64() {
-            Some(2) => parts.push(Part::Segment(decode("payload")?.unwrap_or_default())),
-            Some(1) => {
-                // Go leaves out an empty name.
-                let plain = || {
-                    entry
-                        .get("name")
-                        .and_then(Value::as_str)
-                        .unwrap_or_default()
-                        .as_bytes()
-                        .to_vec()
-                };
-                parts.push(Part::File {
-                    name: decode("name_raw")?.unwrap_or_else(plain),
-                    size: entry.get("size").and_then(Value::as_u64).unwrap_or(0),
-                    crc: decode("payload")?,
-                });
-            }
-            other => return Err(format!("line {number} is of type {other:?}")),
-        }
-    }
-    Ok(parts)
-}
-
 /// Lines to compare: as they stand, without the empty segment that podman 4.3.1 ends with.
 pub(super) fn lines(graph_root: &Path, id: &str) -> Vec<String> {
-    let mut lines: Vec<String> = match text(graph_root, id) {
+    let mut lines: Vec<String> = match stored(graph_root, id).and_then(|gzip| text(&gzip)) {
         Ok(text) => text.lines().map(str::to_owned).collect(),
         Err(why) => return vec![why],
     };
@@ -88,13 +39,31 @@ pub(super) fn lines(graph_root: &Path, id: &str) -> Vec<String> {
     lines
 }
 
-/// Rebuilds the tar and returns its digest: the layer's `diff-digest`, if tar-split and tree are right. Files are opened
-/// inside `diff/` without following links, and their CRCs are checked. As in tar-split's own reader, a name may occur once.
-pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
+/// The lines, with neighbouring segments joined: where they are cut is free.
+pub(crate) fn joined(gzip: &[u8]) -> Result<Vec<Part>, String> {
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts(gzip)? {
+        match (joined.last_mut(), part) {
+            (Some(Part::Segment(open)), Part::Segment(bytes)) => open.extend(bytes),
+            (_, Part::Segment(bytes)) if bytes.is_empty() => {}
+            (_, part) => joined.push(part),
+        }
+    }
+    Ok(joined)
+}
+
+/// Digest of the rebuilt tar: the layer's `diff-digest`, if tar-split and tree are right.
+pub(super) fn rebuilt_digest(graph_root: &Path, id: &str) -> Result<String, String> {
     let diff = graph_root.join("overlay").join(id).join("diff");
+    rebuild(&stored(graph_root, id)?, &diff).map(|tar| sha256(&tar))
+}
+
+/// Rebuilds the tar. Files are opened inside `diff/`, and their CRCs are checked. As in tar-split's own reader, a name may
+/// occur once.
+pub(crate) fn rebuild(gzip: &[u8], diff: &Path) -> Result<Vec<u8>, String> {
     let mut tar = Vec::new();
     let mut seen = BTreeSet::new();
-    for part in parts(graph_root, id)? {
+    for part in parts(gzip)? {
         match part {
             Part::Segment(bytes) => tar.extend(bytes),
             Part::File { name, size, crc } => {
@@ -105,12 +74,9 @@ pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
                 if size == 0 {
                     continue;
                 }
-                // An absolute name is one inside the layer.
-                let inside = name
-                    .iter()
-                    .position(|byte| *byte != b'/')
-                    .map_or(&[][..], |at| &name[at..]);
-                let content = fs::read(diff.join(OsStr::from_bytes(inside)))
+                // Go joins before it cleans, and so leaves the layer through `/..`.
+                let path = cleaned(&[diff.as_os_str().as_bytes(), b"/", &name].concat());
+                let content = fs::read(OsStr::from_bytes(&path))
                     .map_err(|error| format!("`{shown}` of the tar-split: {error}"))?;
                 if content.len() as u64 != size {
                     return Err(format!(
@@ -125,15 +91,64 @@ pub(crate) fn rebuild(graph_root: &Path, id: &str) -> Result<String, String> {
             }
         }
     }
-    Ok(sha256(&tar))
+    Ok(tar)
 }
 
-/// Without empty and `.` parts.
+fn stored(graph_root: &Path, id: &str) -> Result<Vec<u8>, String> {
+    let path = graph_root
+        .join("overlay-layers")
+        .join(format!("{id}.tar-split.gz"));
+    fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn text(gzip: &[u8]) -> Result<String, String> {
+    let mut text = String::new();
+    let read = flate2::read::MultiGzDecoder::new(gzip).read_to_string(&mut text);
+    read.map(|_| text)
+        .map_err(|error| format!("the tar-split: {error}"))
+}
+
+fn parts(gzip: &[u8]) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    for (number, line) in text(gzip)?.lines().enumerate() {
+        let entry: Map<String, Value> =
+            serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
+        if entry["position"] != number {
+            return Err(format!("line {number} is of position {}", entry["position"]));
+        }
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        let decode = |key: &str| -> Result<Option<Vec<u8>>, String> {
+            let decoded = text(key).map(|text| STANDARD.decode(text)).transpose();
+            decoded.map_err(|error| format!("line {number}: {error}"))
+        };
+        parts.push(match entry["type"].as_u64() {
+            Some(2) => Part::Segment(decode("payload")?.unwrap_or_default()),
+            Some(1) => Part::File {
+                // Go leaves out an empty name.
+                name: decode("name_raw")?.unwrap_or_else(|| text("name").unwrap_or_default().into()),
+                size: entry.get("size").and_then(Value::as_u64).unwrap_or(0),
+                crc: decode("payload")?,
+            },
+            other => return Err(format!("line {number} is of type {other:?}")),
+        });
+    }
+    Ok(parts)
+}
+
+/// Go's `path.Clean`: `..` takes back the part before it, whatever that is.
 fn cleaned(name: &[u8]) -> Vec<u8> {
-    let parts = name
-        .split(|byte| *byte == b'/')
-        .filter(|part| !part.is_empty() && *part != b".");
-    parts.collect::<Vec<_>>().join(&b'/')
+    let is_absolute = name.starts_with(b"/");
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in name.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if parts.last().is_some_and(|part| *part != b"..") => drop(parts.pop()),
+            b".." if is_absolute => {}
+            part => parts.push(part),
+        }
+    }
+    let root: &[u8] = if is_absolute { b"/" } else { b"" };
+    [root, &parts.join(&b'/')].concat()
 }
 
 /// CRC-64/GO-ISO, bit by bit from its definition: polynomial x⁶⁴+x⁴+x³+x+1 reflected, all ones before and after.

@@ -15,8 +15,7 @@ const NOW: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Lines for `overlay/<id>`: the tree under `diff/`, and the directories and files beside it.
 pub(super) fn lines(directory: &Path) -> BTreeMap<String, String> {
-    let mut lines = BTreeMap::new();
-    let mut first_names = BTreeMap::new();
+    let mut lines = below(&directory.join("diff"));
     for name in ["diff", "work", "merged", "empty", "link", "lower"] {
         let path = directory.join(name);
         let Ok(metadata) = fs::symlink_metadata(&path) else {
@@ -24,7 +23,7 @@ pub(super) fn lines(directory: &Path) -> BTreeMap<String, String> {
         };
         let mut line = format!("{} {:o}", kind(&metadata), metadata.mode() & 0o7777);
         match name {
-            "diff" => line.push_str(&xattrs(&path)),
+            "diff" => line = root(&path),
             // Link ids are random; how many of them, and that they end without a newline, is not.
             "link" | "lower" => {
                 let text = fs::read(&path).expect("a file of the store can be read");
@@ -35,32 +34,43 @@ pub(super) fn lines(directory: &Path) -> BTreeMap<String, String> {
         }
         lines.insert(format!("../{name}"), line);
     }
-    walk(&directory.join("diff"), "", &mut first_names, &mut lines);
     lines
 }
 
-fn walk(
-    directory: &Path,
-    prefix: &str,
-    first_names: &mut BTreeMap<u64, String>,
-    lines: &mut BTreeMap<String, String>,
-) {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return;
-    };
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.expect("an entry of a directory").file_name())
-        .collect();
-    names.sort();
-    for name in names {
-        let path = directory.join(&name);
-        let shown = format!("{prefix}{}", name.as_bytes().escape_ascii());
-        let metadata = fs::symlink_metadata(&path).expect("an entry that was just read");
-        lines.insert(shown.clone(), line(&path, &shown, &metadata, first_names));
-        if metadata.is_dir() {
-            walk(&path, &format!("{shown}/"), first_names, lines);
+/// Lines for everything below `top`, by name.
+pub(crate) fn below(top: &Path) -> BTreeMap<String, String> {
+    let (mut lines, mut first_names) = (BTreeMap::new(), BTreeMap::new());
+    // No recursion: layers may be deeper than a thread's stack.
+    let mut left = vec![(top.to_owned(), String::new())];
+    while let Some((directory, prefix)) = left.pop() {
+        let entries = fs::read_dir(&directory).into_iter().flatten();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry of a directory").file_name())
+            .collect();
+        // Which of several hard links is the first one must not depend on the directory's order.
+        names.sort();
+        for name in names {
+            let path = directory.join(&name);
+            let shown = format!("{prefix}{}", name.as_bytes().escape_ascii());
+            let metadata = fs::symlink_metadata(&path).expect("an entry that was just read");
+            lines.insert(shown.clone(), line(&path, &shown, &metadata, &mut first_names));
+            if metadata.is_dir() {
+                left.push((path, format!("{shown}/")));
+            }
         }
     }
+    lines
+}
+
+/// The line for a layer's `diff/` itself, whose owner and time mean nothing.
+pub(crate) fn root(diff: &Path) -> String {
+    let metadata = fs::symlink_metadata(diff).expect("a layer has a directory");
+    format!(
+        "{} {:o}{}",
+        kind(&metadata),
+        metadata.mode() & 0o7777,
+        xattrs(diff)
+    )
 }
 
 fn line(

@@ -24,11 +24,9 @@
 //! Options of any entry: a mode (`0…`), `uid:gid`, `mtime=[-]seconds[.nanos]`, `type=C` (`type=\0` for the oldest),
 //! `size=` (a lie in the header), `gnu`, `v7`, `noslash` (a directory without its final slash).
 
-use super::tar::{Entry, Magic};
+use super::tar::{self, Entry, Magic};
 use super::token::{Token, tokens, unhex};
 
-/// All entries that do not say otherwise were modified in September 2020: long ago, so that a time of "now" shows.
-const MTIME: i64 = 1_600_000_000;
 const BLOCK: usize = 512;
 
 /// The tar that the lines describe. `named` are contents that no text can hold, for `bytes=NAME`.
@@ -64,7 +62,7 @@ pub(crate) fn tar_of(text: &str, named: &[(&str, &[u8])]) -> Vec<u8> {
                 }
                 match other {
                     "raw" => tar.extend(unhex(&words[0].bytes[2..])),
-                    _ => last = Some(entry(other, words, named)),
+                    _ => last = Some(member(other, words, named)),
                 }
             }
         }
@@ -77,28 +75,12 @@ pub(crate) fn tar_of(text: &str, named: &[(&str, &[u8])]) -> Vec<u8> {
     tar
 }
 
-fn entry(verb: &str, words: &[Token], named: &[(&str, &[u8])]) -> Entry {
-    let mut entry = Entry {
-        name: Vec::new(),
-        link: Vec::new(),
-        typeflag: b'0',
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        seconds: MTIME,
-        nanos: 0,
-        device: (0, 0),
-        data: Vec::new(),
-        size: None,
-        pax: Vec::new(),
-        magic: Magic::Ustar,
-        old_sparse: None,
-    };
+fn member(verb: &str, words: &[Token], named: &[(&str, &[u8])]) -> Entry {
     let (path, words) = match verb {
         "global" => (b"PaxHeaders.0/global".to_vec(), words),
         _ => (written(&words[0].bytes), &words[1..]),
     };
-    entry.name = path;
+    let mut entry = tar::entry(b'0', path);
     match verb {
         "file" | "sparse" => {}
         "dir" => (entry.typeflag, entry.mode) = (b'5', 0o755),

@@ -17,7 +17,7 @@
 pub(crate) mod layer;
 pub(crate) mod release;
 mod sparse;
-mod tar;
+pub(crate) mod tar;
 mod token;
 pub(crate) mod zoo;
 

@@ -7,9 +7,9 @@
 /// How the header says which tar it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Magic {
-    /// POSIX `ustar\0` `00`; long names go to PAX records.
+    /// POSIX `ustar\0` `00`; long names and large numbers go to PAX records.
     Ustar,
-    /// `ustar  \0`; long names go to `L` and `K` entries.
+    /// `ustar  \0`; long names go to `L` and `K` entries, large numbers are written in base 256.
     Gnu,
     /// None at all.
     V7,
@@ -37,10 +37,34 @@ pub(crate) struct Entry {
     pub(crate) magic: Magic,
     /// Fields of the old GNU sparse header, at offset 386: (offset, length) of each piece, and the real size.
     pub(crate) old_sparse: Option<(Vec<(u64, u64)>, u64)>,
+    /// Bytes put over the finished header at an offset; the checksum is computed after that, unless it is among them.
+    pub(crate) patches: Vec<(usize, Vec<u8>)>,
+}
+
+/// An entry of this type and name, root's, 0644, of September 2020: long ago, so that a time of "now" shows.
+pub(crate) fn entry(typeflag: u8, name: impl AsRef<[u8]>) -> Entry {
+    Entry {
+        name: name.as_ref().to_vec(),
+        link: Vec::new(),
+        typeflag,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        seconds: 1_600_000_000,
+        nanos: 0,
+        device: (0, 0),
+        data: Vec::new(),
+        size: None,
+        pax: Vec::new(),
+        magic: Magic::Ustar,
+        old_sparse: None,
+        patches: Vec::new(),
+    }
 }
 
 const BLOCK: usize = 512;
 const NAME_FIELD: usize = 100;
+const CHECKSUM: usize = 148;
 /// The largest number of a 7-digit octal field.
 const OCTAL_7: u64 = 0o7_777_777;
 
@@ -56,14 +80,14 @@ impl Entry {
                 pax.push((b"linkpath".to_vec(), self.link.clone()));
             }
         }
-        if self.nanos != 0 || self.seconds < 0 {
+        let is_gnu = self.magic == Magic::Gnu;
+        if self.nanos != 0 || self.seconds < 0 && !is_gnu {
             pax.push((b"mtime".to_vec(), pax_time(self.seconds, self.nanos).into_bytes()));
         }
-        if self.uid > OCTAL_7 {
-            pax.push((b"uid".to_vec(), self.uid.to_string().into_bytes()));
-        }
-        if self.gid > OCTAL_7 {
-            pax.push((b"gid".to_vec(), self.gid.to_string().into_bytes()));
+        for (key, id) in [("uid", self.uid), ("gid", self.gid)] {
+            if id > OCTAL_7 && !is_gnu {
+                pax.push((key.into(), id.to_string().into_bytes()));
+            }
         }
         pax.extend(self.pax.iter().cloned());
 
@@ -105,20 +129,9 @@ impl Entry {
 
     fn extension(name: &[u8], typeflag: u8, magic: Magic) -> Self {
         Self {
-            name: name.to_vec(),
-            link: Vec::new(),
-            typeflag,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
             seconds: 0,
-            nanos: 0,
-            device: (0, 0),
-            data: Vec::new(),
-            size: None,
-            pax: Vec::new(),
             magic,
-            old_sparse: None,
+            ..entry(typeflag, name)
         }
     }
 
@@ -131,16 +144,13 @@ impl Entry {
         let name = &self.name[..self.name.len().min(NAME_FIELD)];
         block[..name.len()].copy_from_slice(name);
         octal(&mut block[100..108], u64::from(self.mode));
-        octal(
-            &mut block[108..116],
-            if self.uid > OCTAL_7 { 0 } else { self.uid },
-        );
-        octal(
-            &mut block[116..124],
-            if self.gid > OCTAL_7 { 0 } else { self.gid },
-        );
-        number(&mut block[124..136], size);
-        number(&mut block[136..148], u64::try_from(self.seconds).unwrap_or(0));
+        let is_gnu = self.magic == Magic::Gnu;
+        let id = |id: u64| if id > OCTAL_7 && !is_gnu { 0 } else { id as i64 };
+        number(&mut block[108..116], id(self.uid));
+        number(&mut block[116..124], id(self.gid));
+        number(&mut block[124..136], size as i64);
+        let seconds = if is_gnu { self.seconds } else { self.seconds.max(0) };
+        number(&mut block[136..148], seconds);
         block[156] = self.typeflag;
         let link = &self.link[..self.link.len().min(NAME_FIELD)];
         block[157..157 + link.len()].copy_from_slice(link);
@@ -156,14 +166,19 @@ impl Entry {
         if let Some((pieces, real_size)) = &self.old_sparse {
             for (index, (offset, length)) in pieces.iter().take(4).enumerate() {
                 let at = 386 + index * 24;
-                number(&mut block[at..at + 12], *offset);
-                number(&mut block[at + 12..at + 24], *length);
+                number(&mut block[at..at + 12], *offset as i64);
+                number(&mut block[at + 12..at + 24], *length as i64);
             }
-            number(&mut block[483..495], *real_size);
+            number(&mut block[483..495], *real_size as i64);
         }
-        block[148..156].fill(b' ');
-        let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
-        octal(&mut block[148..155], sum);
+        for (offset, bytes) in &self.patches {
+            block[*offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+        if !self.patches.iter().any(|(offset, _)| *offset == CHECKSUM) {
+            block[CHECKSUM..CHECKSUM + 8].fill(b' ');
+            let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
+            octal(&mut block[CHECKSUM..CHECKSUM + 7], sum);
+        }
         block
     }
 }
@@ -188,14 +203,14 @@ fn octal(field: &mut [u8], value: u64) {
 }
 
 /// Octal when it fits, else GNU's base-256.
-fn number(field: &mut [u8], value: u64) {
-    if value < 1 << (3 * (field.len() - 1)) {
-        return octal(field, value);
+fn number(field: &mut [u8], value: i64) {
+    if (0..1 << (3 * (field.len() - 1))).contains(&value) {
+        return octal(field, value as u64);
     }
     let at = field.len() - 8;
-    field[..at].fill(0);
-    field[0] = 0x80;
+    field[..at].fill(if value < 0 { 0xff } else { 0 });
     field[at..].copy_from_slice(&value.to_be_bytes());
+    field[0] |= 0x80;
 }
 
 /// `seconds.nanos` as PAX writes it: a sign before the whole number, so -4.5 is second -5 and half a second.
@@ -215,7 +230,7 @@ fn pax_time(seconds: i64, nanos: u32) -> String {
 }
 
 /// `<length> <key>=<value>\n`, where the length counts itself.
-fn pax_records(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn pax_records(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (key, value) in records {
         let rest = key.len() + value.len() + 3;

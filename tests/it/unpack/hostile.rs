@@ -1,30 +1,23 @@
 //! Layers that want out, or too much. `Ours` looks after the sentinel.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::AsFd;
 
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
 
-use crate::differential::{Same, compare};
-use crate::ours::Ours;
-use crate::stock::Stock;
-use crate::tar::*;
-
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("SKIPPED: unpacking needs root");
-    }
-    root
-}
+use super::differential::{Same, compare};
+use super::entries::*;
+use super::ours::Ours;
+use super::theirs::Podman;
+use crate::compare::tree;
+use crate::image::gzip;
+use crate::image::tar::{Entry, entry};
+use crate::needs::needs;
 
 #[test]
 fn nothing_gets_out() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     let outs = [
         "/",
         "..",
@@ -90,9 +83,7 @@ fn nothing_gets_out() {
 
 #[test]
 fn hard_links_find_nothing_outside() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     for target in [
         "../sentinel",
         "/../sentinel",
@@ -108,9 +99,7 @@ fn hard_links_find_nothing_outside() {
 
 #[test]
 fn every_limit_holds_and_says_its_number() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     let limits = Limits {
         bytes: 1 << 20,
         entries: 50,
@@ -118,11 +107,6 @@ fn every_limit_holds_and_says_its_number() {
         path: 100,
         depth: 10,
         directory_names: 300,
-    };
-    let gzip = |bytes: &[u8]| {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
     };
     let sparse = |size: &str| {
         let sparse = file("s", "a")
@@ -183,13 +167,9 @@ fn every_limit_holds_and_says_its_number() {
 
 #[test]
 fn a_bomb_stops_at_its_limit() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     // A megabyte of gzip, made of members of a megabyte of zeros each.
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    encoder.write_all(&[0; 1 << 20]).unwrap();
-    let member = encoder.finish().unwrap();
+    let member = gzip(&[0; 1 << 20]);
     let limits = Limits {
         bytes: 64 << 20,
         ..Limits::for_blob(0)
@@ -205,7 +185,8 @@ fn a_bomb_stops_at_its_limit() {
 
 #[test]
 fn a_cut_layer_is_judged_as_podman_judges_it() {
-    let Some(stock) = Stock::find() else { return };
+    needs!(root(), stock());
+    let podman = Podman::new();
     let whole = tar([
         dir("d"),
         file("d/a", "x".repeat(700)).xattr("user.x", "y".repeat(600)),
@@ -223,7 +204,7 @@ fn a_cut_layer_is_judged_as_podman_judges_it() {
     let mut differences = Vec::new();
     for cut in cuts {
         differences.extend(compare(
-            &stock,
+            &podman,
             &format!("cut at {cut}"),
             &whole[..cut],
             Same::Tree,
@@ -252,9 +233,7 @@ fn a_stop_ends_it() {
 
 #[test]
 fn a_full_disk_is_the_hosts_fault() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     let dir = tempfile::tempdir().unwrap();
     rustix::mount::mount(
         "none",
@@ -285,9 +264,7 @@ fn a_full_disk_is_the_hosts_fault() {
 
 #[test]
 fn the_umask_changes_nothing() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     // SAFETY: no memory is involved. Once this thread has a file system context of its own, its umask is its own.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
     for umask in [0, 0o022, 0o077, 0o777] {
@@ -298,17 +275,18 @@ fn the_umask_changes_nothing() {
             entry(b'6', "p").mode(0o622),
             file("i/f", "").mode(0o4751),
         ]));
-        let tree = ours.unwrap().tree();
-        for start in [
-            "`d` 40777",
-            "`d/f` 100666",
-            "`p` 10622",
-            "`i` 40755",
-            "`i/f` 104751",
+        let tree = tree::below(&ours.unwrap().diff());
+        for (name, start) in [
+            ("d", "dir 0777"),
+            ("d/f", "file 0666"),
+            ("p", "fifo 0622"),
+            ("i", "dir 0755"),
+            ("i/f", "file 4751"),
         ] {
             assert!(
-                tree.iter().any(|line| line.starts_with(start)),
-                "{umask:o}: {start} in {tree:#?}"
+                tree[name].starts_with(start),
+                "{umask:o}: {name} is {}",
+                tree[name]
             );
         }
     }

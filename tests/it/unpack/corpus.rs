@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::differential::{Same, compare_blob};
-use crate::ours::Ours;
-use crate::stock::Stock;
+use super::differential::{Same, compare_layer};
+use super::ours::Ours;
+use super::theirs::Podman;
+use crate::image::{Compression, Layer, sha256};
+use crate::needs::{self, needs};
 
 /// Files of which podman's tar-split cannot be read back, so that ours is another.
 const PODMAN_WRITES_BAD_TAR_SPLIT: &[&str] = &[
@@ -25,12 +27,9 @@ const REFUSED: &[&str] = &[
 
 #[test]
 fn the_corpus() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
-    if !corpus.is_dir() {
-        eprintln!("SKIPPED: no corpus at {}", corpus.display());
-        return;
-    }
-    let Some(stock) = Stock::find() else { return };
+    needs!(root(), stock(), corpus());
+    let corpus = needs::corpus().unwrap();
+    let podman = Podman::new();
     let mut left: Vec<PathBuf> = vec![corpus.join("tar"), corpus.join("layers")];
     let (mut differences, mut count) = (Vec::new(), 0);
     let mut seen = HashSet::new();
@@ -47,10 +46,10 @@ fn the_corpus() {
         let gzip = flate2::read::MultiGzDecoder::new(&blob[..])
             .read_to_end(&mut tar)
             .is_ok();
-        let media_type = if gzip {
-            "application/vnd.oci.image.layer.v1.tar+gzip"
+        let compression = if gzip {
+            Compression::Gzip
         } else {
-            "application/vnd.oci.image.layer.v1.tar"
+            Compression::None
         };
         let tar = if gzip { &tar } else { &blob };
         // podman re-uses a layer that it knows by its diffID.
@@ -71,16 +70,16 @@ fn the_corpus() {
         } else {
             Same::All
         };
-        differences.extend(compare_blob(&stock, &name, &blob, tar, media_type, same));
+        let layer = Layer::of_blob(blob.clone().into(), sha256(tar), compression);
+        differences.extend(compare_layer(&podman, &name, &layer, tar, same));
         // The images that are tars hold layers.
         if path.starts_with(corpus.join("layers"))
             && let Ok(ours) = Ours::unpack(&blob)
         {
-            left.push(ours.dir.path().join("diff"));
+            left.push(ours.diff());
             kept.push(ours);
         }
     }
-    eprintln!("{count} files compared");
     assert!(count > 60, "only {count} files in the corpus");
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

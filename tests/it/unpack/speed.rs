@@ -1,4 +1,4 @@
-//! Measures one layer: `SPEED_LAYER=layer.tar.gz cargo test --release --test unpack speed -- --ignored --nocapture`.
+//! Measures one layer: `SPEED_LAYER=layer.tar.gz cargo test --release --test it speed -- --ignored --nocapture`.
 //!
 //! It is unpacked below `TMPDIR`; an ext4 that has just lost many files creates new ones at a tenth of the speed.
 
@@ -12,6 +12,7 @@ use spoke_precache::store::unpack::{Limits, unpack};
 
 #[test]
 #[ignore = "a measurement"]
+#[allow(clippy::print_stderr)]
 fn speed() {
     let blob = std::env::var("SPEED_LAYER").expect("SPEED_LAYER names a layer");
     for _ in 0..5 {

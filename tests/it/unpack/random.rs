@@ -4,10 +4,12 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::differential::{Same, compare};
-use crate::ours::Ours;
-use crate::stock::Stock;
-use crate::tar::*;
+use super::differential::{Same, compare};
+use super::entries::*;
+use super::ours::Ours;
+use super::theirs::Podman;
+use crate::image::tar::{Entry, entry};
+use crate::needs::needs;
 
 fn name() -> impl Strategy<Value = String> {
     let part = prop_oneof![
@@ -75,7 +77,8 @@ const LAYERS: u64 = 60;
 
 #[test]
 fn podman_agrees() {
-    let Some(stock) = Stock::find() else { return };
+    needs!(root(), stock());
+    let podman = Podman::new();
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&number("RANDOM_SEED").unwrap_or(0_u64).to_le_bytes());
@@ -85,7 +88,7 @@ fn podman_agrees() {
     let mut differences = Vec::new();
     for count in 0..number("RANDOM_LAYERS").unwrap_or(LAYERS) {
         let tar = strategy.new_tree(&mut runner).unwrap().current();
-        let found = compare(&stock, &format!("layer {count}"), &tar, Same::Tree);
+        let found = compare(&podman, &format!("layer {count}"), &tar, Same::Tree);
         if !found.is_empty() {
             differences.push(format!("layer {count}: {}", listing(&tar)));
         }

@@ -1,0 +1,10 @@
+//! Unpacking one layer, compared with podman's, and hostile layers.
+
+mod corpus;
+mod differential;
+mod entries;
+mod hostile;
+mod ours;
+mod random;
+mod speed;
+mod theirs;
