@@ -43,7 +43,7 @@ pub(super) fn own_open(fd: impl AsFd, stat: &Stat, entry: &Entry) -> Result<(), 
 
 /// For an open file or directory.
 pub(super) fn set_xattrs_open(fd: impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
-    set_xattrs(entry, |name, value| {
+    set_xattrs(entry, &fd, |name, value| {
         rustix::fs::fsetxattr(&fd, name, value, XattrFlags::empty())
     })
 }
@@ -95,7 +95,7 @@ pub(super) fn set_times_by_name(
 /// `/proc`, and the last component is not followed.
 fn set_xattrs_by_name(parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
     let path = [proc_path(parent).as_bytes(), b"/", base].concat();
-    set_xattrs(entry, |name, value| {
+    set_xattrs(entry, parent, |name, value| {
         rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
     })
 }
@@ -105,12 +105,17 @@ pub(super) fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-fn set_xattrs(entry: &Entry, set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>) -> Result<(), UnpackError> {
+/// `place` is on the same file system.
+fn set_xattrs(
+    entry: &Entry,
+    place: impl AsFd,
+    set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
+) -> Result<(), UnpackError> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| name != IGNORED_XATTR) {
         match set(name, value) {
             // The file system has none, or not this name space.
             Ok(()) | Err(Errno::NOTSUP) => {}
-            Err(errno) => return Err(entry.refused_xattr(name, errno)),
+            Err(errno) => return Err(entry.refused_xattr(name, errno, place)),
         }
     }
     Ok(())

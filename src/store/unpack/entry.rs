@@ -5,6 +5,7 @@
 //! tar without end blocks, or one that ends in an entry's padding; what it refuses is refused.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
@@ -16,6 +17,9 @@ use super::sparse::{self, Fragment, Layout, MapInData};
 use super::stream::Stream;
 use super::time::Time;
 use crate::store::tar_split;
+
+/// Bytes of the largest value that the kernel takes (`XATTR_SIZE_MAX`).
+const MAX_XATTR: u64 = 64 << 10;
 
 /// What an entry makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +104,7 @@ impl Entry {
             | Errno::NOTDIR
             | Errno::ISDIR
             | Errno::LOOP
+            | Errno::MLINK
             | Errno::INVAL => {
                 let source = errno.into();
                 self.fault(Fault::Refused { action, source })
@@ -108,11 +113,13 @@ impl Entry {
         }
     }
 
-    /// The same for an extended attribute. `user` ones are forbidden on anything but files and directories.
-    pub(super) fn refused_xattr(&self, name: &[u8], errno: Errno) -> UnpackError {
+    /// The same for an extended attribute. `user` ones are forbidden on anything but files and directories. ext4 says
+    /// that there is no space when there is none left in the inode; `place` tells that from a full disk.
+    pub(super) fn refused_xattr(&self, name: &[u8], errno: Errno, place: impl AsFd) -> UnpackError {
         let is_content = match errno {
             Errno::TOOBIG | Errno::RANGE | Errno::INVAL => true,
             Errno::PERM => name.starts_with(b"user."),
+            Errno::NOSPC => has_space(place),
             _ => false,
         };
         match errno {
@@ -123,6 +130,11 @@ impl Entry {
             errno => UnpackError::host("set an extended attribute of", &self.name, errno),
         }
     }
+}
+
+/// True if the file system could hold the largest attribute that there is.
+fn has_space(place: impl AsFd) -> bool {
+    rustix::fs::fstatvfs(place).is_ok_and(|space| space.f_bfree.saturating_mul(space.f_frsize) > MAX_XATTR)
 }
 
 /// Reads entries from a stream.

@@ -101,7 +101,7 @@ impl<'a> Tree<'a> {
             (Some(_), _) if base == OPAQUE => {
                 let (name, value) = OPAQUE_XATTR;
                 let result = rustix::fs::fsetxattr(&parent, name, value, XattrFlags::empty());
-                result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno))?;
+                result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &parent))?;
             }
             (Some(hidden), _) => make_whiteout(&parent, hidden, entry)?,
             (None, Kind::File) => return self.make_file(&parent, base, entry).map(Some),
@@ -185,7 +185,7 @@ impl<'a> Tree<'a> {
             let (name, value) = OPAQUE_XATTR;
             let path = attributes::proc_path(&place);
             let result = rustix::fs::setxattr(path, name, value, XattrFlags::empty());
-            result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno))?;
+            result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &place))?;
         } else if !is_whiteout && entry.kind != Kind::GlobalHeader {
             return Err(entry.refused("create", Errno::NOTDIR));
         }

@@ -165,6 +165,35 @@ fn every_limit_holds_and_says_its_number() {
     assert!(Ours::unpack_within(&tar(many(50)), limits).is_ok());
 }
 
+/// ext4 has room for 4 KiB of attributes in an inode, and says `ENOSPC`; it takes 65,000 links to one.
+#[test]
+fn what_a_file_system_cannot_hold_is_the_layers_fault_and_no_full_disk() {
+    if !is_root() {
+        return;
+    }
+    let large = "x".repeat(60_000);
+    let attributes = vec![
+        file("f", "").xattr("user.x", &large).xattr("user.y", &large),
+        dir("d").xattr("trusted.x", &large),
+        entry(b'6', "p").xattr("trusted.x", &large),
+        symlink("l", "f").xattr("trusted.x", &large),
+    ];
+    let mut layers: Vec<_> = attributes.into_iter().map(|entry| vec![entry]).collect();
+    if std::env::var_os("SPOKE_LONG").is_some() {
+        let mut links = vec![file("f", "a")];
+        links.extend((0..65_001).map(|number| hard_link(format!("l{number}"), "f")));
+        layers.push(links);
+    } else {
+        eprintln!("SKIPPED: the links take 20 s; set SPOKE_LONG=1");
+    }
+    for layer in layers {
+        // Other file systems hold more.
+        if let Err(error) = Ours::unpack(&tar(layer)) {
+            assert!(error.is_content(), "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_bomb_stops_at_its_limit() {
     needs!(root());
