@@ -168,9 +168,7 @@ fn every_limit_holds_and_says_its_number() {
 /// ext4 has room for 4 KiB of attributes in an inode, and says `ENOSPC`; it takes 65,000 links to one.
 #[test]
 fn what_a_file_system_cannot_hold_is_the_layers_fault_and_no_full_disk() {
-    if !is_root() {
-        return;
-    }
+    needs!(root());
     let large = "x".repeat(60_000);
     let attributes = vec![
         file("f", "").xattr("user.x", &large).xattr("user.y", &large),
@@ -179,12 +177,10 @@ fn what_a_file_system_cannot_hold_is_the_layers_fault_and_no_full_disk() {
         symlink("l", "f").xattr("trusted.x", &large),
     ];
     let mut layers: Vec<_> = attributes.into_iter().map(|entry| vec![entry]).collect();
-    if std::env::var_os("SPOKE_LONG").is_some() {
+    if crate::needs::long() {
         let mut links = vec![file("f", "a")];
         links.extend((0..65_001).map(|number| hard_link(format!("l{number}"), "f")));
         layers.push(links);
-    } else {
-        eprintln!("SKIPPED: the links take 20 s; set SPOKE_LONG=1");
     }
     for layer in layers {
         // Other file systems hold more.
