@@ -193,8 +193,11 @@ pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
 }
 
 /// What wraps the cause of interest and says nothing.
-const WRAPPERS: [&str; 4] = [
+const WRAPPERS: [&str; 7] = [
     "error sending request",
+    "error decoding response body",
+    "request or response body error",
+    "error reading a body from connection",
     "client error (Connect)",
     "dns error",
     "error resolving DNS",

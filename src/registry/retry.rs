@@ -229,11 +229,7 @@ impl<'a> Attempts<'a> {
     /// Reports the failure that is being retried.
     fn tell(&mut self, after: Duration) {
         if let Some(why) = self.untold.take() {
-            self.pace.observer.observe(Event::Retrying {
-                what: self.what.clone(),
-                why,
-                after,
-            });
+            self.pace.observer.observe(Event::Retrying { why, after });
         }
     }
 

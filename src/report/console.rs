@@ -235,8 +235,7 @@ mod tests {
                 bytes: 5 * MIB,
             });
             observer.observe(Event::Retrying {
-                what: "blob of `example.com/image`".into(),
-                why: "connection reset".into(),
+                why: "blob of `example.com/image`: connection reset".into(),
                 after: Duration::from_secs(2),
             });
             // Then a rate that depends on how busy the machine is.

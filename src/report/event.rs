@@ -152,9 +152,7 @@ pub enum Event {
     },
     /// A request failed and will be tried again.
     Retrying {
-        /// What is being asked for, without secrets.
-        what: String,
-        /// What went wrong.
+        /// What was asked for, of whom, and what went wrong, without secrets.
         why: String,
         /// How long until the next attempt.
         after: Duration,

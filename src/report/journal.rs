@@ -1,19 +1,60 @@
 //! A log line for each event that is worth one, whatever shows the progress.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::progress::{Progress, Snapshot};
 use super::{Event, ImageState, Observer, Printable, Size, Span};
+
+/// How often a failed attempt is told: when a link goes down, every blob on it fails, and fails again at every attempt.
+/// Those in between are told to whoever wants to know more.
+const RETRIES_EVERY: Duration = Duration::from_secs(10);
 
 /// Logs what happens. Whoever reports an event need not log it as well.
 #[derive(Default)]
 pub struct Journal {
     progress: Mutex<Progress>,
+    retries: Mutex<Retries>,
+}
+
+/// Failed attempts that will be made again.
+#[derive(Default)]
+struct Retries {
+    told: Option<Instant>,
+    untold: u64,
+}
+
+impl Retries {
+    /// Whether to tell of one more, and if so, how many there were that nobody was told of.
+    fn tell(&mut self, now: Instant) -> Option<u64> {
+        if self
+            .told
+            .is_some_and(|told| now.duration_since(told) < RETRIES_EVERY)
+        {
+            self.untold += 1;
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
 }
 
 impl Observer for Journal {
     fn observe(&self, event: Event) {
+        if let Event::Retrying { why, after, .. } = &event {
+            let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
+            let told = retries.tell(Instant::now());
+            drop(retries);
+            let (why, after) = (Printable(why), Span(*after));
+            match told {
+                None => tracing::debug!("{why}; again in {after}"),
+                Some(0) => tracing::warn!("{why}; again in {after}"),
+                Some(others) => {
+                    tracing::warn!("{why}; again in {after}; {others} more failures since the last line")
+                }
+            }
+            return;
+        }
         let snapshot = {
             let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
             progress.note(&event, Instant::now());
@@ -64,7 +105,7 @@ fn log(event: &Event, settled: u64, images: u64) {
             present,
             bytes,
         } => {
-            if images > present {
+            if *bytes > 0 {
                 tracing::info!(
                     "{images} images are wanted, {present} are present, {} are to be fetched",
                     Size(*bytes)
@@ -81,14 +122,6 @@ fn log(event: &Event, settled: u64, images: u64) {
         }
         Event::BlobVerified { blob } => tracing::debug!("fetched and verified `{blob}`"),
         Event::BlobAbandoned { blob } => tracing::debug!("stopped fetching `{blob}`"),
-        Event::Retrying { what, why, after } => {
-            tracing::warn!(
-                "{}: {}; again in {}",
-                Printable(what),
-                Printable(why),
-                Span(*after)
-            );
-        }
         Event::ImageDone { name, state, reason } => {
             let name = Printable(name);
             let reason = Printable(reason.as_deref().unwrap_or("no reason is known"));
@@ -105,6 +138,21 @@ fn log(event: &Event, settled: u64, images: u64) {
                 ImageState::Pending => tracing::debug!("Pending {name}"),
             }
         }
-        Event::ImageListed { .. } | Event::BlobReceived { .. } | Event::LayerCommitted { .. } => (),
+        Event::ImageListed { .. }
+        | Event::BlobReceived { .. }
+        | Event::LayerCommitted { .. }
+        | Event::Retrying { .. } => (),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_is_down_is_told_now_and_then() {
+        let (mut retries, begun) = (Retries::default(), Instant::now());
+        let told = [0, 1, 9, 10, 11, 40].map(|second| retries.tell(begun + Duration::from_secs(second)));
+        assert_eq!(told, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 }
