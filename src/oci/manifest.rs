@@ -17,6 +17,7 @@ use oci_distribution::manifest::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::names::{WellSpelt, taken_for};
 use super::{Digest, Index};
 
 /// What we ask a registry for, best first. Schema 1 is asked for only to be refused by name: without it some
@@ -122,6 +123,17 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The fields that say what a body is; all but the first two belong to one form only.
+const DEFINING: [&str; 7] = [
+    "mediaType",
+    "schemaVersion",
+    "config",
+    "layers",
+    "manifests",
+    "fsLayers",
+    "history",
+];
+
 /// What a body claims to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -158,28 +170,20 @@ impl Form {
         })
     }
 
-    /// Refuses a body that has the other forms' fields too. Go matches names regardless of case, so whoever
-    /// reads the store would see `Layers` as well.
+    /// Refuses a body that has the other forms' fields too, or any that matters in another spelling.
     fn admit(self, fields: &Fields<'_>) -> Result<(), ManifestError> {
         let own: &[&str] = match self {
             Self::Image => &["config", "layers"],
             Self::Index { .. } => &["manifests"],
         };
-        for name in fields.0.keys() {
-            // By Unicode's folding, the long s is one (Go's `encoding/json`: `foldName`).
-            let lower = name.to_ascii_lowercase().replace('\u{17f}', "s");
-            let defining = [
-                "config",
-                "layers",
-                "manifests",
-                "fslayers",
-                "history",
-                "mediatype",
-                "schemaversion",
-            ];
-            let own = own.contains(&name.as_str()) || name == "mediaType" || name == "schemaVersion";
-            if defining.contains(&lower.as_str()) && !own {
+        for (name, value) in &fields.0 {
+            let name = name.as_str();
+            let is_own = own.contains(&name);
+            if taken_for(name, &DEFINING).is_some() || DEFINING[2..].contains(&name) && !is_own {
                 return Err(ManifestError::Ambiguous(excerpt(name)));
+            }
+            if is_own {
+                serde_json::from_str::<WellSpelt>(value.get()).map_err(ManifestError::not_json)?;
             }
         }
         Ok(())
@@ -456,6 +460,7 @@ mod tests {
             ),
             (layer(tar, "").replace(&a('b'), "sha512:00"), "not `sha256:"),
             (layer(tar, "").replace("image.config", "custom"), "artifact"),
+            (layer(tar, r#","Size":4"#), "`Size` may be read as `size`"),
             (
                 layer(tar, "")
                     .replace(IMAGE_CONFIG_MEDIA_TYPE, IMAGE_DOCKER_CONFIG_MEDIA_TYPE)

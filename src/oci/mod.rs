@@ -10,6 +10,7 @@ mod id;
 mod image;
 mod index;
 mod manifest;
+mod names;
 mod platform;
 mod reference;
 
