@@ -28,6 +28,7 @@ mod oracles;
 mod readme;
 mod refusals;
 mod release;
+mod scale;
 mod service;
 mod settings;
 mod zoo;

@@ -231,7 +231,9 @@ impl Running {
     #[track_caller]
     pub(crate) fn wait(mut self) -> Run {
         let mut child = self.child.take().expect("only `wait` takes it");
+        let mut memory = 0;
         let status = loop {
+            memory = memory.max(peak_memory(child.id()));
             if let Some(status) = child.try_wait().expect("waiting for a child") {
                 break status;
             }
@@ -251,6 +253,7 @@ impl Running {
                 .code()
                 .unwrap_or_else(|| 1000 + status.signal().unwrap_or(0)),
             took: self.begin.elapsed(),
+            memory,
             stdout: read(&self.stdout),
             stderr: read(&self.stderr),
             report: serde_json::from_str(&read(&self.report)).unwrap_or(Value::Null),
@@ -267,11 +270,21 @@ impl Drop for Running {
     }
 }
 
+/// The most bytes of a process that were resident at once; 0 for one that has ended.
+fn peak_memory(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
 /// A finished run of the product.
 pub(crate) struct Run {
     /// Its exit code; 1000 and the number if a signal killed it, which no exit code can be taken for.
     pub(crate) code: i32,
     pub(crate) took: Duration,
+    /// The most bytes that were resident at once, as seen last before it ended.
+    pub(crate) memory: u64,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     /// The report; null if there is none.

@@ -1,0 +1,78 @@
+//! What must not grow: memory with the size of layers or their number, time with what is there already.
+
+use std::time::Duration;
+
+use crate::image::layer::{program, tar_of};
+use crate::image::{Compression, Format, Image, Layer, node_architecture};
+use crate::needs::{long, needs};
+use crate::registry::Registry;
+use crate::world::{Run, World};
+
+/// Of a run without images, 20 MiB; of one with two unpacking threads in all their buffers, and with all downloads under
+/// way, 50.
+const MEMORY: u64 = 80 << 20;
+/// Images of a large release with its operators.
+const MANY: usize = 200;
+/// design.md: "well under a second"; 0.05 s in a release build on a quiet machine.
+const NOTHING_TO_DO: Duration = Duration::from_secs(1);
+
+fn image(name: &str, layers: Vec<Layer>) -> Image {
+    Image::build(name, Format::Docker, node_architecture(), layers, |_, _| {})
+}
+
+/// Brings `images` to a new node by their digests.
+fn run(images: &[Image]) -> (Registry, World, Run) {
+    let registry = Registry::start();
+    for image in images {
+        registry.push(&image.name, None, image);
+    }
+    let world = World::trusting(&[registry.host()]);
+    let names: Vec<String> = images
+        .iter()
+        .map(|image| registry.at(&image.name, &image.digest()))
+        .collect();
+    world.spec(&[("additionalImages", &names.join("\n"))]);
+    let run = world.run(&[]).exits(0);
+    (registry, world, run)
+}
+
+#[test]
+fn what_is_there_takes_no_request_and_no_time() {
+    needs!(root());
+    let base = Layer::of("file /base 0644 0:0 random=2000", Compression::Gzip);
+    let images: Vec<Image> = (0..MANY)
+        .map(|n| {
+            let own = Layer::of(&format!("file /own 0644 0:0 \"{n}\""), Compression::Gzip);
+            image(&format!("many/{n}"), vec![base.clone(), own])
+        })
+        .collect();
+    let (registry, world, first) = run(&images);
+    assert!(first.memory < MEMORY, "{} bytes of memory: {first}", first.memory);
+    registry.clear_log();
+    let again = world.run(&[]).exits(0);
+    assert!(registry.log().is_empty(), "{:#?}", registry.log());
+    assert_eq!(again.total("imagesPresent"), MANY as u64, "{again}");
+    assert!(again.took < NOTHING_TO_DO, "{:?} for {MANY} images", again.took);
+    eprintln!(
+        "{:?} and {} MiB, then {:?} and {} MiB",
+        first.took,
+        first.memory >> 20,
+        again.took,
+        again.memory >> 20
+    );
+}
+
+#[test]
+fn memory_does_not_grow_with_a_layer() {
+    needs!(root());
+    // The same 16 MiB again and again: zstd at its usual level looks 2 MiB back, gzip 32 KiB. To 1 GiB if there is time.
+    let content = program(16 << 20, 1);
+    let times = if long() { 64 } else { 8 };
+    let lines = (0..times).map(|n| format!("file /{n} 0644 0:0 bytes=content\n"));
+    let tar = tar_of(&lines.collect::<String>(), &[("content", &content)]);
+    for compression in [Compression::Gzip, Compression::Zstd] {
+        let layer = Layer::of_tar(&tar, compression);
+        let (_, _, run) = run(&[image("large", vec![layer])]);
+        assert!(run.memory < MEMORY, "{} bytes of memory: {run}", run.memory);
+    }
+}
