@@ -322,7 +322,7 @@ impl<'a> Bringer<'a> {
         steps.end(Step::Resolve, failed == 0, reason, message);
     }
 
-    /// Holds the plan against the disk. If it has to fit and does not, blobs that it does not want make room for it.
+    /// Holds the plan against the disk. If it has to fit and does not, what killed runs have left makes room for it.
     async fn hold(
         &self,
         plan: &Plan,
@@ -334,6 +334,15 @@ impl<'a> Bringer<'a> {
         steps.start(Step::Preflight);
         let demand = room::demand(self.order, self.mode, scope, plan, sight);
         let mut verdict = room::hold(self.order, demand)?;
+        if must_fit && !verdict.fits {
+            let store = Arc::clone(&self.store);
+            off_the_task(move || {
+                store.remove_dead_stages();
+                Ok(())
+            })
+            .await?;
+            verdict = room::hold_again(self.order, demand, self.cancel).await?;
+        }
         // What images without an answer want is not known.
         if must_fit
             && self.inquiry.open() == 0

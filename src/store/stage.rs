@@ -106,10 +106,15 @@ pub(super) struct Entry {
 }
 
 impl Store {
+    /// Removes the stages of dead programs, which may take up as much as what they were about to store.
+    pub fn remove_dead_stages(&self) {
+        sweep(self.layout.root());
+    }
+
     /// Makes a stage, and removes those of dead programs. The store must exist.
     pub fn stage(&self) -> Result<Stage, StoreError> {
         let root = self.layout.root();
-        sweep(root);
+        self.remove_dead_stages();
         for _ in 0..ATTEMPTS {
             if let Some(dir) = StageDir::create(root, &self.layout.overlay())? {
                 return Ok(Stage {

@@ -150,6 +150,27 @@ fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay(
     assert!(stale.exists());
 }
 
+/// Killed while it unpacked, a run leaves as much behind as it was about to store.
+#[test]
+fn what_a_killed_run_had_unpacked_does_not_count_against_the_next() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    tmpfs(&world.host().join("var/lib/containers"), 64);
+    world.run(&["--image", &registry.tagged("zoo/base")]).exits(0);
+    let stage = world.graph_root().join(".spoke-precache-stage-0123456789abcdef");
+    fs::create_dir_all(stage.join("0-aa/diff")).unwrap();
+    fs::write(stage.join("0-aa/diff/large"), vec![1; 40 << 20]).unwrap();
+    let args = [
+        "--image",
+        &registry.tagged("zoo/links"),
+        "--space-required",
+        "50MiB",
+    ];
+    world.run(&args).exits(0);
+    assert!(!stage.exists());
+}
+
 #[test]
 fn a_read_only_disk_can_be_verified_and_not_written() {
     needs!(root());
