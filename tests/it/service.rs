@@ -65,8 +65,10 @@ fn ask(socket: &Path, method: &str, path: &str) -> std::io::Result<String> {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It is gone already, or goes now; there is nothing else to be done about it.
-        let _ = self.child.kill();
+        // To `timeout`, which passes this on and ends with podman; SIGKILL would leave podman behind.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
         let _ = self.child.wait();
     }
 }
