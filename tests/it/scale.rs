@@ -53,13 +53,6 @@ fn what_is_there_takes_no_request_and_no_time() {
     assert!(registry.log().is_empty(), "{:#?}", registry.log());
     assert_eq!(again.total("imagesPresent"), MANY as u64, "{again}");
     assert!(again.took < NOTHING_TO_DO, "{:?} for {MANY} images", again.took);
-    eprintln!(
-        "{:?} and {} MiB, then {:?} and {} MiB",
-        first.took,
-        first.memory >> 20,
-        again.took,
-        again.memory >> 20
-    );
 }
 
 #[test]
