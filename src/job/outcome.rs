@@ -12,7 +12,7 @@ use super::knowledge::Knowledge;
 /// How a run went that was not ended by a [`JobError`].
 #[derive(Debug)]
 pub struct Outcome {
-    /// The last plan: what was still to be done; after a complete [`Mode::Run`](super::Mode::Run) nothing.
+    /// The last plan: what was still to be done; after a complete [`Mode::Run`] nothing.
     pub plan: Plan,
     /// Whether that plan fits the disk, where it was held against it.
     pub verdict: Option<Verdict>,
