@@ -4,12 +4,11 @@
 //! came before, note each missing layer once with the blob that is cheapest to get, then note each such blob once. Each
 //! pass looks at a layer once; 200 images of 5 layers take milliseconds.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::{
     Action, BlobTask, ExcludedImage, Here, LayerTask, Need, Plan, PlannedImage, PlannedLayer, Totals, Wanted,
-    select,
+    order, select,
 };
 use crate::oci::{Digest, ResolvedImage};
 
@@ -183,6 +182,16 @@ fn plan_blobs(images: &mut [PlannedImage], layers: &[LayerTask], here: &Here) ->
             }
         }
     }
-    tasks.sort_by_key(|(priority, task)| (*priority, task.missing() > 0, Reverse(task.size), task.digest));
-    tasks.into_iter().map(|(_, task)| task).collect()
+    let missing = |layer: &LayerTask| tasks[places[&layer.blob]].1.missing();
+    let mut rank = vec![usize::MAX; tasks.len()];
+    for (turn, layer) in order::whole_images_first(images, layers, missing)
+        .into_iter()
+        .enumerate()
+    {
+        let rank = &mut rank[places[&layers[layer].blob]];
+        *rank = turn.min(*rank);
+    }
+    let mut tasks: Vec<_> = tasks.into_iter().zip(rank).collect();
+    tasks.sort_by_key(|((priority, task), rank)| (*priority, task.missing() > 0, *rank));
+    tasks.into_iter().map(|((_, task), _)| task).collect()
 }

@@ -12,6 +12,7 @@
 mod build;
 mod document;
 mod estimate;
+mod order;
 mod select;
 mod table;
 mod totals;
@@ -81,7 +82,7 @@ pub struct Plan {
     /// Every layer to unpack, once; a parent that is to be unpacked comes before its children.
     pub layers: Vec<LayerTask>,
     /// Every blob to bring here, once, in the order in which to begin: by the importance of the first image that waits
-    /// for it, those that are whole in the spool before the others, then the largest first.
+    /// for it, those that are whole in the spool before the others, then so that images become whole as early as can be.
     pub blobs: Vec<BlobTask>,
     /// The sums.
     pub totals: Totals,

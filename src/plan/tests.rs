@@ -90,7 +90,7 @@ fn the_release_image_goes_first_and_additional_images_last() {
     );
     assert_eq!(names(&plan), ["release", "etcd", "cli", "extra"]);
     let order: Vec<Digest> = plan.blobs.iter().map(|task| task.digest).collect();
-    assert_eq!(order, [blob('d'), blob('c'), blob('b'), blob('a')]);
+    assert_eq!(order, [blob('d'), blob('b'), blob('c'), blob('a')]);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn bytes_in_the_spool_are_not_fetched_again_and_whole_blobs_are_unpacked_first()
         .iter()
         .map(|task| (task.digest, task.missing()))
         .collect();
-    assert_eq!(order, [(blob('a'), 0), (blob('c'), size('c')), (blob('b'), MIB)]);
+    assert_eq!(order, [(blob('a'), 0), (blob('b'), MIB), (blob('c'), size('c'))]);
     assert_eq!(plan.totals.blobs_to_fetch, 2);
     assert_eq!(plan.totals.bytes_in_spool, 2 * MIB);
 }

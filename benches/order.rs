@@ -1,0 +1,135 @@
+//! How many images are whole when a run is cut off: the plan's order beside what other tools do.
+//!
+//! ```text
+//! cargo bench --bench order
+//! ```
+//!
+//! A release in the shape of a real one is planned, and its bytes are let through in each order. A blob counts when its
+//! last byte came, an image when all its blobs count; at the same time means equal shares of the link.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use spoke_precache::oci::{Content, DiffId, Digest, LayerDescriptor, ResolvedImage};
+use spoke_precache::plan::{Here, Need, Plan, Wanted};
+use spoke_precache::sources::Source;
+
+const MB: u64 = 1_000_000;
+/// Images of a release, without the release image.
+const IMAGES: u64 = 190;
+/// Bases: RHEL 8 and 9, each plain and with a tool chain's run time on top, as art builds them.
+const BASES: [&[u64]; 4] = [&[80 * MB], &[80 * MB, 45 * MB], &[72 * MB], &[72 * MB, 110 * MB]];
+/// Own layers, in turn.
+const OWN: [u64; 10] = [
+    2 * MB,
+    300 * MB,
+    35 * MB,
+    12 * MB,
+    60 * MB,
+    150 * MB,
+    25 * MB,
+    8 * MB,
+    90 * MB,
+    45 * MB,
+];
+/// Images that TALM's script pulls at a time; it waits for all of them before the next.
+const BATCH: usize = 10;
+/// Parts of all bytes, in per cent, at which the run is cut off.
+const CUTS: [u64; 5] = [10, 25, 50, 75, 90];
+
+fn main() {
+    let plan = Plan::build((0..IMAGES).map(image).collect(), vec![], &Here::default());
+    let all: u64 = plan.blobs.iter().map(|blob| blob.size).sum();
+    let images: Vec<Vec<Digest>> = plan
+        .images
+        .iter()
+        .map(|image| image.layers.iter().map(|layer| layer.blob).collect())
+        .collect();
+    let sizes: HashMap<Digest, u64> = plan.blobs.iter().map(|blob| (blob.digest, blob.size)).collect();
+    let in_order: Vec<Vec<Digest>> = plan.blobs.iter().map(|blob| vec![blob.digest]).collect();
+    let mut largest_first = in_order.clone();
+    largest_first.sort_by_key(|blob| std::cmp::Reverse(sizes[&blob[0]]));
+    let orders = [
+        ("whole images first", in_order.clone()),
+        ("largest blob first", largest_first),
+        (
+            "as listed, ten images at a time",
+            images.chunks(BATCH).map(<[_]>::concat).collect(),
+        ),
+        ("everything at once", vec![in_order.concat()]),
+    ];
+    println!(
+        "{} images, {} blobs, {} MB; whole images after",
+        images.len(),
+        sizes.len(),
+        all / MB
+    );
+    println!("{:32}{}", "", CUTS.map(|cut| format!("{cut:>6} %")).concat());
+    for (name, groups) in orders {
+        let came = arrivals(&groups, &sizes);
+        let whole = |cut: u64| {
+            let is_whole = |image: &&Vec<Digest>| image.iter().all(|blob| came[blob] <= all * cut / 100);
+            images.iter().filter(is_whole).count()
+        };
+        println!(
+            "{name:32}{}",
+            CUTS.map(|cut| format!("{:>8}", whole(cut))).concat()
+        );
+    }
+}
+
+/// After how many bytes each blob is here, if the groups come one after the other and the blobs of one all at a time.
+fn arrivals(groups: &[Vec<Digest>], sizes: &HashMap<Digest, u64>) -> HashMap<Digest, u64> {
+    let mut came = HashMap::new();
+    let mut before = 0;
+    for group in groups {
+        let mut blobs: Vec<Digest> = group
+            .iter()
+            .filter(|blob| !came.contains_key(*blob))
+            .copied()
+            .collect();
+        blobs.sort_by_key(|blob| (sizes[blob], *blob));
+        blobs.dedup();
+        let mut smaller = 0;
+        for (place, blob) in blobs.iter().enumerate() {
+            // While it travels, each that is larger gets as much.
+            let larger = (blobs.len() - place) as u64;
+            came.insert(*blob, before + smaller + larger * sizes[blob]);
+            smaller += sizes[blob];
+        }
+        before += smaller;
+    }
+    came
+}
+
+fn image(number: u64) -> Wanted {
+    let base = (number % 13 % BASES.len() as u64) as usize;
+    let own = OWN[(number * 7 % OWN.len() as u64) as usize] + number * MB / 20;
+    let lower = BASES[base]
+        .iter()
+        .enumerate()
+        .map(|(depth, size)| (format!("base {} {depth}", size / MB), *size));
+    let layers = lower
+        .chain([(format!("own {number}"), own)])
+        .map(|(name, size)| LayerDescriptor {
+            blob: Digest::of(name.as_bytes()),
+            size,
+            media_type: "application/vnd.oci.image.layer.v1.tar+gzip".into(),
+            diff_id: DiffId(Digest::of(format!("tar of {name}").as_bytes())),
+        });
+    let layers = layers.collect();
+    let content = || Content::new(Bytes::from(number.to_string()));
+    let name = format!("image-{number:03}");
+    Wanted {
+        sources: vec![Source::Release { tag: name.clone() }],
+        name,
+        state: Need::Resolved(Arc::new(ResolvedImage {
+            list: None,
+            manifest: content(),
+            config: content(),
+            layers,
+            created: None,
+        })),
+    }
+}
