@@ -29,7 +29,7 @@ use spoke_precache::cli::{Cli, Command};
 use spoke_precache::exit::Ending;
 use spoke_precache::job::{self, Mode};
 use spoke_precache::report::{Observer, Recorder};
-use spoke_precache::settings::Settings;
+use spoke_precache::settings;
 
 /// Sizes are divided by this: as a test, without optimisation, less will do.
 const LESS: usize = if cfg!(debug_assertions) { 64 } else { 1 };
@@ -106,10 +106,10 @@ fn run(runtime: &Runtime, node: &Path) {
     let Command::Run(flags) = Cli::parse_from(words).command else {
         unreachable!("the command is `run`")
     };
-    let settings = Settings::resolve(&flags).expect("sound flags");
+    let order = settings::order(&flags).expect("sound flags");
     let observer: Arc<dyn Observer> = Arc::new(Recorder::new(jiff::Timestamp::now));
     let cancel = Cancel::default();
-    let outcome = runtime.block_on(job::run(&settings.order, Mode::Run, &observer, &cancel));
+    let outcome = runtime.block_on(job::run(&order, Mode::Run, &observer, &cancel));
     let ending = outcome.expect("a run that ends by itself").ending(&cancel);
     assert!(
         matches!(ending, Ending::Complete),

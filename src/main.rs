@@ -30,10 +30,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use spoke_precache::cancel::{Cancel, StopReason, Stopped};
 use spoke_precache::cli::{Cli, Command, Flags, LogFormat, OutputForm};
 use spoke_precache::exit::{Ending, Failure};
-use spoke_precache::job::{self, JobError, Mode, Outcome};
+use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::plan::Document;
 use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Recorder, Report};
-use spoke_precache::settings::{Display, Settings};
+use spoke_precache::settings::{self, Display};
 
 /// Kubernetes shows the end of this file in the pod's status.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -105,8 +105,8 @@ fn run(
         Err(error) => tracing::warn!("no progress will be shown: {error}"),
     }
     let observer: Arc<dyn Observer> = Arc::new(Fanout(observers));
-    let settings = match Settings::resolve(flags) {
-        Ok(settings) => settings,
+    let order = match settings::order(flags) {
+        Ok(order) => order,
         Err(error) => {
             let failure = error.failure();
             observer.observe(Event::StepEnded {
@@ -118,7 +118,7 @@ fn run(
             return (Ending::Failed(failure), None);
         }
     };
-    match runtime.block_on(until_stopped(&settings, edge.mode, &observer, cancel)) {
+    match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
         Ok((outcome, ending)) => (ending, Some(outcome)),
         Err(error) => (error.ending(), None),
     }
@@ -126,15 +126,15 @@ fn run(
 
 /// The job, or as much of it as fits between the start and a signal or the deadline.
 async fn until_stopped(
-    settings: &Settings,
+    order: &Order,
     mode: Mode,
     observer: &Arc<dyn Observer>,
     cancel: &Cancel,
 ) -> Result<(Outcome, Ending), JobError> {
-    if let Some(deadline) = settings.deadline {
+    if let Some(deadline) = order.deadline {
         let cancel = cancel.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(deadline).await;
+            tokio::time::sleep_until(deadline.into()).await;
             cancel.stop(StopReason::Deadline);
         });
     }
@@ -144,7 +144,7 @@ async fn until_stopped(
         stopped
     };
     tokio::select! {
-        result = job::run(&settings.order, mode, observer, cancel) => {
+        result = job::run(order, mode, observer, cancel) => {
             let outcome = result?;
             let ending = outcome.ending(cancel);
             Ok((outcome, ending))

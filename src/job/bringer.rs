@@ -396,6 +396,7 @@ impl<'a> Bringer<'a> {
             ),
             spool,
             observer: Arc::clone(&self.observer),
+            deadline: self.order.deadline,
             max_downloads: self.order.max_downloads.get(),
             max_unpacks: self.order.max_unpacks.get(),
         };

@@ -19,6 +19,7 @@ mod knowledge;
 mod order;
 mod outcome;
 mod puller;
+mod queue;
 mod release;
 mod room;
 mod sight;

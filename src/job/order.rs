@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use crate::oci::Platform;
 use crate::preflight::Threshold;
@@ -26,6 +27,8 @@ pub struct Order {
     pub registries: RegistrySettings,
     /// The spool's directory.
     pub spool: PathBuf,
+    /// When the run is to end, done or not.
+    pub deadline: Option<Instant>,
     /// Blobs at the same time.
     pub max_downloads: NonZeroUsize,
     /// Layers at the same time.

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::board::{Board, Fate};
 use super::error::JobError;
 use super::failure::{Reason, Trouble};
+use super::queue::Queue;
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
 use crate::oci::{Digest, LayerDescriptor, LayerId, Reference};
@@ -44,6 +46,7 @@ pub(super) struct Puller {
     pub(super) spool: Spool,
     pub(super) fetcher: Fetcher,
     pub(super) observer: Arc<dyn Observer>,
+    pub(super) deadline: Option<Instant>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
 }
@@ -88,7 +91,7 @@ impl Puller {
         let mut board = Board::new(plan);
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
-        let mut queue = plan.blobs.iter();
+        let mut queue = Queue::new(&plan.blobs, self.deadline);
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
         let turn = Semaphore::new(1);
@@ -104,32 +107,37 @@ impl Puller {
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*resting.borrow_and_update());
             while blobs.len() < room
-                && let Some(blob) = queue.next()
+                && let Some(blob) = queue.take()
             {
                 if halt.reason().is_none() && board.wants(blob) {
                     blobs.push(self.bring(blob, plan, &tasks, &unpacks, halt));
+                } else {
+                    queue.ended(blob, false);
                 }
             }
             let mut unwanted = Vec::new();
             tokio::select! {
-                Some(layers) = blobs.next() => for (id, result) in layers {
-                    match result {
-                        Ok(layer) => unwanted.extend(board.stage(id, layer)),
-                        Err(Trouble::Image(reason)) => {
-                            let failing = board.fail_layer(id, &reason);
-                            for index in failing {
-                                self.say_failed(plan, index, &reason);
+                Some((blob, layers)) = blobs.next() => {
+                    queue.ended(blob, layers.iter().any(|(_, layer)| layer.is_ok()));
+                    for (id, result) in layers {
+                        match result {
+                            Ok(layer) => unwanted.extend(board.stage(id, layer)),
+                            Err(Trouble::Image(reason)) => {
+                                let failing = board.fail_layer(id, &reason);
+                                for index in failing {
+                                    self.say_failed(plan, index, &reason);
+                                }
+                                unwanted.append(&mut board.take_unwanted());
                             }
-                            unwanted.append(&mut board.take_unwanted());
-                        }
-                        Err(Trouble::Stopped) => {}
-                        Err(Trouble::Host(error)) => {
-                            halt.stop(StopReason::Trouble);
-                            trouble.get_or_insert(error);
+                            Err(Trouble::Stopped) => {}
+                            Err(Trouble::Host(error)) => {
+                                halt.stop(StopReason::Trouble);
+                                trouble.get_or_insert(error);
+                            }
                         }
                     }
-                },
-                Ok(()) = resting.changed(), if queue.len() > 0 => {}
+                }
+                Ok(()) = resting.changed(), if !queue.is_empty() => {}
                 Some((index, result)) = commits.next() => match result {
                     Ok(committed) => {
                         for id in &committed.layers {
@@ -182,14 +190,14 @@ impl Puller {
     }
 
     /// Fetches a blob and stages every layer that is made of it.
-    async fn bring(
+    async fn bring<'a>(
         &self,
-        task: &BlobTask,
+        task: &'a BlobTask,
         plan: &Plan,
         layers: &HashMap<LayerId, &LayerTask>,
         unpacks: &Semaphore,
         halt: &Cancel,
-    ) -> Vec<(LayerId, Result<StagedLayer, Trouble>)> {
+    ) -> (&'a BlobTask, Vec<(LayerId, Result<StagedLayer, Trouble>)>) {
         let from = task
             .images
             .iter()
@@ -203,7 +211,7 @@ impl Puller {
             Ok(blob) => blob,
             Err(error) => {
                 let troubles = task.layers.iter().map(|id| (*id, Err(Trouble::fetching(&error))));
-                return troubles.collect();
+                return (task, troubles.collect());
             }
         };
         let layers = task.layers.iter().filter_map(|id| layers.get(id));
@@ -214,7 +222,8 @@ impl Puller {
             };
             (layer.id, result)
         });
-        unpacked.collect::<FuturesUnordered<_>>().collect().await
+        let unpacked: FuturesUnordered<_> = unpacked.collect();
+        (task, unpacked.collect().await)
     }
 
     async fn stage(

@@ -11,7 +11,7 @@ use std::io;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::SignedDuration;
 
@@ -38,15 +38,6 @@ const MAX_DOWNLOADS: NonZeroU16 = NonZeroU16::new(8).expect("8 is not 0");
 /// How long nothing at all may move before a run without a deadline gives up: longer than a switch or a registry takes
 /// to reboot.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30 * 60);
-
-/// What to do, and how long it may take.
-#[derive(Debug)]
-pub struct Settings {
-    /// What to do.
-    pub order: Order,
-    /// How long the run may take.
-    pub deadline: Option<Duration>,
-}
 
 /// What the process's edge needs to know before anything can fail.
 #[derive(Clone, Debug)]
@@ -146,7 +137,7 @@ impl SettingsError {
 
 impl Display {
     /// What the flags say, and the environment where they say nothing. A variable that makes no sense is passed over
-    /// here, so that there is a log to complain in: [`Settings::resolve`] does.
+    /// here, so that there is a log to complain in: [`order`] does.
     pub fn resolve(flags: &Flags) -> Self {
         let output = &flags.output;
         let talm_log_level = || talm_log_level().ok().flatten();
@@ -163,45 +154,43 @@ impl Display {
     }
 }
 
-impl Settings {
-    /// Reads whatever the flags name or leave to be found.
-    pub fn resolve(flags: &Flags) -> Result<Self, SettingsError> {
-        talm_log_level()?;
-        if let Some(path) = &flags.output.report {
-            check_place(path)?;
-        }
-        let host = HostRoot::find(&flags.host);
-        let (spec, warnings) = version_spec::version_spec(&flags.what)?;
-        let storage_conf = host.storage_conf(&flags.host)?;
-        let graph_root = match (&flags.host.graph_root, &storage_conf.graph_root) {
-            (Some(path), _) => path.clone(),
-            (None, Some(path)) => host.join(path),
-            (None, None) => host.join(GRAPH_ROOT),
-        };
-        let spool = flags.host.spool.clone();
-        let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
-        let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
-        let order = Order {
-            spec,
-            warnings,
-            platform: flags.what.platform.clone().unwrap_or_else(Platform::of_this_node),
-            spool: spool.unwrap_or_else(|| graph_root.parent().unwrap_or(Path::new("/")).join(SPOOL)),
-            graph_root,
-            storage_conf,
-            registries: RegistrySettings {
-                // With a deadline, that is when to stop; a link that is down for an hour may come back.
-                give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
-                ..host.registries(&flags.host, authfile(&flags.host, &host))?
-            },
-            max_downloads: max_downloads(&flags.bounds)?,
-            max_unpacks: flags
-                .bounds
-                .max_unpacks
-                .map_or_else(usable_cpus, NonZeroUsize::from),
-            image_gc_high_threshold: flags.bounds.image_gc_high_threshold.unwrap_or_default(),
-        };
-        Ok(Self { order, deadline })
+/// What to do. Reads whatever the flags name or leave to be found.
+pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
+    talm_log_level()?;
+    if let Some(path) = &flags.output.report {
+        check_place(path)?;
     }
+    let host = HostRoot::find(&flags.host);
+    let (spec, warnings) = version_spec::version_spec(&flags.what)?;
+    let storage_conf = host.storage_conf(&flags.host)?;
+    let graph_root = match (&flags.host.graph_root, &storage_conf.graph_root) {
+        (Some(path), _) => path.clone(),
+        (None, Some(path)) => host.join(path),
+        (None, None) => host.join(GRAPH_ROOT),
+    };
+    let spool = flags.host.spool.clone();
+    let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
+    let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
+    Ok(Order {
+        spec,
+        warnings,
+        platform: flags.what.platform.clone().unwrap_or_else(Platform::of_this_node),
+        spool: spool.unwrap_or_else(|| graph_root.parent().unwrap_or(Path::new("/")).join(SPOOL)),
+        graph_root,
+        storage_conf,
+        registries: RegistrySettings {
+            // With a deadline, that is when to stop; a link that is down for an hour may come back.
+            give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
+            ..host.registries(&flags.host, authfile(&flags.host, &host))?
+        },
+        deadline: deadline.and_then(|after| Instant::now().checked_add(after)),
+        max_downloads: max_downloads(&flags.bounds)?,
+        max_unpacks: flags
+            .bounds
+            .max_unpacks
+            .map_or_else(usable_cpus, NonZeroUsize::from),
+        image_gc_high_threshold: flags.bounds.image_gc_high_threshold.unwrap_or_default(),
+    })
 }
 
 /// The pull secret that was named. TALM's scripts run with the host as their root: its variable is a host path.

@@ -27,7 +27,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{self, Cli};
 use spoke_precache::job::{self, Mode};
 use spoke_precache::report::{Console, Fanout, Journal, Observer, ProgressMode, Recorder};
-use spoke_precache::settings::Settings;
+use spoke_precache::settings;
 
 /// Bytes in the large file of each layer: enough for a bar to be seen, little enough for a laptop.
 const LAYER_BYTES: usize = 8 << 20;
@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
     let cli::Command::Run(flags) = cli.command else {
         anyhow::bail!("the command is `run`")
     };
-    let settings = Settings::resolve(&flags)?;
+    let order = settings::order(&flags)?;
 
     let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
     let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(Journal::default())];
@@ -83,7 +83,7 @@ fn main() -> anyhow::Result<()> {
     let observer: Arc<dyn Observer> = Arc::new(Fanout(observers));
     let cancel = Cancel::default();
     let runtime = tokio::runtime::Runtime::new()?;
-    let result = runtime.block_on(job::run(&settings.order, Mode::Run, &observer, &cancel));
+    let result = runtime.block_on(job::run(&order, Mode::Run, &observer, &cancel));
     drop(observer);
     let ending = match &result {
         Ok(outcome) => outcome.ending(&cancel),
@@ -95,7 +95,7 @@ fn main() -> anyhow::Result<()> {
         report.json(),
         report.summary(&ending.meaning()).trim_end()
     );
-    println!("store:    {} (removed now)", settings.order.graph_root.display());
+    println!("store:    {} (removed now)", order.graph_root.display());
     result?;
     Ok(())
 }
