@@ -56,13 +56,17 @@ impl Report {
     }
 }
 
-/// Finds out whether a report could be written to `path` now: better before hours of work than after them. What lies
-/// there stays as it is.
-pub fn check_place(path: &Path) -> Result<(), ReportError> {
+/// Finds out whether a report could be written to `path` now: better before hours of work than after them. An older
+/// report is removed, lest it speaks for a run that is killed before it can write its own.
+pub fn clear_place(path: &Path) -> Result<(), ReportError> {
     match Place::of(path)? {
         Place::AsItIs => Ok(()),
         Place::Replaced { temporary, .. } => write_beside(&temporary, b"")
             .and_then(|()| fs::remove_file(&temporary))
+            .and_then(|()| match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            })
             .map_err(failed(path)),
     }
 }
@@ -154,8 +158,8 @@ mod tests {
         )
         .unwrap();
 
-        check_place(&path).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        clear_place(&path).unwrap();
+        assert!(!path.exists(), "it is not this run's");
         report().write(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), report().json());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
@@ -172,7 +176,7 @@ mod tests {
             path.display()
         );
         assert_eq!(report().write(&path).unwrap_err().to_string(), expected);
-        assert_eq!(check_place(&path).unwrap_err().to_string(), expected);
+        assert_eq!(clear_place(&path).unwrap_err().to_string(), expected);
     }
 
     #[test]
@@ -181,7 +185,7 @@ mod tests {
         let path = directory.path().join("report.json");
         fs::create_dir(&path).unwrap();
         assert!(matches!(report().write(&path), Err(ReportError::Write { .. })));
-        assert!(matches!(check_place(&path), Err(ReportError::Write { .. })));
+        assert!(matches!(clear_place(&path), Err(ReportError::Write { .. })));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     }
 

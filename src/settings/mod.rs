@@ -20,7 +20,7 @@ use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
 use crate::registry::RegistrySettings;
-use crate::report::{ProgressMode, ReportError, Step, check_place};
+use crate::report::{ProgressMode, ReportError, Step, clear_place};
 use crate::spec::SpecError;
 use crate::store::StorageConfError;
 
@@ -158,7 +158,7 @@ impl Display {
 pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
     talm_log_level()?;
     if let Some(path) = &flags.output.report {
-        check_place(path)?;
+        clear_place(path)?;
     }
     let host = HostRoot::find(&flags.host);
     let (spec, warnings) = version_spec::version_spec(&flags.what)?;
