@@ -19,6 +19,7 @@ mod world;
 
 mod alongside;
 mod crash;
+mod cut_off;
 mod disk;
 mod faults;
 mod hostile;
