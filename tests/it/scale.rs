@@ -1,5 +1,6 @@
 //! What must not grow: memory with the size of layers or their number, time with what is there already.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use crate::image::layer::{program, tar_of};
@@ -53,6 +54,48 @@ fn what_is_there_takes_no_request_and_no_time() {
     assert!(registry.log().is_empty(), "{:#?}", registry.log());
     assert_eq!(again.total("imagesPresent"), MANY as u64, "{again}");
     assert!(again.took < NOTHING_TO_DO, "{:?} for {MANY} images", again.took);
+}
+
+/// Every save of layers.json writes all of it, so that what a layer costs grows with the store. It must stay small
+/// beside the layer's files.
+#[test]
+fn a_full_store_costs_little_more_than_an_empty_one() {
+    needs!(root());
+    let (images, files) = if long() { (200, 300) } else { (20, 30) };
+    let registry = Registry::start();
+    let world = World::trusting(&[registry.host()]);
+    for half in ["first", "second"] {
+        let (mut names, mut base) = (Vec::new(), Vec::new());
+        for number in 0..images {
+            let layer = |depth: usize| {
+                let line = |file| {
+                    format!("file /{half}/{number}/{depth}/{file} 0644 0:0 random=200 seed={number}\n")
+                };
+                Layer::of(&(0..files).map(line).collect::<String>(), Compression::Gzip)
+            };
+            // Five new layers each, and below them those of the image that came first.
+            let mut layers = base.clone();
+            layers.extend((0..5).map(layer));
+            let image = image(&format!("{half}/{number}"), layers.clone());
+            registry.push(&image.name, None, &image);
+            names.push(registry.at(&image.name, &image.digest()));
+            if base.is_empty() {
+                base = layers;
+            }
+        }
+        world.spec(&[("additionalImages", &names.join("\n"))]);
+        let run = world.run(&[]).exits(0);
+        assert_eq!(run.total("layersPulled"), 5 * images, "{run}");
+        let _ = writeln!(
+            std::io::stderr(),
+            "{half} {images} images, {} layers, {} files: {:?}, {} MB written, {} MB of memory",
+            5 * images,
+            5 * images * files,
+            run.took,
+            run.written / 1_000_000,
+            run.memory >> 20
+        );
+    }
 }
 
 #[test]

@@ -231,9 +231,10 @@ impl Running {
     #[track_caller]
     pub(crate) fn wait(mut self) -> Run {
         let mut child = self.child.take().expect("only `wait` takes it");
-        let mut memory = 0;
+        let (mut memory, mut written) = (0, 0);
         let status = loop {
             memory = memory.max(peak_memory(child.id()));
+            written = written.max(written_bytes(child.id()));
             if let Some(status) = child.try_wait().expect("waiting for a child") {
                 break status;
             }
@@ -254,6 +255,7 @@ impl Running {
                 .unwrap_or_else(|| 1000 + status.signal().unwrap_or(0)),
             took: self.begin.elapsed(),
             memory,
+            written,
             stdout: read(&self.stdout),
             stderr: read(&self.stderr),
             report: serde_json::from_str(&read(&self.report)).unwrap_or(Value::Null),
@@ -278,6 +280,13 @@ fn peak_memory(process: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
+/// Bytes that a process has given to `write` so far; 0 for one that has ended.
+fn written_bytes(process: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+}
+
 /// A finished run of the product.
 pub(crate) struct Run {
     /// Its exit code; 1000 and the number if a signal killed it, which no exit code can be taken for.
@@ -285,6 +294,8 @@ pub(crate) struct Run {
     pub(crate) took: Duration,
     /// The most bytes that were resident at once, as seen last before it ended.
     pub(crate) memory: u64,
+    /// Bytes that it gave to `write`, as seen last before it ended.
+    pub(crate) written: u64,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     /// The report; null if there is none.
