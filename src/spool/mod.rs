@@ -2,42 +2,52 @@
 //!
 //! ```text
 //! spoke-precache/                      0700
-//!   lock                               held by the one agent that may use the directory
+//!   lock                               held by the one agent that may use the directory; the boot in which one last did
 //!   sha256:<hex>.partial               the first bytes of a blob, from offset 0, without holes
+//!   sha256:<hex>.journal               records of them, if the blob is large: (offset, SHA-256 of the bytes before it)
 //!   sha256:<hex>                       a whole blob; renamed from .partial when its digest matched
+//!
+//!   .partial   |=========durable=========|~~~~~~tail~~~~~~|
+//!   .journal   2 MiB … 4 MiB …          ^ last record: continue from here after a reboot, from the end otherwise
 //! ```
 //!
 //! A file is never believed because of its name. A `.partial` is hashed again before it is continued, and a whole
 //! file before it is handed out as a [`VerifiedBlob`], once in each process: it is in the path to the unpacker
-//! anyway, and reading it is far cheaper than the link. So nothing is synced here: a full disk says so when it is
-//! written to, a failing one when the store syncs the file system before it commits, and to wait for the disk would
-//! keep the threads that unpack idle.
+//! anyway, and reading it is far cheaper than the link. So nobody waits for the disk here: a full disk says so when it
+//! is written to, a failing one when a record is made or when the store syncs the file system before it commits.
 //!
-//! After a power loss the tail of a `.partial`, or of a whole blob of the last half minute, may be zeros. That shows
-//! when the blob's digest does not match, and costs the blob once more. A journal of the durable prefix can stand beside
-//! it and mend that without another change to the form:
+//! What a process wrote outlives it in the page cache, so after a kill the whole `.partial` is continued. A power loss
+//! leaves zeros, or nothing, where the tail was. Therefore a thread (`syncer`) makes the bytes of large blobs durable,
+//! about one blob a second, and then writes a record into the blob's `journal`; after a reboot (`boot`) each `.partial`
+//! is cut off after its newest record. When it is hashed again, every record is compared: if one does not hold, bytes on
+//! the disk have changed, and only what comes before the newest record that does hold is kept. A whole blob that
+//! turns out to be something else becomes a `.partial` again as far as a record holds. The digest of the whole decides in
+//! the end, so all this only decides what a power loss costs: of each blob that travels, what came since its last
+//! record, which is [`STEP`](partial) or a few seconds of the link.
 //!
-//! ```text
-//!   sha256:<hex>.journal               (offset, SHA-256 state) pairs, each written after an fdatasync of .partial
-//!
-//!   .partial   |=========durable=========|~~~~~~tail~~~~~~|
-//!   .journal   1 MiB … 2 MiB …          ^ last record: continue from here after a crash, from the end otherwise
-//! ```
+//! Everything here is removed with the blob, and a journal without one when the spool is opened.
 
+mod boot;
 mod error;
+mod journal;
 mod partial;
+mod syncer;
 mod verified;
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::oci::{Digest, Hasher};
+
+use journal::Record;
+use syncer::Syncer;
 
 pub use error::SpoolError;
 pub use partial::Partial;
@@ -56,8 +66,9 @@ struct Shared {
     path: PathBuf,
     /// Whole blobs that this process has hashed.
     verified: Mutex<HashSet<Digest>>,
-    /// Held as long as this lives; the kernel drops it with the process.
-    _lock: File,
+    syncer: Syncer,
+    /// Locked as long as this lives; the kernel drops it with the process.
+    lock: File,
 }
 
 /// A blob that lies in the spool, whole or not; nobody has looked at its bytes.
@@ -72,7 +83,8 @@ pub struct Entry {
 }
 
 impl Spool {
-    /// Opens the spool at `path`, making the directory if need be, and locks it against other agents.
+    /// Opens the spool at `path`, making the directory if need be, and locks it against other agents. After a reboot
+    /// what may not have reached the disk before it is cut off.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let at = SpoolError::at(path);
         std::fs::DirBuilder::new()
@@ -95,12 +107,16 @@ impl Spool {
             std::fs::TryLockError::WouldBlock => SpoolError::Busy { path: path.into() },
             std::fs::TryLockError::Error(error) => SpoolError::at(&lock_path)(error),
         })?;
-        Ok(Self(Arc::new(Shared {
+        let syncer = dir.try_clone().and_then(Syncer::start).map_err(&at)?;
+        let shared = Shared {
             dir,
             path: path.into(),
             verified: Mutex::default(),
-            _lock: lock,
-        })))
+            syncer,
+            lock,
+        };
+        shared.recover()?;
+        Ok(Self(Arc::new(shared)))
     }
 
     /// The directory.
@@ -108,8 +124,8 @@ impl Spool {
         &self.0.path
     }
 
-    /// The blob whose bytes have this digest, if it is here whole. Hashes it unless this process did so before;
-    /// a file that turns out to be something else is removed.
+    /// The blob whose bytes have this digest, if it is here whole. Hashes it unless this process did so before; of a
+    /// file that turns out to be something else, what its journal shows to be right becomes a partial blob again.
     pub fn verified(&self, digest: &Digest) -> Result<Option<VerifiedBlob>, SpoolError> {
         let Some(file) = self.0.open(&whole(digest), OFlags::RDONLY)? else {
             self.0.verified().remove(digest);
@@ -117,9 +133,10 @@ impl Spool {
         };
         let size = self.0.regular_size(&file, &whole(digest))?;
         if !self.0.verified().contains(digest) {
-            let (found, _) = self.0.hash(&file, &whole(digest), size)?;
-            if found.finish() != *digest {
-                self.0.unlink(&whole(digest))?;
+            let records = journal::records(&self.0, digest);
+            let read = self.0.hash(&file, &whole(digest), size, &records)?;
+            if read.hasher.finish() != *digest {
+                self.0.demote(digest, read.proven.1)?;
                 return Ok(None);
             }
             self.0.verified().insert(*digest);
@@ -153,20 +170,26 @@ impl Spool {
     pub fn remove(&self, digest: &Digest) -> Result<(), SpoolError> {
         self.0.verified().remove(digest);
         self.0.unlink(&whole(digest))?;
-        self.0.unlink(&partial(digest))
+        self.0.unlink(&partial(digest))?;
+        self.0.unlink_if_possible(&journal::name(digest));
+        Ok(())
     }
 }
 
 impl Shared {
     /// Opens the file `name`, or says that there is none.
     fn open(&self, name: &str, flags: OFlags) -> Result<Option<File>, SpoolError> {
-        // Without NONBLOCK a FIFO that bears a blob's name would hold us for ever.
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        match rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => Ok(Some(file.into())),
+        match self.open_raw(name, flags) {
+            Ok(file) => Ok(Some(file)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(self.at(name)(error.into())),
         }
+    }
+
+    fn open_raw(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
+        // Without NONBLOCK a FIFO that bears a blob's name would hold us for ever.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
     fn regular_size(&self, file: &File, name: &str) -> Result<u64, SpoolError> {
@@ -180,13 +203,42 @@ impl Shared {
         }
     }
 
-    /// Hashes up to the first `limit` bytes of a file, and says how many there were.
-    fn hash(&self, file: &File, name: &str, limit: u64) -> Result<(Hasher, u64), SpoolError> {
+    /// Hashes up to the first `limit` bytes of a file, and compares what the records, by offset, say of them.
+    fn hash(&self, file: &File, name: &str, limit: u64, records: &[Record]) -> Result<Read, SpoolError> {
         let mut hasher = Hasher::default();
+        let mut proven = (Hasher::default(), 0);
         let mut offset = 0;
+        for record in records {
+            if record.offset > limit {
+                break;
+            }
+            offset = self.hash_on(&mut hasher, file, name, offset..record.offset)?;
+            if offset == record.offset && hasher.clone().finish() == record.prefix {
+                proven = (hasher.clone(), offset);
+            }
+        }
+        let offset = self.hash_on(&mut hasher, file, name, offset..limit)?;
+        let newest = records.last().map_or(0, |record| record.offset);
+        Ok(Read {
+            is_contradicted: newest > proven.1,
+            hasher,
+            offset,
+            proven,
+        })
+    }
+
+    /// Adds a range of a file to a hash, and says how far it could be read.
+    fn hash_on(
+        &self,
+        hasher: &mut Hasher,
+        file: &File,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<u64, SpoolError> {
+        let mut offset = range.start;
         let mut buffer = vec![0; HASH_BUFFER];
-        while offset < limit {
-            let want = usize::try_from(limit - offset).map_or(HASH_BUFFER, |left| left.min(HASH_BUFFER));
+        while offset < range.end {
+            let want = usize::try_from(range.end - offset).map_or(HASH_BUFFER, |left| left.min(HASH_BUFFER));
             let read = std::os::unix::fs::FileExt::read_at(file, &mut buffer[..want], offset);
             match read {
                 Ok(0) => break,
@@ -198,13 +250,45 @@ impl Shared {
                 Err(error) => return Err(self.at(name)(error)),
             }
         }
-        Ok((hasher, offset))
+        Ok(offset)
+    }
+
+    /// Keeps the first `proven` bytes of a whole blob that turned out to be something else, as a partial one. Nothing
+    /// is kept if one was begun meanwhile.
+    fn demote(&self, digest: &Digest, proven: u64) -> Result<(), SpoolError> {
+        let (whole, partial) = (whole(digest), partial(digest));
+        if proven == 0 {
+            self.unlink(&whole)?;
+            if self.open(&partial, OFlags::RDONLY)?.is_none() {
+                self.unlink_if_possible(&journal::name(digest));
+            }
+            return Ok(());
+        }
+        let Some(file) = self.open(&whole, OFlags::RDWR)? else {
+            return Ok(());
+        };
+        // Whoever finds it under the other name waits until it is cut.
+        file.lock().map_err(self.at(&whole))?;
+        match rustix::fs::renameat_with(&self.dir, &whole, &self.dir, &partial, RenameFlags::NOREPLACE) {
+            Ok(()) => file.set_len(proven).map_err(self.at(&partial)),
+            Err(Errno::NOENT) => Ok(()),
+            // There is a partial one, or the file system cannot rename in this way.
+            Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS) => self.unlink(&whole),
+            Err(error) => Err(self.at(&whole)(error.into())),
+        }
     }
 
     fn unlink(&self, name: &str) -> Result<(), SpoolError> {
         match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.at(name)(error.into())),
+        }
+    }
+
+    /// For journals: without its blob one is of no use to anybody, and harms nobody.
+    fn unlink_if_possible(&self, name: &str) {
+        if let Err(error) = self.unlink(name) {
+            tracing::warn!("a file of no use stays in the spool: {error}");
         }
     }
 
@@ -218,20 +302,37 @@ impl Shared {
     }
 }
 
-fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
+/// A file as it was read.
+struct Read {
+    /// Of its first `offset` bytes.
+    hasher: Hasher,
+    offset: u64,
+    /// The longest prefix that a record proves, and the hash of it.
+    proven: (Hasher, u64),
+    /// There is a newer record than that.
+    is_contradicted: bool,
+}
+
+/// The names in a directory that are text.
+fn names(dir: &File, path: &Path) -> Result<Vec<String>, SpoolError> {
     let at = SpoolError::at(path);
-    let mut entries = Vec::new();
+    let mut names = Vec::new();
     for item in rustix::fs::Dir::read_from(dir).map_err(|e| at(e.into()))? {
         let item = item.map_err(|e| at(e.into()))?;
-        let Ok(name) = item.file_name().to_str() else {
-            continue;
-        };
+        names.extend(item.file_name().to_str().ok().map(str::to_owned));
+    }
+    Ok(names)
+}
+
+fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
+    let mut entries = Vec::new();
+    for name in names(dir, path)? {
         let (stem, whole) = match name.strip_suffix(PARTIAL) {
             Some(stem) => (stem, false),
-            None => (name, true),
+            None => (name.as_str(), true),
         };
         let Ok(digest) = stem.parse() else { continue };
-        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => entries.push(Entry {
                 digest,
                 bytes: u64::try_from(stat.st_size).unwrap_or_default(),
@@ -239,7 +340,7 @@ fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
             }),
             // Removed since the directory was read.
             Err(Errno::NOENT) => {}
-            Err(error) => return Err(SpoolError::at(&path.join(name))(error.into())),
+            Err(error) => return Err(SpoolError::at(&path.join(&name))(error.into())),
         }
     }
     Ok(entries)
@@ -256,101 +357,4 @@ fn partial(digest: &Digest) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &[u8] = b"a layer's bytes as they travel";
-
-    fn spool(dir: &tempfile::TempDir) -> Spool {
-        Spool::open(&dir.path().join("spool")).expect("a spool")
-    }
-
-    fn dir() -> tempfile::TempDir {
-        tempfile::tempdir().expect("a directory")
-    }
-
-    #[test]
-    fn a_blob_grows_across_agents_and_is_whole_when_its_digest_matches() {
-        let (dir, digest, size) = (dir(), Digest::of(TEXT), TEXT.len() as u64);
-        let first = spool(&dir);
-        let mut partial = first.partial(&digest, size).expect("a partial");
-        partial.write(&TEXT[..10]).expect("room");
-        let second = std::thread::spawn({
-            let first = first.clone();
-            move || first.partial(&digest, size).map(|partial| partial.offset())
-        });
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!second.is_finished(), "two would write at once");
-        drop(partial);
-        assert_eq!(second.join().expect("no panic").expect("a partial"), 10);
-        drop(first);
-
-        let second = spool(&dir);
-        assert!(second.verified(&digest).expect("readable").is_none());
-        let mut partial = second.partial(&digest, size).expect("a partial");
-        assert_eq!(partial.offset(), 10);
-        partial.write(&TEXT[10..]).expect("room");
-        partial.finish().expect("the digest matches");
-        drop(second);
-
-        let third = spool(&dir);
-        let blob = third.verified(&digest).expect("readable").expect("whole");
-        let text = std::io::read_to_string(blob.open().expect("a file")).expect("text");
-        assert_eq!(text.as_bytes(), TEXT);
-        blob.remove().expect("removable");
-        assert_eq!(third.list().expect("a list"), []);
-    }
-
-    #[test]
-    fn other_bytes_never_become_a_blob() {
-        let (dir, digest, size) = (dir(), Digest::of(TEXT), TEXT.len() as u64);
-        let spool = spool(&dir);
-        let mut partial = spool.partial(&digest, size).expect("a partial");
-        assert!(matches!(partial.write(&[0; 99]), Err(SpoolError::TooLong { .. })));
-        partial.write(&[0; 3]).expect("room");
-        assert!(matches!(
-            partial.finish(),
-            Err(SpoolError::TooShort { found: 3, .. })
-        ));
-
-        let mut partial = spool.partial(&digest, size).expect("a partial");
-        partial.write(&vec![0; TEXT.len() - 3]).expect("room");
-        assert!(matches!(partial.finish(), Err(SpoolError::Mismatch { .. })));
-        assert_eq!(spool.list().expect("a list"), []);
-
-        std::fs::write(spool.path().join(digest.to_string()), b"something else").expect("a file");
-        assert!(spool.verified(&digest).expect("readable").is_none());
-        assert_eq!(spool.list().expect("a list"), []);
-    }
-
-    #[test]
-    fn what_was_begun_for_a_larger_size_is_begun_anew() {
-        let (dir, digest) = (dir(), Digest::of(TEXT));
-        let spool = spool(&dir);
-        spool
-            .partial(&digest, 99)
-            .expect("a partial")
-            .write(TEXT)
-            .expect("room");
-        assert_eq!(spool.partial(&digest, 5).expect("a partial").offset(), 0);
-        let entry = spool.list().expect("a list")[0];
-        assert_eq!((entry.digest, entry.bytes, entry.whole), (digest, 0, false));
-        spool.remove(&digest).expect("removable");
-        assert_eq!(spool.list().expect("a list"), []);
-    }
-
-    #[test]
-    fn a_second_agent_is_told_of_the_first() {
-        let dir = dir();
-        let first = spool(&dir);
-        let error = Spool::open(first.path()).expect_err("the lock is held");
-        assert!(
-            error.to_string().starts_with("another spoke-precache is running"),
-            "{error}"
-        );
-        assert_eq!(Spool::glance(first.path()).expect("no lock"), []);
-        let none = dir.path().join("none");
-        assert_eq!(Spool::glance(&none).expect("an empty one"), []);
-        assert!(!none.exists());
-    }
-}
+mod tests;

@@ -2,28 +2,52 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::oci::{Digest, Hasher};
 
+use super::journal::{self, Journal, Record};
+use super::syncer::{self, Request};
 use super::{Shared, SpoolError, VerifiedBlob};
+
+/// A blob has a journal if it is at least this long. A power loss costs all of a smaller one.
+const JOURNALED: u64 = 4 << 20;
+
+/// From one record to the next there are at least so many bytes: what a power loss costs on a slow link, for each blob
+/// that travels.
+const STEP: u64 = 1 << 20;
+
+/// And at most so many records are made of one blob as it grows, so that the journal of a large one stays small.
+const STEPS: u64 = 4096;
+
+/// Bytes are this old before they are synced: what a power loss costs on a fast link. Blobs that come faster than this
+/// are never synced by us.
+const AGE: Duration = Duration::from_secs(2);
 
 /// The first bytes of a blob. Grows at its end only; dropped, it stays in the spool as it is and a later
 /// [`Spool::partial`](super::Spool::partial) goes on with it.
 ///
 /// Nothing is buffered here: what [`write`](Self::write) was given is in the page cache when it returns, and
-/// survives the process.
+/// survives the process. What survives a power loss is said in the module.
 #[derive(Debug)]
 pub struct Partial {
     spool: Arc<Shared>,
     digest: Digest,
     size: u64,
-    file: File,
+    file: Arc<File>,
     offset: u64,
     hasher: HasherState,
+    /// None as long as there is no record, and if it could not be made.
+    journal: Option<Arc<Mutex<Journal>>>,
+    /// The offset of the last record that was made or asked for, and when the next byte after it came.
+    recorded: u64,
+    since: Instant,
+    /// The file does not bear this name any more.
+    is_gone: bool,
 }
 
 /// The hash of the first `offset` bytes, without a `Debug` of its own.
@@ -44,18 +68,48 @@ impl Partial {
             spool,
             digest,
             size,
-            file,
+            file: Arc::new(file),
             offset: 0,
             hasher: HasherState(Hasher::default()),
+            journal: None,
+            recorded: 0,
+            since: Instant::now(),
+            is_gone: false,
         };
         if length > size {
             // It was begun for a manifest that gave another size; one of the two is wrong.
             partial.restart()?;
         } else {
-            let (hasher, offset) = partial.spool.hash(&partial.file, &name, length)?;
-            (partial.hasher, partial.offset) = (HasherState(hasher), offset);
+            partial.resume(length)?;
         }
         Ok(partial)
+    }
+
+    /// Takes what is there for as much as its journal does not contradict.
+    fn resume(&mut self, length: u64) -> Result<(), SpoolError> {
+        let mut records = journal::records(&self.spool, &self.digest);
+        let name = super::partial(&self.digest);
+        let read = self.spool.hash(&self.file, &name, length, &records)?;
+        let proven = read.proven.1;
+        let (hasher, offset) = match read.is_contradicted {
+            true => {
+                let digest = self.digest;
+                tracing::warn!(
+                    "blob {digest}: the {length} bytes in the spool are not those that were written, {proven} are kept"
+                );
+                self.file.set_len(proven).map_err(self.at())?;
+                read.proven
+            }
+            false => (read.hasher, read.offset),
+        };
+        (self.hasher, self.offset, self.recorded) = (HasherState(hasher), offset, proven);
+        records.retain(|record| record.offset <= proven);
+        if records.is_empty() {
+            self.spool.unlink_if_possible(&journal::name(&self.digest));
+        } else {
+            self.journal = self.journal_with(&records);
+        }
+        Ok(())
     }
 
     /// Opens the file for us alone, waiting for another [`Partial`] of the same digest to go away. The hash is taken
@@ -94,25 +148,97 @@ impl Partial {
                 size: self.size,
             });
         }
+        if self.offset == self.recorded {
+            self.since = Instant::now();
+        }
         self.file
             .write_all_at(bytes, self.offset)
             .map_err(|error| self.at()(error))?;
         self.hasher.0.update(bytes);
         self.offset += bytes.len() as u64;
+        self.ask_for_record()
+    }
+
+    /// Has what came since the last record made durable, if it is much enough and old enough, and the thread that does
+    /// it has a place in its queue; otherwise the next bytes ask again.
+    fn ask_for_record(&mut self) -> Result<(), SpoolError> {
+        if self.size < JOURNALED
+            || self.offset - self.recorded < STEP.max(self.size / STEPS)
+            || self.since.elapsed() < AGE
+        {
+            return Ok(());
+        }
+        if self.journal.is_none() {
+            self.journal = self.journal_with(&[]);
+        }
+        let Some(journal) = &self.journal else {
+            // It will not work the next time either, and has been said.
+            self.recorded = self.offset;
+            return Ok(());
+        };
+        let mut open = syncer::lock(journal);
+        if let Some(error) = open.failure.take() {
+            return Err(self.at()(error));
+        }
+        if open.is_syncing || !open.has_room() {
+            return Ok(());
+        }
+        let request = Request {
+            file: Arc::clone(&self.file),
+            from: self.recorded,
+            to: self.offset,
+            due: Instant::now(),
+            record: Some((Arc::clone(journal), self.record())),
+        };
+        if self.spool.syncer.offer(request) {
+            open.is_syncing = true;
+            drop(open);
+            (self.recorded, self.since) = (self.offset, Instant::now());
+        }
         Ok(())
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            offset: self.offset,
+            prefix: self.hasher.0.clone().finish(),
+        }
+    }
+
+    /// A blob can do without a journal.
+    fn journal_with(&self, records: &[Record]) -> Option<Arc<Mutex<Journal>>> {
+        match Journal::with(&self.spool, self.digest, records) {
+            Ok(journal) => Some(Arc::new(Mutex::new(journal))),
+            Err(error) => {
+                let digest = self.digest;
+                tracing::warn!(
+                    "a power loss would cost all of blob {digest}, it can have no journal: {error}"
+                );
+                None
+            }
+        }
     }
 
     /// Throws away what is there.
     pub fn restart(&mut self) -> Result<(), SpoolError> {
+        self.close_journal();
+        self.spool.unlink_if_possible(&journal::name(&self.digest));
         self.file.set_len(0).map_err(|error| self.at()(error))?;
         self.hasher = HasherState(Hasher::default());
-        self.offset = 0;
+        (self.offset, self.recorded) = (0, 0);
         Ok(())
+    }
+
+    /// A request that is still under way writes no record any more.
+    fn close_journal(&mut self) {
+        if let Some(journal) = self.journal.take() {
+            syncer::lock(&journal).is_closed = true;
+        }
     }
 
     /// Makes it a blob if the digest of its bytes is the one that was asked for. Otherwise the bytes are thrown
     /// away if they are as many as they should be, and kept if there are fewer.
-    pub fn finish(self) -> Result<VerifiedBlob, SpoolError> {
+    pub fn finish(mut self) -> Result<VerifiedBlob, SpoolError> {
         if self.offset < self.size {
             return Err(SpoolError::TooShort {
                 digest: self.digest,
@@ -120,10 +246,17 @@ impl Partial {
                 found: self.offset,
             });
         }
+        if let Some(journal) = &self.journal
+            && let Some(error) = syncer::lock(journal).failure.take()
+        {
+            return Err(self.at()(error));
+        }
         let found = self.hasher.0.clone().finish();
         let name = super::partial(&self.digest);
+        self.is_gone = true;
         if found != self.digest {
             self.spool.unlink(&name)?;
+            self.spool.unlink_if_possible(&journal::name(&self.digest));
             return Err(SpoolError::Mismatch {
                 expected: self.digest,
                 found,
@@ -134,10 +267,46 @@ impl Partial {
         rustix::fs::renameat(&self.spool.dir, &name, &self.spool.dir, &whole)
             .map_err(|error| self.at()(error.into()))?;
         self.spool.verified().insert(self.digest);
+        if self.offset - self.recorded >= STEP {
+            // If there is no place for it, the kernel writes it within half a minute.
+            self.spool.syncer.offer(Request {
+                file: Arc::clone(&self.file),
+                from: self.recorded,
+                to: self.offset,
+                due: self.since + AGE,
+                record: None,
+            });
+        }
         Ok(VerifiedBlob::new(self.spool.clone(), self.digest, self.size))
     }
 
     fn at(&self) -> impl Fn(std::io::Error) -> SpoolError + use<> {
         self.spool.at(&super::partial(&self.digest))
+    }
+}
+
+impl Drop for Partial {
+    /// Notes how far it came, for a node that is shut down in order. That this may not be true after a power loss does no
+    /// harm, for then the record does not hold and the one before it does.
+    fn drop(&mut self) {
+        if !self.is_gone && self.size >= JOURNALED && self.offset > 0 {
+            if self.journal.is_none() {
+                self.journal = self.journal_with(&[]);
+            }
+            if let Some(journal) = &self.journal {
+                let mut open = syncer::lock(journal);
+                if (self.offset > self.recorded || open.is_syncing)
+                    && open.has_room()
+                    && let Err(error) = open.append(self.record())
+                {
+                    tracing::warn!("the journal of blob {} is behind: {error}", self.digest);
+                }
+            }
+        }
+        self.close_journal();
+        // The thread that syncs may have the file for a while yet, and somebody may want to go on.
+        if let Err(error) = self.file.unlock() {
+            tracing::warn!("blob {} stays locked for a while: {error}", self.digest);
+        }
     }
 }

@@ -47,6 +47,8 @@ impl VerifiedBlob {
     /// Removes it: its layer is in the store. Done already is an ordinary answer.
     pub fn remove(self) -> Result<(), SpoolError> {
         self.spool.verified().remove(&self.digest);
-        self.spool.unlink(&super::whole(&self.digest))
+        self.spool.unlink(&super::whole(&self.digest))?;
+        self.spool.unlink_if_possible(&super::journal::name(&self.digest));
+        Ok(())
     }
 }

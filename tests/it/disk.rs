@@ -113,6 +113,8 @@ fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay(
     tmpfs(&disk, 64);
     let spool = disk.join("spoke-precache");
     fs::create_dir(&spool).unwrap();
+    // Used in this boot.
+    fs::copy("/proc/sys/kernel/random/boot_id", spool.join("lock")).unwrap();
     let stale = spool.join(sha256(b"of another release"));
     let begun = spool.join(format!("{}.partial", layer.digest));
     let arrange = || {

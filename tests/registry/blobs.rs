@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::fetch::{BlobRequest, FetchError};
 use spoke_precache::registry::Kind;
-use spoke_precache::spool::VerifiedBlob;
+use spoke_precache::spool::{Spool, VerifiedBlob};
 
 use crate::fake::{Fake, Seen, cut_body, serve};
 use crate::{fetcher, insecure, noise, request, settings};
@@ -260,6 +260,7 @@ async fn a_spoilt_beginning_is_found_out() {
 async fn a_spoilt_partial_of_an_earlier_run_is_found_out() {
     let world = World::new(60_000).await;
     let digest = spoke_precache::oci::Digest::of(&world.bytes);
+    drop(Spool::open(world.dir.path()).unwrap());
     std::fs::write(
         world.dir.path().join(format!("{digest}.partial")),
         noise(20_000, 1),

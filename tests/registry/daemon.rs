@@ -9,6 +9,7 @@ use serde_json::json;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::{Digest, Platform};
 use spoke_precache::registry::RegistrySettings;
+use spoke_precache::spool::Spool;
 
 use crate::tls::Certificates;
 use crate::{fetcher, insecure, noise, reference, registries, request, settings};
@@ -152,6 +153,7 @@ impl Daemon {
 
         // Half of the blob is there from an earlier run.
         let dir = tempfile::tempdir().unwrap();
+        drop(Spool::open(dir.path()).unwrap());
         let partial = dir.path().join(format!("{}.partial", Digest::of(layer)));
         std::fs::write(partial, &layer[..layer.len() / 2]).unwrap();
         let (fetcher, log) = fetcher(settings, dir.path());

@@ -1,0 +1,341 @@
+//! Blobs that grow, and what becomes of them when somebody or a power loss has changed what lies there.
+
+use proptest::prelude::*;
+
+use super::journal::Journal;
+use super::*;
+
+const TEXT: &[u8] = b"a layer's bytes as they travel";
+
+fn spool(dir: &tempfile::TempDir) -> Spool {
+    Spool::open(&dir.path().join("spool")).expect("a spool")
+}
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+#[test]
+fn a_blob_grows_across_agents_and_is_whole_when_its_digest_matches() {
+    let (dir, digest, size) = (dir(), Digest::of(TEXT), TEXT.len() as u64);
+    let first = spool(&dir);
+    let mut partial = first.partial(&digest, size).expect("a partial");
+    partial.write(&TEXT[..10]).expect("room");
+    let second = std::thread::spawn({
+        let first = first.clone();
+        move || first.partial(&digest, size).map(|partial| partial.offset())
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!second.is_finished(), "two would write at once");
+    drop(partial);
+    assert_eq!(second.join().expect("no panic").expect("a partial"), 10);
+    drop(first);
+
+    let second = spool(&dir);
+    assert!(second.verified(&digest).expect("readable").is_none());
+    let mut partial = second.partial(&digest, size).expect("a partial");
+    assert_eq!(partial.offset(), 10);
+    partial.write(&TEXT[10..]).expect("room");
+    partial.finish().expect("the digest matches");
+    drop(second);
+
+    let third = spool(&dir);
+    let blob = third.verified(&digest).expect("readable").expect("whole");
+    let text = std::io::read_to_string(blob.open().expect("a file")).expect("text");
+    assert_eq!(text.as_bytes(), TEXT);
+    blob.remove().expect("removable");
+    assert_eq!(third.list().expect("a list"), []);
+}
+
+#[test]
+fn other_bytes_never_become_a_blob() {
+    let (dir, digest, size) = (dir(), Digest::of(TEXT), TEXT.len() as u64);
+    let spool = spool(&dir);
+    let mut partial = spool.partial(&digest, size).expect("a partial");
+    assert!(matches!(partial.write(&[0; 99]), Err(SpoolError::TooLong { .. })));
+    partial.write(&[0; 3]).expect("room");
+    assert!(matches!(
+        partial.finish(),
+        Err(SpoolError::TooShort { found: 3, .. })
+    ));
+
+    let mut partial = spool.partial(&digest, size).expect("a partial");
+    partial.write(&vec![0; TEXT.len() - 3]).expect("room");
+    assert!(matches!(partial.finish(), Err(SpoolError::Mismatch { .. })));
+    assert_eq!(spool.list().expect("a list"), []);
+
+    std::fs::write(spool.path().join(digest.to_string()), b"something else").expect("a file");
+    assert!(spool.verified(&digest).expect("readable").is_none());
+    assert_eq!(spool.list().expect("a list"), []);
+}
+
+#[test]
+fn what_was_begun_for_a_larger_size_is_begun_anew() {
+    let (dir, digest) = (dir(), Digest::of(TEXT));
+    let spool = spool(&dir);
+    spool
+        .partial(&digest, 99)
+        .expect("a partial")
+        .write(TEXT)
+        .expect("room");
+    assert_eq!(spool.partial(&digest, 5).expect("a partial").offset(), 0);
+    let entry = spool.list().expect("a list")[0];
+    assert_eq!((entry.digest, entry.bytes, entry.whole), (digest, 0, false));
+    spool.remove(&digest).expect("removable");
+    assert_eq!(spool.list().expect("a list"), []);
+}
+
+#[test]
+fn a_second_agent_is_told_of_the_first() {
+    let dir = dir();
+    let first = spool(&dir);
+    let error = Spool::open(first.path()).expect_err("the lock is held");
+    assert!(
+        error.to_string().starts_with("another spoke-precache is running"),
+        "{error}"
+    );
+    assert_eq!(Spool::glance(first.path()).expect("no lock"), []);
+    let none = dir.path().join("none");
+    assert_eq!(Spool::glance(&none).expect("an empty one"), []);
+    assert!(!none.exists());
+}
+
+/// As after a reboot, whatever the kernel says.
+fn reboot(dir: &tempfile::TempDir) {
+    std::fs::write(dir.path().join("spool/lock"), "another boot\n").expect("a file");
+}
+
+fn record(bytes: &[u8], offset: usize) -> Record {
+    Record {
+        offset: offset as u64,
+        prefix: Digest::of(&bytes[..offset]),
+    }
+}
+
+/// A spool in which `file` lies under the blob's name and `suffix`, with a journal of the blob's first bytes.
+fn left_behind(blob: &[u8], file: &[u8], suffix: &str, offsets: &[usize]) -> tempfile::TempDir {
+    let (dir, digest) = (dir(), Digest::of(blob));
+    let spool = spool(&dir);
+    let records: Vec<Record> = offsets.iter().map(|offset| record(blob, *offset)).collect();
+    if !records.is_empty() {
+        Journal::with(&spool.0, digest, &records).expect("a journal");
+    }
+    std::fs::write(spool.path().join(format!("{digest}{suffix}")), file).expect("a file");
+    dir
+}
+
+/// What is continued of the blob.
+fn continued(dir: &tempfile::TempDir, blob: &[u8]) -> Vec<u8> {
+    let spool = spool(dir);
+    let partial = spool
+        .partial(&Digest::of(blob), blob.len() as u64)
+        .expect("a partial");
+    let bytes = std::fs::read(spool.path().join(super::partial(&Digest::of(blob)))).expect("a file");
+    assert_eq!(partial.offset(), bytes.len() as u64);
+    bytes
+}
+
+fn names_in(dir: &tempfile::TempDir) -> Vec<String> {
+    let items = std::fs::read_dir(dir.path().join("spool")).expect("a directory");
+    let mut names: Vec<String> = items
+        .map(|item| item.expect("an entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name != "lock")
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn after_a_kill_all_is_continued_and_after_a_reboot_what_has_a_record() {
+    let blob = vec![7; 1000];
+    for (offsets, rebooted, kept) in [
+        (&[100, 300][..], false, 500),
+        (&[100, 300], true, 300),
+        (&[], false, 500),
+        (&[], true, 0),
+        // The file is shorter than what was made durable: whoever did that may have done more.
+        (&[100, 600], false, 100),
+        (&[100, 600], true, 100),
+        (&[600], true, 0),
+    ] {
+        let dir = left_behind(&blob, &blob[..500], ".partial", offsets);
+        if rebooted {
+            reboot(&dir);
+        }
+        assert_eq!(continued(&dir, &blob).len(), kept, "{offsets:?} {rebooted}");
+        // What is fetched now stays after a kill.
+        assert_eq!(continued(&dir, &blob).len(), kept, "{offsets:?} {rebooted}");
+    }
+}
+
+#[test]
+fn bytes_that_changed_on_the_disk_are_cut_off_with_all_that_follow() {
+    let blob: Vec<u8> = (0..1000_u32).map(|n| n as u8).collect();
+    for (changed, kept) in [(50, 0), (150, 100), (299, 100), (350, 300), (450, 500)] {
+        let mut file = blob[..500].to_vec();
+        file[changed] ^= 1;
+        let dir = left_behind(&blob, &file, ".partial", &[100, 300, 400]);
+        assert_eq!(continued(&dir, &blob).len(), kept, "byte {changed}");
+        let left = journal::records(&spool(&dir).0, &Digest::of(&blob));
+        assert!(left.iter().all(|record| record.offset <= kept as u64), "{left:?}");
+    }
+}
+
+#[test]
+fn a_whole_blob_that_is_none_is_continued_where_a_record_holds() {
+    let blob = vec![7; 1000];
+    let mut file = blob.clone();
+    file[600..].fill(0);
+    let dir = left_behind(&blob, &file, "", &[100, 500, 900]);
+    reboot(&dir);
+    let digest = Digest::of(&blob);
+    let first = spool(&dir);
+    assert!(first.verified(&digest).expect("readable").is_none());
+    let mut partial = first.partial(&digest, 1000).expect("a partial");
+    assert_eq!(partial.offset(), 500);
+    partial.write(&blob[500..]).expect("room");
+    partial.finish().expect("it matches").remove().expect("removable");
+    assert_eq!(names_in(&dir), [""; 0]);
+
+    let dir = left_behind(&blob, &file, "", &[700]);
+    assert!(spool(&dir).verified(&digest).expect("readable").is_none());
+    assert_eq!(names_in(&dir), [""; 0], "nothing holds");
+}
+
+#[test]
+fn nothing_stays_of_a_journal_without_its_blob() {
+    let blob = vec![7; 1000];
+    let digest = Digest::of(&blob);
+    let dir = left_behind(&blob, &blob[..500], ".partial", &[100]);
+    std::fs::remove_file(dir.path().join(format!("spool/{digest}.partial"))).expect("it is there");
+    spool(&dir);
+    assert_eq!(names_in(&dir), [""; 0]);
+
+    let dir = left_behind(&blob, &blob[..500], ".partial", &[100]);
+    spool(&dir).remove(&digest).expect("removable");
+    assert_eq!(names_in(&dir), [""; 0]);
+
+    let dir = left_behind(&blob, &blob[..500], ".partial", &[100]);
+    assert_eq!(spool(&dir).partial(&digest, 499).expect("a partial").offset(), 0);
+    assert_eq!(names_in(&dir), [format!("{digest}.partial")]);
+
+    let mut other = blob.clone();
+    other[999] = 0;
+    let dir = left_behind(&other, &other[..500], ".partial", &[100]);
+    let spool = spool(&dir);
+    let mut partial = spool.partial(&Digest::of(&other), 1000).expect("a partial");
+    partial.write(&blob[500..]).expect("room");
+    assert!(matches!(partial.finish(), Err(SpoolError::Mismatch { .. })));
+    assert_eq!(names_in(&dir), [""; 0]);
+}
+
+#[test]
+fn what_bears_a_journals_name_is_not_followed_nor_believed() {
+    use std::os::unix::fs::symlink;
+    let blob = vec![7; 1000];
+    let digest = Digest::of(&blob);
+    // A true journal, elsewhere.
+    let elsewhere = left_behind(&blob, &blob, "", &[100, 300]);
+    let elsewhere = elsewhere.path().join(format!("spool/{digest}.journal"));
+    let other_blob = vec![8; 1000];
+    for plant in [
+        &(|path: &Path| symlink(&elsewhere, path).expect("a link")) as &dyn Fn(&Path),
+        &|path| symlink("/dev/zero", path).expect("a link"),
+        &|path| std::fs::create_dir_all(path.join("full")).expect("a directory"),
+        &|path| {
+            let pipe = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, path, pipe, Mode::RWXU, 0).expect("a pipe");
+        },
+        &|path| {
+            File::create(path)
+                .and_then(|file| file.set_len(1 << 40))
+                .expect("a file")
+        },
+        &|path| std::fs::write(path, [0xff; 5000]).expect("a file"),
+        &|path| {
+            // Right in itself, and of another blob.
+            let other = left_behind(&other_blob, &other_blob, "", &[100]);
+            let name = format!("spool/{}.journal", Digest::of(&other_blob));
+            std::fs::copy(other.path().join(name), path).expect("a copy");
+        },
+    ] {
+        let dir = left_behind(&blob, &blob[..500], ".partial", &[]);
+        plant(&dir.path().join(format!("spool/{digest}.journal")));
+        assert_eq!(continued(&dir, &blob).len(), 500);
+        reboot(&dir);
+        assert_eq!(continued(&dir, &blob).len(), 0);
+        spool(&dir).remove(&digest).expect("removable");
+    }
+    assert_eq!(std::fs::read(&elsewhere).expect("it is untouched").len(), 206);
+}
+
+/// Waits for the thread that syncs, which is to do it after two seconds.
+#[test]
+fn a_large_blob_that_travels_for_long_gets_records() {
+    let blob = vec![7; 6 << 20];
+    let (dir, digest) = (dir(), Digest::of(&blob));
+    let first = spool(&dir);
+    let mut partial = first.partial(&digest, blob.len() as u64).expect("a partial");
+    partial.write(&blob[..3 << 20]).expect("room");
+    assert_eq!(names_in(&dir).len(), 1, "it is not old enough");
+    let began = std::time::Instant::now();
+    let mut written = 3 << 20;
+    while journal::records(&first.0, &digest).is_empty() {
+        assert!(began.elapsed().as_secs() < 60, "no record is made");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        partial.write(&blob[written..=written]).expect("room");
+        written += 1;
+    }
+    let made = journal::records(&first.0, &digest);
+    assert!(made[0].offset >= 3 << 20 && made[0].prefix == Digest::of(&blob[..made[0].offset as usize]));
+    // One more when it is let go.
+    drop(partial);
+    assert_eq!(journal::records(&first.0, &digest)[1].offset, written as u64);
+    drop(first);
+    reboot(&dir);
+    assert_eq!(continued(&dir, &blob).len(), written);
+}
+
+proptest! {
+    /// A power loss takes any of the tail, and anybody writes anything over the journal: what is continued is the
+    /// blob's, and no less than the newest record if that was not touched.
+    #[test]
+    fn after_a_reboot_only_right_bytes_are_continued(
+        blob in prop::collection::vec(any::<u8>(), 1..3000),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        length in any::<prop::sample::Index>(),
+        zeros in any::<prop::sample::Index>(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        torn in prop::option::of(any::<prop::sample::Index>()),
+        tail in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut offsets: Vec<usize> = cuts.iter().map(|cut| cut.index(blob.len()) + 1).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        let durable = offsets.last().copied().unwrap_or(0);
+        let mut file = blob[..durable + length.index(blob.len() - durable + 1)].to_vec();
+        let from = durable + zeros.index(file.len() - durable + 1);
+        file[from..].fill(0);
+        let dir = left_behind(&blob, &file, ".partial", &offsets);
+        let path = dir.path().join(format!("spool/{}.journal", Digest::of(&blob)));
+        let mut journal = std::fs::read(&path).unwrap_or_default();
+        let before = journal.clone();
+        for (place, byte) in &damage {
+            if !journal.is_empty() {
+                let place = place.index(journal.len());
+                journal[place] = *byte;
+            }
+        }
+        if let Some(torn) = torn {
+            journal.truncate(torn.index(journal.len() + 1));
+        }
+        journal.extend(&tail);
+        let is_whole = journal.starts_with(&before);
+        std::fs::write(&path, journal).expect("a file");
+        reboot(&dir);
+        let kept = continued(&dir, &blob);
+        prop_assert_eq!(&kept[..], &blob[..kept.len()]);
+        prop_assert!(kept.is_empty() || offsets.contains(&kept.len()));
+        prop_assert!(!is_whole || kept.len() == durable);
+    }
+}
