@@ -2,7 +2,10 @@
 //!
 //! What one source gave is kept when the next one takes over, for the digest names the content. Should the whole turn out
 //! to be wrong, and more than one source or an earlier run had a part in it, nobody can say whose fault it was: then it
-//! is begun anew, and from then on every source has to give all of it, so that the next mistake has a name.
+//! is begun anew, and from then on every source has to give all of it, so that the next mistake has a name. A source that
+//! has begun then keeps its turn as long as it brings something, for the next one would begin at 0; and when as much was
+//! thrown away as all of them could have given wrongly, the blob is given up: not even a link that breaks all the time
+//! makes us fetch it for ever.
 
 use std::collections::HashSet;
 
@@ -10,6 +13,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::cancel::Cancel;
+use crate::oci::Digest;
 use crate::registry::{Attempts, BlobStream, PullSource, Registries, RegistryError, Wanted};
 use crate::report::{Event, Observer};
 use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
@@ -40,8 +44,12 @@ struct Givers {
     spool: bool,
     /// By repository.
     sources: HashSet<String>,
-    /// They were wrong once.
-    distrusted: bool,
+    /// The digest of what they gave together, if they were wrong once. Then there is at most one of them at a time.
+    distrusted: Option<Digest>,
+    /// The last one of them brought something when it was asked last.
+    brings: bool,
+    /// Bytes that were thrown away since they were wrong.
+    wasted: u64,
     /// Repositories whose registry does not answer ranges as it should. They are asked for the whole, of which
     /// what is there already is passed over.
     rangeless: HashSet<String>,
@@ -92,6 +100,7 @@ impl Download<'_> {
 
     async fn download(&self, mut partial: Partial, mut place: Place<'_>) -> Result<VerifiedBlob, FetchError> {
         let sources = self.sources()?;
+        let bearable = self.request.size.saturating_mul(sources.len() as u64);
         let mut givers = Givers {
             spool: partial.offset() > 0,
             ..Givers::default()
@@ -114,7 +123,23 @@ impl Download<'_> {
                 place.lend(attempts.pause(self.cancel), self.cancel).await?;
                 continue;
             };
-            if givers.distrusted && givers.others_than(&source) {
+            if let Some(found) = givers.distrusted
+                && givers.others_than(&source)
+            {
+                if givers.brings {
+                    continue;
+                }
+                givers.wasted = givers.wasted.saturating_add(partial.offset());
+                if givers.wasted > bearable {
+                    return Err(FetchError::from(RegistryError::WrongDigest {
+                        what: format!(
+                            "blob {} from several sources, none of which gives all of it",
+                            self.request.digest
+                        ),
+                        found,
+                        mixed: true,
+                    }));
+                }
                 givers.forget();
                 partial = on_disk(move || partial.restart().map(|()| partial)).await?;
                 self.begin(&partial);
@@ -123,8 +148,10 @@ impl Download<'_> {
                 true => 0,
                 false => partial.offset(),
             };
+            let before = partial.offset();
             let (back, received) = self.receive(&source, from, partial, &mut attempts).await?;
             partial = back;
+            givers.brings = partial.offset() > before;
             if partial.offset() > 0 {
                 givers.sources.insert(source.reference.repository());
             }
@@ -141,7 +168,7 @@ impl Download<'_> {
                             found,
                             mixed,
                         });
-                        givers.distrusted = true;
+                        givers.distrusted = Some(found);
                         givers.forget();
                         partial = self.anew(&mut place).await?;
                     }
@@ -207,8 +234,8 @@ impl Download<'_> {
         });
     }
 
-    /// Asks one source once for what comes `from` an offset on, and appends what it gives. The outer error is one of the spool, which ends all; the
-    /// inner one is the source's.
+    /// Asks one source once for what comes `from` an offset on, and appends what it gives. The outer error is one of the
+    /// spool, which ends all; the inner one is the source's.
     async fn receive(
         &self,
         source: &PullSource,
@@ -252,6 +279,12 @@ impl Download<'_> {
             let skipped = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
             known -= skipped as u64;
             let piece = piece.split_off(skipped);
+            if skipped > 0 {
+                self.observer.observe(Event::BlobRepeated {
+                    blob: self.request.digest,
+                    bytes: skipped as u64,
+                });
+            }
             if piece.is_empty() {
                 continue;
             }

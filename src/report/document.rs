@@ -74,7 +74,8 @@ pub struct Totals {
     pub bytes_planned: u64,
     /// Bytes of blobs that crossed the link; more than planned when something had to be fetched again.
     pub bytes_fetched: u64,
-    /// Bytes in the spool that an earlier run had fetched and this one had not to.
+    /// Bytes in the spool that an earlier run had fetched and this one had not to. What turned out to be wrong and was
+    /// fetched again is not among them.
     pub bytes_resumed: u64,
 }
 

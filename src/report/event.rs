@@ -133,8 +133,16 @@ pub enum Event {
         /// Bytes from an earlier attempt that need not be fetched again.
         resumed: u64,
     },
-    /// More bytes of a blob crossed the link.
+    /// More bytes of a blob crossed the link, and are new.
     BlobReceived {
+        /// Which blob.
+        blob: Digest,
+        /// How many bytes since the last such event.
+        bytes: u64,
+    },
+    /// Bytes of a blob crossed the link that the spool has already: the registry does not give ranges as they are asked
+    /// for.
+    BlobRepeated {
         /// Which blob.
         blob: Digest,
         /// How many bytes since the last such event.

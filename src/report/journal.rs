@@ -140,6 +140,7 @@ fn log(event: &Event, settled: u64, images: u64) {
         }
         Event::ImageListed { .. }
         | Event::BlobReceived { .. }
+        | Event::BlobRepeated { .. }
         | Event::LayerCommitted { .. }
         | Event::Retrying { .. } => (),
     }

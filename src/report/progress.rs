@@ -75,6 +75,7 @@ impl Progress {
                     blob.position = blob.position.saturating_add(*bytes).min(blob.size)
                 });
             }
+            Event::BlobRepeated { bytes, .. } => self.rate.add(*bytes, now),
             Event::BlobVerified { blob } => self.change(*blob, |blob| {
                 blob.position = blob.size;
                 blob.active = false;

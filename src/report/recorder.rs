@@ -1,6 +1,6 @@
 //! Listens to a run from its beginning and can report on it at any time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -22,8 +22,8 @@ struct Record {
     conditions: Conditions,
     images: Vec<ImageReport>,
     places: HashMap<String, usize>,
-    /// Blobs that were begun: what an earlier run had fetched of them is counted once.
-    begun: HashSet<Digest>,
+    /// What an earlier run had fetched of the blobs that were begun, and what of that was not thrown away since.
+    resumed: HashMap<Digest, u64>,
     /// Those that are events' to count; images are counted at the end.
     totals: Totals,
     warnings: Vec<String>,
@@ -40,7 +40,7 @@ impl Recorder {
                 conditions: Conditions::new(began),
                 images: Vec::new(),
                 places: HashMap::new(),
-                begun: HashSet::new(),
+                resumed: HashMap::new(),
                 totals: Totals::default(),
                 warnings: Vec::new(),
             }),
@@ -85,11 +85,13 @@ impl Observer for Recorder {
             Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
             Event::Planned { bytes, .. } => record.totals.bytes_planned += bytes,
             Event::BlobStarted { blob, resumed, .. } => {
-                if record.begun.insert(blob) {
-                    record.totals.bytes_resumed += resumed;
-                }
+                // A later attempt has what this run fetched too; if it has less than there was, that was no good.
+                let known = record.resumed.entry(blob).or_insert(resumed);
+                *known = resumed.min(*known);
             }
-            Event::BlobReceived { bytes, .. } => record.totals.bytes_fetched += bytes,
+            Event::BlobReceived { bytes, .. } | Event::BlobRepeated { bytes, .. } => {
+                record.totals.bytes_fetched += bytes
+            }
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
             Event::ImageDone { name, state, reason } => record.settle(name, state, reason),
@@ -140,6 +142,7 @@ impl Record {
             images_present: count(ImageState::Present),
             images_pulled: count(ImageState::Pulled),
             images_failed: count(ImageState::Failed),
+            bytes_resumed: self.resumed.values().sum(),
             ..self.totals
         }
     }

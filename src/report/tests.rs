@@ -230,6 +230,44 @@ exit code 1: some images are missing after retries
 }
 
 #[test]
+fn bytes_are_counted_as_they_crossed_the_link_and_as_an_earlier_run_had_them() {
+    let started = |name, resumed| Event::BlobStarted {
+        blob: blob(name),
+        size: 100,
+        resumed,
+    };
+    let received = |name, bytes| Event::BlobReceived {
+        blob: blob(name),
+        bytes,
+    };
+    let repeated = Event::BlobRepeated {
+        blob: blob("a"),
+        bytes: 7,
+    };
+    let recorder = recorded(
+        any_time,
+        [
+            started("a", 10),
+            received("a", 50),
+            // Again in the same run, from a registry that does not know ranges.
+            started("a", 60),
+            repeated,
+            received("a", 40),
+            // What was there was wrong.
+            started("b", 30),
+            received("b", 70),
+            started("b", 0),
+            received("b", 100),
+            started("b", 100),
+            // Whole.
+            started("c", 100),
+        ],
+    );
+    let totals = recorder.report(0).totals;
+    assert_eq!((totals.bytes_fetched, totals.bytes_resumed), (267, 110));
+}
+
+#[test]
 fn a_run_that_fails_early_is_not_called_complete() {
     let recorder = recorded(
         any_time,

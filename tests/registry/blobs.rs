@@ -256,6 +256,48 @@ async fn a_spoilt_beginning_is_found_out() {
     );
 }
 
+/// Once they were wrong together, each has to give all of it; that must not end in taking turns for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_mirrors_that_were_wrong_together_cost_a_bounded_number_of_bytes() {
+    let bytes = noise(200_000, 3);
+    let with = async |origins_fault: fn(&Seen, &Bytes, usize) -> Option<Response>| {
+        let dir = tempfile::tempdir().unwrap();
+        let (mirror, origin) = (Fake::start().await, Fake::start().await);
+        origin.put_blob("a", &bytes);
+        let (wrong, first) = (noise(200_000, 4), AtomicUsize::new(0));
+        // Wrong bytes once, and now and then some: never for long.
+        mirror.fault(move |seen| match first.fetch_add(1, Ordering::Relaxed) % 2 {
+            0 => Some(serve(seen, KIND, &wrong, 100_000)),
+            _ => Some(StatusCode::SERVICE_UNAVAILABLE.into_response()),
+        });
+        let (right, count) = (bytes.clone(), AtomicUsize::new(0));
+        origin.fault(move |seen| origins_fault(seen, &right, count.fetch_add(1, Ordering::Relaxed)));
+        let conf = format!(
+            "[[registry]]\nlocation = '{}'\ninsecure = true\n[[registry.mirror]]\nlocation = '{}'\ninsecure = true",
+            origin.host(),
+            mirror.host()
+        );
+        let (fetcher, log) = fetcher(settings(&conf), dir.path());
+        let wanted = request(&bytes, &[format!("{}/a:1", origin.host())]);
+        let result = fetcher.fetch(wanted, &Cancel::default()).await;
+        (result.map(|blob| text(&blob)), log.received())
+    };
+    // The one that breaks off and goes on has its turn until it has given all of it.
+    let (result, received) = with(|seen, right, _| Some(serve(seen, KIND, right, 100_000))).await;
+    assert_eq!(result.unwrap(), bytes);
+    assert!(received <= 4 * 200_000, "{received}");
+    // Neither ever comes further than half.
+    let (result, received) = with(|seen, right, count| match count {
+        0 => None,
+        count if count % 2 == 1 => Some(serve(seen, KIND, right, 100_000)),
+        _ => Some(StatusCode::SERVICE_UNAVAILABLE.into_response()),
+    })
+    .await;
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), Kind::DigestMismatch, "{error}");
+    assert!(received <= 5 * 200_000, "{received}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spoilt_partial_of_an_earlier_run_is_found_out() {
     let world = World::new(60_000).await;
