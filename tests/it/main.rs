@@ -29,6 +29,7 @@ mod oracles;
 mod readme;
 mod refusals;
 mod release;
+mod resume;
 mod scale;
 mod service;
 mod settings;
