@@ -293,13 +293,13 @@ impl Download<'_> {
             if brought >= PROGRESS {
                 attempts.moved();
             }
-            if pieces.send(piece).await.is_err() {
-                return Ok(());
-            }
             self.observer.observe(Event::BlobReceived {
                 blob: self.request.digest,
                 bytes,
             });
+            if pieces.send(piece).await.is_err() {
+                return Ok(());
+            }
         }
         Ok(())
     }

@@ -156,7 +156,8 @@ impl Spool {
     }
 
     /// What lies in the spool at `path`, for those who only want to know: takes no lock and makes nothing. No spool is
-    /// an empty one; that of an agent at work is another a moment later.
+    /// an empty one; that of an agent at work is another a moment later, and after a reboot the next agent to open it
+    /// may keep less.
     pub fn glance(path: &Path) -> Result<Vec<Entry>, SpoolError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
