@@ -236,6 +236,9 @@ impl Shared {
         name: &str,
         range: Range<u64>,
     ) -> Result<u64, SpoolError> {
+        if range.is_empty() {
+            return Ok(range.start);
+        }
         let mut offset = range.start;
         let mut buffer = vec![0; HASH_BUFFER];
         while offset < range.end {

@@ -87,6 +87,9 @@ impl Partial {
 
     /// Takes what is there for as much as its journal does not contradict.
     fn resume(&mut self, length: u64) -> Result<(), SpoolError> {
+        if length == 0 {
+            return Ok(());
+        }
         let mut records = journal::records(&self.spool, &self.digest);
         let name = super::partial(&self.digest);
         let read = self.spool.hash(&self.file, &name, length, &records)?;
@@ -103,11 +106,12 @@ impl Partial {
             false => (read.hasher, read.offset),
         };
         (self.hasher, self.offset, self.recorded) = (HasherState(hasher), offset, proven);
-        records.retain(|record| record.offset <= proven);
-        if records.is_empty() {
-            self.spool.unlink_if_possible(&journal::name(&self.digest));
-        } else {
-            self.journal = self.journal_with(&records);
+        if !records.is_empty() {
+            records.retain(|record| record.offset <= proven);
+            match records.is_empty() {
+                true => self.spool.unlink_if_possible(&journal::name(&self.digest)),
+                false => self.journal = self.journal_with(&records),
+            }
         }
         Ok(())
     }
