@@ -26,6 +26,7 @@ mod hostile;
 mod imports;
 mod leaving;
 mod oracles;
+mod power;
 mod readme;
 mod refusals;
 mod release;

@@ -86,6 +86,16 @@ pub(crate) fn docker_registry() -> Result<(), String> {
     ))
 }
 
+/// File systems whose files can be cloned, and loop devices to have some.
+pub(crate) fn xfs() -> Result<(), String> {
+    for path in ["/usr/sbin/mkfs.xfs", "/dev/loop-control"] {
+        if !Path::new(path).exists() {
+            return Err(format!("there is no `{path}`"));
+        }
+    }
+    Ok(())
+}
+
 /// A C compiler that links statically, for the program inside of images that are run.
 pub(crate) fn static_program() -> Result<(), String> {
     crate::stock::hello::program()

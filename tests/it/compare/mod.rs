@@ -26,6 +26,39 @@ pub(crate) fn compare(ours: &Path, theirs: &Path, ignore_tar_split_of: &[String]
     differences(&facts(ours), &facts(theirs))
 }
 
+/// What is wrong in a store that has a part of what is in the store at `whole`: a layer that is recorded as complete, or an
+/// image, differs from the one there, or an image lacks a layer. What is not recorded does not count.
+pub(crate) fn compare_part(part: &Path, whole: &Path) -> Vec<String> {
+    let layers = records::complete_layers(part);
+    let images = records::images(part);
+    let mut wrong: Vec<String> = Vec::new();
+    for (id, image) in &images {
+        let mut next = image.get("layer").map(|text| text.trim_matches('"').to_owned());
+        while let Some(layer) = next {
+            let Some(parent) = layers.get(&layer) else {
+                wrong.push(format!("image {id} is there and its layer {layer} is not"));
+                break;
+            };
+            next = parent.clone();
+        }
+    }
+    let is_counted = |name: &str| {
+        let mut words = name.split(' ');
+        match (words.next(), words.next()) {
+            (Some("layer"), Some(id)) => layers.contains_key(id),
+            (_, Some(id)) => images.contains_key(id),
+            _ => true,
+        }
+    };
+    let [part, whole] = [part, whole].map(|root| {
+        let mut facts = facts(root);
+        facts.retain(|name, _| is_counted(name));
+        facts
+    });
+    wrong.extend(differences(&part, &whole));
+    wrong
+}
+
 /// Lines that differ, each with what both have.
 pub(crate) fn differences(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<String> {
     let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();

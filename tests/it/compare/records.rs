@@ -66,6 +66,16 @@ pub(super) fn layers(graph_root: &Path) -> BTreeMap<String, BTreeMap<String, Str
     by_id(records)
 }
 
+/// Ids of the layers that are recorded as complete, each with its parent.
+pub(super) fn complete_layers(graph_root: &Path) -> BTreeMap<String, Option<String>> {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let records = array(&graph_root.join("overlay-layers/layers.json")).into_iter();
+    let complete = records.filter(|it| it.get("flags").is_none_or(|flags| flags["incomplete"] != true));
+    complete
+        .filter_map(|it| Some((text(it.get("id"))?, text(it.get("parent")))))
+        .collect()
+}
+
 /// Image records.
 pub(super) fn images(graph_root: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut records = array(&graph_root.join("overlay-images/images.json"));
