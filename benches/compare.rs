@@ -9,29 +9,27 @@
 //!
 //! What is counted: `wall` until the contender ends, `on disk` until a sync after that has ended too, `CPU` user and
 //! system time of all its processes (but not the registry's), `memory` the largest sum of their resident sets, looked at
-//! every [`GLANCE`].
+//! every [`rig::GLANCE`].
 #![allow(dead_code, clippy::print_stdout)]
 
 #[path = "../tests/it/image/mod.rs"]
 mod image;
 #[path = "../tests/it/registry/mod.rs"]
 mod registry;
+mod rig;
 #[path = "../tests/it/stock/mod.rs"]
 mod stock;
 mod synthetic;
 #[path = "../tests/it/world.rs"]
 mod world;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use tempfile::TempDir;
 
-use image::release::{COMPONENTS, RELEASE, Release};
-use registry::Registry;
 use stock::docker_registry::DockerRegistry;
 use world::World;
 
@@ -52,10 +50,6 @@ const OWN: [(&str, usize); 12] = [
     ("ovn-kubernetes", 28 << 20),
     ("pod", 2 << 20),
 ];
-/// Length of the file system that holds a store. Its file is sparse.
-const DISK: u64 = 16 << 30;
-/// Time between two looks at the memory of a contender.
-const GLANCE: Duration = Duration::from_millis(10);
 
 /// A name, and a shell script that brings in the images `"$@"`, of which the first is the release image. `$agent` is this
 /// program, `$node` the root of the host.
@@ -106,7 +100,7 @@ fn main() -> anyhow::Result<()> {
 
     let registry = DockerRegistry::start();
     let release = synthetic::release(&registry.host(), BASE, &OWN);
-    fill(&registry, &release);
+    rig::fill(&registry, &release);
     let components = release.components.iter().map(|(name, _)| release.component(name));
     let images: Vec<String> = [release.by_digest()].into_iter().chain(components).collect();
     println!(
@@ -127,30 +121,9 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the release from a registry in this process, which can hold it without ado.
-fn fill(registry: &DockerRegistry, release: &Release) {
-    let source = Registry::start();
-    source.push_release(release);
-    let world = World::trusting(&[source.host(), registry.host()]);
-    let copy = |from: String, to: String| {
-        let (from, to) = (
-            format!("docker://{}/{from}", source.host()),
-            format!("docker://{}/{to}", registry.host()),
-        );
-        world.skopeo(&["copy", "--quiet", &from, &to]).ok();
-    };
-    copy(format!("{RELEASE}:4.99.0"), format!("{RELEASE}:4.99.0"));
-    for (name, image) in &release.components {
-        copy(
-            format!("{COMPONENTS}@{}", image.digest()),
-            format!("{COMPONENTS}:{name}"),
-        );
-    }
-}
-
 fn measure(script: &str, registry: &str, images: &[String]) -> anyhow::Result<Cost> {
-    let disk = Disk::make()?;
-    let world = World::below(disk.dir.path(), &[registry.to_owned()]);
+    let disk = rig::Disk::xfs()?;
+    let world = World::below(disk.path(), &[registry.to_owned()]);
     let mut words = vec!["sh", "-c", script, "sh"];
     words.extend(images.iter().map(String::as_str));
     let mut command = world.tool_command(&stock::top(), "pull", &words);
@@ -163,9 +136,9 @@ fn measure(script: &str, registry: &str, images: &[String]) -> anyhow::Result<Co
 
     let begin = Instant::now();
     let child = command.spawn().context("starting a shell")?;
-    let (memory, cpu) = watch(child)?;
+    let (memory, cpu) = rig::watch(child)?;
     let wall = begin.elapsed().as_secs_f64();
-    rustix::fs::syncfs(File::open(disk.dir.path())?)?;
+    rustix::fs::syncfs(File::open(disk.path())?)?;
     let on_disk = begin.elapsed().as_secs_f64();
 
     let stored = world
@@ -179,94 +152,6 @@ fn measure(script: &str, registry: &str, images: &[String]) -> anyhow::Result<Co
         images.len()
     );
     Ok(Cost([wall, on_disk, cpu, memory]))
-}
-
-/// Waits for the end of a process group, its leader that is; the most memory that it had, and its CPU time.
-fn watch(child: Child) -> anyhow::Result<(f64, f64)> {
-    let group = child.id();
-    let mut most = 0;
-    loop {
-        let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-        // SAFETY: both pointers are to live values of the right types. Nobody else waits for this child.
-        let ended = unsafe {
-            libc::wait4(
-                group.cast_signed(),
-                &mut status,
-                libc::WNOHANG,
-                usage.as_mut_ptr(),
-            )
-        };
-        ensure!(ended >= 0, "wait4: {}", std::io::Error::last_os_error());
-        if ended > 0 {
-            ensure!(status == 0, "it failed: wait status {status}");
-            // SAFETY: all zeros is a valid `rusage`, and the kernel has filled it.
-            let usage = unsafe { usage.assume_init() };
-            let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-            let cpu = seconds(usage.ru_utime) + seconds(usage.ru_stime);
-            return Ok((most as f64 / f64::from(1 << 20), cpu));
-        }
-        most = most.max(resident(group)?);
-        std::thread::sleep(GLANCE);
-    }
-}
-
-/// Σ resident bytes of the processes in `group`. What two of them share is counted twice.
-fn resident(group: u32) -> anyhow::Result<usize> {
-    let mut pages = 0;
-    for process in fs::read_dir("/proc")? {
-        // Most entries are no processes, and any process may just have ended.
-        let Ok(stat) = fs::read_to_string(process?.path().join("stat")) else {
-            continue;
-        };
-        // The second field is a name in brackets, with blanks perhaps; the fifth is the group, the 24th the pages.
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
-        if fields.get(2).and_then(|field| field.parse().ok()) == Some(group) {
-            pages += fields
-                .get(21)
-                .and_then(|field| field.parse::<usize>().ok())
-                .unwrap_or(0);
-        }
-    }
-    Ok(pages * rustix::param::page_size())
-}
-
-/// A mounted file system of its own. Unmounted and removed when dropped.
-struct Disk {
-    dir: TempDir,
-    _file: tempfile::NamedTempFile,
-}
-
-impl Disk {
-    fn make() -> anyhow::Result<Self> {
-        let (file, dir) = (tempfile::NamedTempFile::new()?, tempfile::tempdir()?);
-        file.as_file().set_len(DISK)?;
-        call(Command::new("mkfs.xfs").arg("-q").arg(file.path()))?;
-        call(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .args([file.path(), dir.path()]),
-        )?;
-        Ok(Self { dir, _file: file })
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if let Err(error) = call(Command::new("umount").arg(self.dir.path())) {
-            println!("{error:#}");
-        }
-    }
-}
-
-fn call(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("{command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
 }
 
 fn print_table(costs: &[Vec<Cost>]) {

@@ -1,0 +1,144 @@
+//! What benches that measure whole programs have in common: a registry to pull from, a disk to pull to, and an eye on
+//! the program.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tempfile::TempDir;
+
+use crate::image::release::{COMPONENTS, RELEASE, Release};
+use crate::registry::Registry;
+use crate::stock::docker_registry::DockerRegistry;
+use crate::world::World;
+
+/// Length of the file system that holds a store. Its file is sparse.
+const DISK: u64 = 16 << 30;
+/// Time between two looks at the memory of a contender.
+pub(crate) const GLANCE: Duration = Duration::from_millis(10);
+
+/// Copies the release from a registry in this process, which can hold it without ado.
+pub(crate) fn fill(registry: &DockerRegistry, release: &Release) {
+    let source = Registry::start();
+    source.push_release(release);
+    let world = World::trusting(&[source.host(), registry.host()]);
+    let copy = |from: String, to: String| {
+        let (from, to) = (
+            format!("docker://{}/{from}", source.host()),
+            format!("docker://{}/{to}", registry.host()),
+        );
+        world.skopeo(&["copy", "--quiet", &from, &to]).ok();
+    };
+    copy(format!("{RELEASE}:4.99.0"), format!("{RELEASE}:4.99.0"));
+    for (name, image) in &release.components {
+        copy(
+            format!("{COMPONENTS}@{}", image.digest()),
+            format!("{COMPONENTS}:{name}"),
+        );
+    }
+}
+
+/// Waits for the end of a process group, its leader that is; the most memory that it had, and its CPU time.
+pub(crate) fn watch(child: Child) -> anyhow::Result<(f64, f64)> {
+    let group = child.id();
+    let mut most = 0;
+    loop {
+        let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+        // SAFETY: both pointers are to live values of the right types. Nobody else waits for this child.
+        let ended = unsafe {
+            libc::wait4(
+                group.cast_signed(),
+                &mut status,
+                libc::WNOHANG,
+                usage.as_mut_ptr(),
+            )
+        };
+        ensure!(ended >= 0, "wait4: {}", std::io::Error::last_os_error());
+        if ended > 0 {
+            ensure!(status == 0, "it failed: wait status {status}");
+            // SAFETY: all zeros is a valid `rusage`, and the kernel has filled it.
+            let usage = unsafe { usage.assume_init() };
+            let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+            let cpu = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+            return Ok((most as f64 / f64::from(1 << 20), cpu));
+        }
+        most = most.max(resident(group)?);
+        std::thread::sleep(GLANCE);
+    }
+}
+
+/// Σ resident bytes of the processes in `group`. What two of them share is counted twice.
+fn resident(group: u32) -> anyhow::Result<usize> {
+    let mut pages = 0;
+    for process in fs::read_dir("/proc")? {
+        // Most entries are no processes, and any process may just have ended.
+        let Ok(stat) = fs::read_to_string(process?.path().join("stat")) else {
+            continue;
+        };
+        // The second field is a name in brackets, with blanks perhaps; the fifth is the group, the 24th the pages.
+        let fields: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        if fields.get(2).and_then(|field| field.parse().ok()) == Some(group) {
+            pages += fields
+                .get(21)
+                .and_then(|field| field.parse::<usize>().ok())
+                .unwrap_or(0);
+        }
+    }
+    Ok(pages * rustix::param::page_size())
+}
+
+/// Where a node lives during a measurement. Unmounted and removed when dropped.
+pub(crate) struct Disk {
+    dir: TempDir,
+    image: Option<tempfile::NamedTempFile>,
+}
+
+impl Disk {
+    /// A new XFS, as nodes have it, in a file below `TMPDIR`.
+    pub(crate) fn xfs() -> anyhow::Result<Self> {
+        let (file, dir) = (tempfile::NamedTempFile::new()?, tempfile::tempdir()?);
+        file.as_file().set_len(DISK)?;
+        call(Command::new("mkfs.xfs").arg("-q").arg(file.path()))?;
+        call(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .args([file.path(), dir.path()]),
+        )?;
+        let image = Some(file);
+        Ok(Self { dir, image })
+    }
+
+    /// A directory on the file system of `TMPDIR`.
+    pub(crate) fn plain() -> anyhow::Result<Self> {
+        let (dir, image) = (tempfile::tempdir()?, None);
+        Ok(Self { dir, image })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.image.is_some()
+            && let Err(error) = call(Command::new("umount").arg(self.dir.path()))
+        {
+            println!("{error:#}");
+        }
+    }
+}
+
+fn call(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("{command:?}"))?;
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
