@@ -181,8 +181,21 @@ impl<'a> Bringer<'a> {
             }
             if !pulls || is_idle && self.inquiry.open() == 0 {
                 if pulls && is_first {
+                    // A run that was killed after its last commit leaves a stage too, and nobody else makes one now.
+                    let store = Arc::clone(&self.store);
+                    off_the_task(move || {
+                        store.remove_dead_stages();
+                        Ok(())
+                    })
+                    .await?;
                     let message = "every image that can be had is here".to_owned();
                     steps.end(Step::Pull, true, "NothingToPull", message);
+                }
+                if self.mode == Mode::Run && scope == Scope::Everything {
+                    // "Done" is to outlast a power loss, also for what others brought.
+                    let (store, layers) = (Arc::clone(&self.store), look.sight.layers());
+                    let synced = off_the_task(move || Ok(store.make_durable(&layers)?)).await;
+                    synced.map_err(|error| steps.ended_by(Step::Verify, error))?;
                 }
                 if self.mode != Mode::Plan {
                     steps.verified(&plan.totals);

@@ -61,6 +61,15 @@ impl Sight {
         self.images.get(reference)
     }
 
+    /// The layers of all images that are there.
+    pub(super) fn layers(&self) -> Vec<LayerId> {
+        self.images
+            .values()
+            .flat_map(|seen| &seen.layers)
+            .copied()
+            .collect()
+    }
+
     /// Bytes in the spool, by the digest of the blob. Of a blob that lies there both whole and begun, the whole.
     pub(super) fn spooled_bytes(&self) -> HashMap<Digest, u64> {
         let mut bytes = HashMap::new();

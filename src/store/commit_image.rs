@@ -38,16 +38,24 @@ impl Store {
     ) -> Result<ImageCommit, StoreError> {
         let id = image.id();
         let chain = image.layer_ids();
-        let layers = SharedLayersLock::acquire(&self.layout, cancel)?;
+        let layers = loop {
+            let layers = SharedLayersLock::acquire(&self.layout, cancel)?;
+            let table = LayerTable::read(&self.layout)?;
+            for layer in &chain {
+                if !self.has_layer(&table, layer)? {
+                    return Ok(ImageCommit::ChainMissing { layer: *layer });
+                }
+            }
+            if self.synced.has_all(&chain) {
+                break layers;
+            }
+            // It may take seconds, and others want the lock. They may remove a layer meanwhile.
+            drop(layers);
+            self.make_durable(&chain)?;
+        };
         let lock = ImagesLock::acquire(&self.layout, &layers, cancel)?;
         if self.first_sweep_of_images() {
             atomic::sweep(&self.layout.images(), "images.json");
-        }
-        let table = LayerTable::read(&self.layout)?;
-        for layer in &chain {
-            if !self.has_layer(&table, layer)? {
-                return Ok(ImageCommit::ChainMissing { layer: *layer });
-            }
         }
         let mut images = ImageTable::read(&self.layout)?;
         let top = chain.last().map(|layer| layer.to_string());
@@ -99,7 +107,8 @@ impl Store {
                 Err(error) => return Err(io_error("read", &path)(error)),
             }
         }
-        Ok(())
+        // Also if all was there, for the same reason.
+        atomic::sync_dir(&self.layout.image(id))
     }
 }
 

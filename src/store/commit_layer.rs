@@ -94,6 +94,7 @@ impl Store {
         // The point of no return was the last save; dropping `layer` removes what was in the way, without the
         // lock.
         drop(lock);
+        self.synced.add(&[id]);
         Ok(LayerCommit::Committed)
     }
 

@@ -6,12 +6,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::atomic;
 use super::conf::StorageConf;
 use super::error::{StoreError, io_error};
 use super::images::ImageTable;
 use super::layers::LayerTable;
 use super::layout::{IMAGES, LAYERS, Layout, OVERLAY};
+use super::synced::Synced;
+use super::{atomic, layer_dir};
+use crate::oci::LayerId;
 
 /// Directories that a store of another driver has.
 const FOREIGN: [&str; 8] = [
@@ -34,6 +36,7 @@ const MARK_LIMIT: u64 = 64;
 pub struct Store {
     pub(super) layout: Layout,
     swept: Swept,
+    pub(super) synced: Synced,
 }
 
 /// Whether the rests of dead writers were looked for; once per program is enough.
@@ -68,6 +71,7 @@ impl Store {
         let store = Self {
             layout: Layout::new(root),
             swept: Swept::default(),
+            synced: Synced::default(),
         };
         store.refuse_foreign_conf(conf)?;
         if !store.exists()? {
@@ -89,7 +93,8 @@ impl Store {
     pub fn create_if_missing(&self) -> Result<(), StoreError> {
         let root = self.layout.root();
         if let Some(parent) = root.parent() {
-            // The process has no umask.
+            // The process has no umask. Above the root nothing is synced but by the sync before the first commit: who
+            // loses these directories loses an empty store.
             let created = DirBuilder::new().recursive(true).mode(0o755).create(parent);
             created.map_err(io_error("create", parent))?;
         }
@@ -100,22 +105,38 @@ impl Store {
             (self.layout.layers(), 0o700),
             (self.layout.images(), 0o700),
         ];
-        let mut has_new_overlay = false;
         for (dir, mode) in dirs {
             if atomic::create_dir(&dir, mode)? {
                 tracing::info!(path = %dir.display(), "created a directory of the store");
-                has_new_overlay |= dir == self.layout.overlay();
                 if let Some(parent) = dir.parent() {
                     atomic::sync_dir(parent)?;
                 }
             }
         }
-        if has_new_overlay {
+        let (mark, records) = (self.mount_program_mark(), self.layout.layers_json());
+        // Without records no layer is here yet, and whoever made the directories may have died before this.
+        if !layer_dir::exists(&mark)? && !layer_dir::exists(&records)? {
             // Where it is missing, containers/storage looks for names like `.wh.x` in the layers, takes them for the
             // whiteouts of fuse-overlayfs and calls the store one that needs it (podman 4.3.1 and 5.4.2, observed).
-            atomic::write(&self.mount_program_mark(), b"false")?;
+            atomic::write(&mark, b"false")?;
         }
         self.refuse_foreign_directories()
+    }
+
+    /// Has `layers`, which are in the store, written to the disk with all that belongs to them, whoever brought them. Costs
+    /// nothing if this program did.
+    ///
+    /// # Errors
+    /// Also when the system could not write something, of the store or not, since the call began.
+    pub fn make_durable(&self, layers: &[LayerId]) -> Result<(), StoreError> {
+        if self.synced.has_all(layers) {
+            return Ok(());
+        }
+        let root = self.layout.root();
+        let opened = fs::File::open(root).map_err(io_error("open", root))?;
+        rustix::fs::syncfs(opened).map_err(io_error("sync the file system of", root))?;
+        self.synced.add(layers);
+        Ok(())
     }
 
     /// True for the first caller, who is then to sweep overlay-layers.
@@ -251,10 +272,12 @@ mod tests {
             .map(|name| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777);
         assert_eq!(modes, [0o700, 0o700, 0o755, 0o700, 0o700]);
         assert_eq!(names(&root).len(), 5);
-        assert_eq!(
-            fs::read(root.join("overlay/.has-mount-program")).unwrap(),
-            b"false"
-        );
+        let mark = root.join("overlay/.has-mount-program");
+        assert_eq!(fs::read(&mark).unwrap(), b"false");
+        // As a run leaves it that was killed between the two.
+        fs::remove_file(&mark).unwrap();
+        store.create_if_missing().unwrap();
+        assert_eq!(fs::read(&mark).unwrap(), b"false");
     }
 
     #[test]
