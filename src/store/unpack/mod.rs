@@ -41,6 +41,7 @@ mod sparse;
 mod stream;
 mod time;
 mod tree;
+mod write_behind;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -68,7 +69,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Unpacks `blob`, from where it stands, into the empty directory `diff`, and writes the tar-split to `tar_split`,
 /// from where that stands, as gzip.
 ///
-/// Needs root: owners, devices and `trusted` attributes are set. Nothing is synced. After an error, what is in
+/// Needs root: owners, devices and `trusted` attributes are set. Files are given to the disk, and nothing is synced. After an error, what is in
 /// `diff` and `tar_split` is to be thrown away.
 pub fn unpack(
     mut blob: impl Read + Seek,

@@ -19,6 +19,7 @@ use super::limits::Limits;
 use super::name::{self, Name, split};
 use super::parents::{Parent, Parents, open_in};
 use super::remove::{RemoveError, remove};
+use super::write_behind::WriteBehind;
 use crate::cancel::Cancel;
 
 /// Begins the name of what marks that a lower layer's file is deleted.
@@ -47,6 +48,7 @@ pub(super) struct Tree<'a> {
 /// A regular file to be filled.
 pub(super) struct NewFile {
     file: File,
+    behind: WriteBehind,
     /// As it was created.
     stat: Stat,
     /// It can be read back by the name that the entry has.
@@ -56,6 +58,7 @@ pub(super) struct NewFile {
 impl NewFile {
     pub(super) fn write(&mut self, piece: &[u8], entry: &Entry) -> Result<(), UnpackError> {
         let result = self.file.write_all(piece);
+        let result = result.and_then(|()| self.behind.wrote(&self.file, piece.len() as u64));
         result.map_err(|error| UnpackError::host("write", &entry.name, error))
     }
 }
@@ -121,7 +124,7 @@ impl<'a> Tree<'a> {
     /// name when the tar is put together again.
     pub(super) fn finish_file(
         &mut self,
-        file: NewFile,
+        mut file: NewFile,
         entry: &Entry,
         readable: bool,
     ) -> Result<(), UnpackError> {
@@ -129,6 +132,8 @@ impl<'a> Tree<'a> {
         let times = rustix::fs::futimens(&file.file, &attributes::timestamps(entry));
         times.map_err(|errno| entry.refused("set the times", errno))?;
         attributes::set_xattrs_open(&file.file, entry)?;
+        let started = file.behind.start(&file.file);
+        started.map_err(|error| UnpackError::host("write", &entry.name, error))?;
         if readable && entry.size > 0 {
             self.files.insert(file.stat.st_ino, entry.number);
         }
@@ -202,6 +207,7 @@ impl<'a> Tree<'a> {
         let stat = rustix::fs::fstat(&file).map_err(|errno| entry.refused("look at", errno))?;
         Ok(NewFile {
             file: file.into(),
+            behind: WriteBehind::default(),
             stat,
             plain: parent.plain && !name::climbs(&entry.name),
         })
