@@ -267,3 +267,28 @@ fn what_podman_pulled_outlasts_a_power_failure_once_a_run_says_that_it_is_there(
     // Components have names for `verify` only when the release image is there.
     assert!(there > 0);
 }
+
+/// A disk that fails says so when it is synced; the commit that asked is taken back.
+#[test]
+fn a_sync_that_fails_ends_the_run_and_shows_nothing_half_done() {
+    needs!(root(), strace());
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    let name = registry.tagged("zoo/links");
+    for fault in [
+        "syncfs:error=EIO:when=1",
+        "fdatasync:error=EIO:when=2",
+        "fsync:error=EIO:when=4",
+    ] {
+        let world = World::trusting(&[registry.host()]);
+        world.run(&["--image", &registry.tagged("zoo/base")]).exits(0);
+        let inject = format!("inject={fault}");
+        let strace = ["/usr/bin/strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject];
+        let run = world.start_under(&strace, "run", &["--image", &name]).wait();
+        assert_eq!(run.code, 7, "{fault}: {run}");
+        let wrong = census_after_kills(&world.graph_root());
+        assert!(wrong.is_empty(), "{fault}:\n{}\n{run}", wrong.join("\n"));
+        assert!(run.says("Input/output error").images("pulled").is_empty());
+        world.run(&["--image", &name]).exits(0);
+    }
+}
