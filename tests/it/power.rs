@@ -227,7 +227,7 @@ fn content(world: &World, image: &str) -> String {
 fn a_power_failure_at_any_instant_leaves_each_image_whole_or_absent() {
     needs!(root(), stock(), xfs());
     let order = Order::new();
-    let (runs, each) = if crate::needs::long() { (12, 15) } else { (1, 4) };
+    let (runs, each) = if crate::needs::long() { (30, 15) } else { (1, 4) };
     let mut there = Vec::new();
     for turn in 0..runs {
         let (medium, losses, last) = order.fail(each);
