@@ -15,8 +15,11 @@ use medium::{Loss, Medium};
 use crate::compare::{census_after_kills, compare, compare_part};
 use crate::image::release::{EXCLUDE, Release};
 use crate::image::zoo::zoo;
+use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::needs;
 use crate::registry::Registry;
+use crate::registry::faults::Fault;
+use crate::registry::log::Access;
 use crate::world::World;
 
 /// Time between two looks at the files whose replacement is worth a power failure.
@@ -31,6 +34,15 @@ const PODMAN: usize = 4;
 /// What may differ: a directory that podman 4.3.1 removes when it unmounts (containers/storage up to 1.51), and temporary
 /// files of big data, which are as harmless as after a kill.
 const HARMLESS: [&str; 2] = [" tree ../merged", " data .tmp-"];
+
+/// A blob that takes a while, in bytes.
+const LARGE: u64 = 20_000_000;
+
+/// Of it, a second.
+const RATE: u64 = 3_000_000;
+
+/// What a power failure may cost of it: a record is made every two seconds, and the disk is slow beside other tests.
+const TAIL: u64 = 3 * RATE;
 
 /// Lists the content of the image `$1` as podman mounts it.
 const CONTENT: &str = r#"
@@ -125,7 +137,7 @@ impl Order {
     fn judge(&self, loss: &Loss, when: &str, with_podman: bool) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let mount = loss.mount(dir.path());
-        let world = self.revive(&mount.0);
+        let world = revive(&mount.0, &self.registry);
         let mut wrong = compare_part(&world.graph_root(), &self.whole.graph_root());
         wrong.retain(|line| !HARMLESS.iter().any(|it| line.contains(it)));
         assert!(wrong.is_empty(), "{when}:\n{}", wrong.join("\n"));
@@ -153,22 +165,6 @@ impl Order {
             assert_eq!(self.ask_podman(&world, when), self.names.len(), "{when}");
         }
         there
-    }
-
-    /// The node of the disk, with what is outside of the power failure as it was.
-    fn revive(&self, disk: &Path) -> World {
-        let lost = fs::read_dir(disk)
-            .unwrap()
-            .flatten()
-            .next()
-            .unwrap()
-            .path()
-            .join("host/var/lib/containers");
-        let world = World::below(disk, &[self.registry.host()]);
-        let place = world.host().join("var/lib/containers");
-        fs::remove_dir(&place).unwrap();
-        fs::rename(lost, &place).unwrap();
-        world
     }
 
     /// podman lists, inspects and mounts what is there. Says how many of the images it has.
@@ -201,6 +197,21 @@ impl Order {
         }
         there.len()
     }
+}
+
+/// The node of the disk, with what is outside of the power failure as it was, in another boot.
+fn revive(disk: &Path, registry: &Registry) -> World {
+    let lost = fs::read_dir(disk).unwrap().flatten().next().unwrap().path();
+    let lost = lost.join("host/var/lib/containers");
+    let world = World::below(disk, &[registry.host()]);
+    let place = world.host().join("var/lib/containers");
+    fs::remove_dir(&place).unwrap();
+    fs::rename(lost, &place).unwrap();
+    let boot = place.join("spoke-precache/lock");
+    if boot.exists() {
+        fs::write(boot, "b0075b00-7b00-7b00-7b00-7b007b007b00\n").unwrap();
+    }
+    world
 }
 
 fn words(args: &[String]) -> Vec<&str> {
@@ -291,4 +302,43 @@ fn a_sync_that_fails_ends_the_run_and_shows_nothing_half_done() {
         assert!(run.says("Input/output error").images("pulled").is_empty());
         world.run(&["--image", &name]).exits(0);
     }
+}
+
+/// The tail of a blob that was on its way is lost with the page cache, what has a record is not.
+#[test]
+fn a_large_blob_goes_on_from_its_last_record_after_a_power_failure() {
+    needs!(root(), xfs());
+    let registry = Registry::start();
+    let text = format!("file /large 0644 0:0 random={LARGE}");
+    let layer = Layer::of(&text, Compression::Gzip);
+    let image = Image::build("large", Format::Oci, node_architecture(), vec![layer], |_, _| {});
+    registry.push("large", Some("latest"), &image);
+    registry.fault(Fault::on("/blobs/").slow(RATE));
+    let medium = Medium::new();
+    let world = World::below(medium.path(), &[registry.host()]);
+    rustix::fs::sync();
+    let name = registry.tagged("large");
+    let args = ["--image", &name];
+    let run = world.start("run", &args);
+    let came = || registry.layer_requests().iter().map(Access::sent).sum::<u64>();
+    while came() < LARGE * 3 / 4 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let loss = medium.lose_power();
+    let sent = came();
+    drop(run);
+    registry.mend();
+    registry.clear_log();
+
+    let dir = tempfile::tempdir().unwrap();
+    let mount = loss.mount(dir.path());
+    let run = revive(&mount.0, &registry).run(&args).exits(0);
+    let resumed = run.total("bytesResumed");
+    assert!(resumed <= sent, "{resumed} of {sent} bytes: {run}");
+    assert!(sent - resumed <= TAIL, "{resumed} of {sent} bytes: {run}");
+    assert!(
+        came() <= image.layers[0].size - resumed + 1,
+        "{} more bytes: {run}",
+        came()
+    );
 }
