@@ -36,10 +36,10 @@ const PODMAN: usize = 4;
 const HARMLESS: [&str; 2] = [" tree ../merged", " data .tmp-"];
 
 /// A blob that takes a while, in bytes.
-const LARGE: u64 = 20_000_000;
+const LARGE: u64 = 12_000_000;
 
 /// Of it, a second.
-const RATE: u64 = 3_000_000;
+const RATE: u64 = 2_000_000;
 
 /// What a power failure may cost of it: a record is made every two seconds, and the disk is slow beside other tests.
 const TAIL: u64 = 3 * RATE;
