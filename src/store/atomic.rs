@@ -19,6 +19,11 @@ const STALE: Duration = Duration::from_secs(3600);
 
 /// Replaces `path` by a file of mode 0600 that holds `bytes`.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    replace(path, 0o600, bytes)
+}
+
+/// Replaces `path` by a file of `mode` that holds `bytes`.
+pub(super) fn replace(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
     let (Some(dir), Some(base)) = (path.parent(), path.file_name().and_then(|base| base.to_str())) else {
         return Err(io_error("write", path)(std::io::Error::from(
             ErrorKind::InvalidInput,
@@ -29,7 +34,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(0o600)
+            .mode(mode)
             .open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_data()?;

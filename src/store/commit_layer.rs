@@ -54,7 +54,7 @@ impl Store {
         layers.into_iter().map(commit).collect()
     }
 
-    fn commit_layer(
+    pub(super) fn commit_layer(
         &self,
         layer: StagedLayer,
         root: &OwnedFd,

@@ -43,6 +43,9 @@ pub enum StoreError {
         /// Who said so.
         stopped: Stopped,
     },
+    /// The program was told to stop while it read the store.
+    #[error(transparent)]
+    Cancelled(#[from] Stopped),
     /// The system refused.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
@@ -67,13 +70,23 @@ pub enum StoreError {
     },
     /// The store already holds something else under this id, or something damaged.
     #[error(
-        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
+        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: `spoke-precache verify --repair` mends damage; or remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
     )]
     Conflict {
         /// Which layer or image.
         what: String,
         /// How they differ.
         reason: String,
+    },
+    /// A layer is damaged, and cannot be mended under whoever uses it.
+    #[error(
+        "layer {layer} is damaged and in use by {user}\nhint: stop it and remove it, `crictl rm` or `podman rm`, and run `spoke-precache verify --repair` again"
+    )]
+    InUse {
+        /// The layer.
+        layer: LayerId,
+        /// A container or a mount.
+        user: String,
     },
     /// A file was asked for that is no regular file of a bearable size.
     #[error("cannot read `{path}` out of the image: {reason}")]

@@ -30,6 +30,8 @@ const ITEM_LIMIT: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Inventory {
     pub(super) layout: Layout,
+    /// The records themselves, also of layers that cannot be mounted.
+    pub(super) records: LayerTable,
     layers: HashMap<LayerId, LayerRecord>,
     images: Vec<StoredImage>,
     stored_bytes: u64,
@@ -84,7 +86,7 @@ impl Store {
             // there.
             let images = ImageTable::read(&self.layout)?;
             let layers = LayerTable::read(&self.layout)?;
-            let inventory = Inventory::new(&self.layout, &layers, &images)?;
+            let inventory = Inventory::new(&self.layout, layers, &images)?;
             if attempt == ATTEMPTS || self.generation()? == before {
                 return Ok(inventory);
             }
@@ -122,7 +124,7 @@ impl Generation {
 }
 
 impl Inventory {
-    fn new(layout: &Layout, layers: &LayerTable, images: &ImageTable) -> Result<Self, StoreError> {
+    fn new(layout: &Layout, layers: LayerTable, images: &ImageTable) -> Result<Self, StoreError> {
         let mut known = HashMap::new();
         let mut stored_bytes = 0_u64;
         for view in layers.views() {
@@ -142,6 +144,7 @@ impl Inventory {
         }
         Ok(Self {
             layout: layout.clone(),
+            records: layers,
             layers: known,
             images: images.views().filter_map(StoredImage::new).collect(),
             stored_bytes,

@@ -32,6 +32,9 @@ const TEXT_LIMIT: u64 = 1 << 20;
 /// The deepest chain that containers/storage mounts (since 1.44; `overlay.go`: `maxDepth`).
 const DEPTH_LIMIT: usize = 500;
 
+/// What only another kind of store puts into a layer's directory.
+pub(super) const FOREIGN: [&str; 2] = ["additionallayer", "composefs-data"];
+
 /// Looks for something that would keep CRI-O from mounting a layer that its record calls complete; says it in words.
 pub(super) fn find_flaw(
     layout: &Layout,
@@ -43,7 +46,7 @@ pub(super) fn find_flaw(
     if !is_dir(&dir.join("diff"))? {
         return missing("diff");
     }
-    for foreign in ["additionallayer", "composefs-data"] {
+    for foreign in FOREIGN {
         if exists(&dir.join(foreign))? {
             return Ok(Some(format!(
                 "it has `{foreign}`, which another kind of store made"
@@ -125,7 +128,8 @@ pub(super) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn lower(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
+/// The layer's way to its parents; `None` if the file is missing or names none.
+pub(super) fn lower(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     Ok(text(&layout.layer(id).join("lower"))?.filter(|lower| lower.starts_with("l/")))
 }
 
@@ -135,7 +139,8 @@ fn text(path: &Path) -> Result<Option<String>, StoreError> {
     Ok(text.filter(|text| !text.is_empty() && !text.contains(char::is_whitespace)))
 }
 
-fn is_link_name(link: &str) -> bool {
+/// True for what may be the short name of a layer.
+pub(super) fn is_link_name(link: &str) -> bool {
     link.len() == LINK_LEN && link.bytes().all(|byte| LINK_ALPHABET.contains(&byte))
 }
 
@@ -146,6 +151,38 @@ fn link_target(id: &LayerId) -> PathBuf {
 /// True if `l/<link>` leads to the layer.
 pub(super) fn is_linked(layout: &Layout, link: &str, id: &LayerId) -> Result<bool, StoreError> {
     Ok(read_link(layout, link)?.is_some_and(|target| target == link_target(id)))
+}
+
+/// True if no other layer has this short name: `l/<link>` leads to no layer that calls itself so.
+pub(super) fn is_free(layout: &Layout, name: &str, id: &LayerId) -> Result<bool, StoreError> {
+    let Some(target) = read_link(layout, name)?.filter(|target| *target != link_target(id)) else {
+        return Ok(true);
+    };
+    let other = target
+        .parent()
+        .and_then(Path::file_name)
+        .and_then(|other| other.to_str());
+    Ok(match other.and_then(LayerId::from_hex) {
+        Some(other) => link(layout, &other)?.as_deref() != Some(name),
+        None => true,
+    })
+}
+
+/// Makes `l/<link>` lead to the layer, whatever it is now; durable once `l` is synced.
+pub(super) fn mend_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(), StoreError> {
+    if is_linked(layout, link, id)? {
+        return Ok(());
+    }
+    remove_if_there(&layout.links().join(link))?;
+    make_link(layout, link, id)
+}
+
+/// Replaces `link` or `lower` if it says something else.
+pub(super) fn mend_text(path: &Path, right: &str) -> Result<(), StoreError> {
+    if text(path)?.as_deref() == Some(right) {
+        return Ok(());
+    }
+    atomic::replace(path, 0o644, right.as_bytes())
 }
 
 /// Where `l/<link>` leads: `None` if it is missing, nowhere if it is no symlink.

@@ -13,9 +13,23 @@ use super::atomic;
 use super::error::StoreError;
 use super::layout::Layout;
 use super::lock::LayersLock;
-use super::record;
+use super::record::{self, Record};
 use super::unpacked::Unpacked;
 use crate::oci::{DiffId, Digest, LayerId};
+
+/// containers/storage's order of fields, as far as we set single ones (`layers.go`: `Layer`).
+const FIELDS: [&str; 10] = [
+    "id",
+    "names",
+    "parent",
+    "metadata",
+    "mountlabel",
+    "created",
+    "compressed-diff-digest",
+    "compressed-size",
+    "diff-digest",
+    "diff-size",
+];
 
 /// What a record says, as far as we ask. Every field but the id may be missing or null.
 #[derive(Clone, Debug, Deserialize)]
@@ -43,6 +57,11 @@ impl LayerView {
     pub(super) fn is_complete(&self) -> bool {
         let incomplete = self.flags.as_ref().and_then(|flags| flags.get("incomplete"));
         incomplete != Some(&serde_json::Value::Bool(true))
+    }
+
+    /// True if the layer was pulled by parts; then its tree was not made from a tar.
+    pub(super) fn is_partial(&self) -> bool {
+        self.toc_digest.as_ref().is_some_and(|digest| !digest.is_empty())
     }
 
     /// True if its files have other owners than the image says; such a layer is not ours to build on.
@@ -147,6 +166,7 @@ impl<'l> NewLayer<'l> {
 ///
 /// Layers of containers may be recorded in volatile-layers.json instead. Nothing here asks for one: their ids are
 /// random, ours are computed.
+#[derive(Debug)]
 pub(super) struct LayerTable {
     records: Vec<(LayerView, Box<RawValue>)>,
 }
@@ -173,6 +193,28 @@ impl LayerTable {
         let view = serde_json::from_str(raw.get())?;
         self.records.retain(|(view, _)| view.id != record.id);
         self.records.push((view, raw));
+        Ok(())
+    }
+
+    /// Changes what a record says of the layer's place and content, and nothing else of it.
+    pub(super) fn correct(
+        &mut self,
+        id: &LayerId,
+        parent: Option<LayerId>,
+        unpacked: &Unpacked,
+    ) -> Result<(), serde_json::Error> {
+        let id = id.to_string();
+        for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id == id) {
+            let mut record: Record = serde_json::from_str(raw.get())?;
+            match parent {
+                Some(parent) => record.set("parent", &parent.to_string(), &FIELDS)?,
+                None => record.remove("parent"),
+            }
+            record.set("diff-digest", &unpacked.diff_id, &FIELDS)?;
+            record.set("diff-size", &unpacked.diff_size, &FIELDS)?;
+            *raw = serde_json::value::to_raw_value(&record)?;
+            *view = serde_json::from_str(raw.get())?;
+        }
         Ok(())
     }
 

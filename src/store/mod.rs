@@ -5,12 +5,15 @@
 //! Store::stage → StagingLayer → StagedLayer      unpacking, no lock, nobody can see it
 //! Store::commit_layers, commit_image             visible at once and as a whole, locks for milliseconds
 //! Store::read_file                               a file out of an image's layers, nothing mounted
+//! Inventory::check_layer, check_data             everything read again and compared; each damage by name
+//! Store::mend_layers, mend_frame                 what is damaged, put right in its place
 //! ```
 //!
 //! Other programs of other versions use the store at the same time. They see the old state or the new one,
 //! also after `kill -9` and after power loss; the format and the protocol are in shared/storage-format.md.
 
 mod atomic;
+mod check;
 mod commit_image;
 mod commit_layer;
 mod conf;
@@ -18,9 +21,11 @@ mod error;
 mod images;
 mod inventory;
 mod layer_dir;
+mod layer_tar;
 mod layers;
 mod layout;
 mod lock;
+mod mend;
 mod placement;
 mod read;
 mod record;
@@ -34,13 +39,17 @@ pub mod tar_split;
 mod time;
 pub mod unpack;
 mod unpacked;
+mod users;
 mod wholeness;
 
+pub use check::{Damage, LayerDamage, LayerPlace, LayerState};
 pub use commit_image::ImageCommit;
 pub use commit_layer::LayerCommit;
 pub use conf::{StorageConf, StorageConfError};
 pub use error::StoreError;
 pub use inventory::{Inventory, LayerRecord, StoredImage};
+pub use layer_tar::LayerTar;
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
 pub use store::Store;
 pub use unpacked::{Compression, Unpacked};
+pub use users::{HostState, Users};

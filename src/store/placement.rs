@@ -9,12 +9,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
 use super::error::{StoreError, io_error};
-use super::layers::{LayerTable, NewLayer};
+use super::layers::{LayerTable, LayerView, NewLayer};
 use super::layout::{LAYERS, OVERLAY};
 use super::lock::LayersLock;
 use super::stage::{BASE_MODE, StagedLayer};
@@ -109,17 +109,7 @@ impl<'p> Placement<'p> {
         let link = layer_dir::link(layout, &id)?.unwrap_or_default();
         let is_linked = layer_dir::is_linked(layout, &link, &id)?;
         let link = if is_linked { link } else { layer_dir::new_link() };
-        layer_dir::remove_if_there(&staged.join("link"))?;
-        atomic::create(&staged.join("link"), 0o644, link.as_bytes())?;
-        if let Some(parent) = self.layer.spec.parent() {
-            layer_dir::remove_if_there(&staged.join("lower"))?;
-            atomic::create(
-                &staged.join("lower"),
-                0o644,
-                layer_dir::lower_on(layout, &parent)?.as_bytes(),
-            )?;
-            inherit_mode(&layout.layer(&parent).join("diff"), &staged.join("diff"))?;
-        }
+        self.write_way(&staged, &link)?;
         if layer_dir::exists(&layout.layer(&id))? {
             let grave = self.layer.entry.make_grave()?;
             self.rename(&overlay_id, &grave, "move what was in the way to")?;
@@ -141,8 +131,76 @@ impl<'p> Placement<'p> {
             "rename a staged tar-split to",
         )?;
         self.tar_split = true;
+        self.sync_names(&id)
+    }
+
+    /// Exchanges the layer's directory and its tar-split for the staged ones. What is in the way goes where the staged
+    /// layer was, and with it.
+    pub(super) fn replace(&mut self, link: &str) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        let id = self.layer.spec.id();
+        let staged = self.layer.entry.path();
+        self.write_way(&staged, link)?;
+        let overlay_id = Path::new(OVERLAY).join(id.to_string());
+        let from = self.layer.entry.relative_path();
+        if layer_dir::exists(&layout.layer(&id))? {
+            rustix::fs::renameat_with(self.root, &from, self.root, &overlay_id, RenameFlags::EXCHANGE)
+                .map_err(io_error("exchange a staged layer for", &layout.layer(&id)))?;
+        } else {
+            self.rename(&from, &overlay_id, "rename a staged layer to")?;
+        }
+        layer_dir::mend_link(layout, link, &id)?;
+        let tar_split = Path::new(LAYERS).join(format!("{id}.tar-split.gz"));
+        self.rename(
+            &self.layer.entry.relative_tar_split(),
+            &tar_split,
+            "rename a staged tar-split to",
+        )?;
+        self.sync_names(&id)
+    }
+
+    /// Corrects the record if it says something else than what was unpacked.
+    pub(super) fn correct_record(
+        &self,
+        view: &LayerView,
+        lock: &LayersLock,
+        table: &mut LayerTable,
+    ) -> Result<(), StoreError> {
+        let (spec, unpacked) = (&self.layer.spec, &self.layer.unpacked);
+        let size = view.diff_size.and_then(|size| u64::try_from(size).ok());
+        // A record may leave out the size.
+        let has_size = size.is_none_or(|size| size == unpacked.diff_size);
+        if view.is_what_its_id_says(&spec.id()) && has_size {
+            return Ok(());
+        }
+        let layout = &self.store.layout;
+        let json = |error| StoreError::corrupt(&layout.layers_json(), error);
+        table.correct(&spec.id(), spec.parent(), unpacked).map_err(json)?;
+        table.save(lock, layout)
+    }
+
+    /// Writes `link` and `lower` into the staged directory, and gives its root the mode of its parent's.
+    fn write_way(&self, staged: &Path, link: &str) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        layer_dir::remove_if_there(&staged.join("link"))?;
+        atomic::create(&staged.join("link"), 0o644, link.as_bytes())?;
+        if let Some(parent) = self.layer.spec.parent() {
+            layer_dir::remove_if_there(&staged.join("lower"))?;
+            atomic::create(
+                &staged.join("lower"),
+                0o644,
+                layer_dir::lower_on(layout, &parent)?.as_bytes(),
+            )?;
+            inherit_mode(&layout.layer(&parent).join("diff"), &staged.join("diff"))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the names of a layer that was put in its place durable.
+    fn sync_names(&self, id: &LayerId) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
         for dir in [
-            layout.layer(&id),
+            layout.layer(id),
             layout.overlay(),
             layout.links(),
             layout.layers(),

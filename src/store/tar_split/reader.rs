@@ -1,12 +1,14 @@
-//! Puts a tar together again from a tar-split and the unpacked layer.
+//! Puts a tar together again from a tar-split and the unpacked layer, to be read like any other stream.
 //!
 //! Files are opened below the layer's directory and nowhere else, and checked against the length and checksum
-//! that the tar-split has for them.
+//! that the tar-split has for them. The caller compares the digest of the whole: headers are copied from the
+//! tar-split as they are.
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::BorrowedFd;
+use std::io::{self, BufRead, BufReader, Cursor, Read, Write};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -22,7 +24,7 @@ use crate::store::unpack::{Name, Seen, clean, in_root, open_in};
 /// each.
 const MAX_LINE: u64 = 16 << 20;
 
-/// Bytes that are read from a file at once.
+/// Bytes of a tar that are handed on at once.
 const BUFFER: usize = 256 << 10;
 
 #[derive(Deserialize)]
@@ -38,101 +40,273 @@ struct Record<'a> {
     payload: Option<Cow<'a, str>>,
 }
 
-/// Writes the tar that `tar_split`, compressed as the store keeps it, and the files in `diff` make up. Returns its
-/// length. The caller compares the digest: headers are copied from the tar-split as they are.
+/// The tar that a tar-split, compressed as the store keeps it, and the files of a layer make up.
+///
+/// Its errors are [`TarSplitError`]s within an [`io::Error`]. What is wrong with a single file is told to the listener
+/// first: if it makes light of it, the missing bytes are zeros, and the tar keeps its length.
+pub(in crate::store) struct Assembler<R: Read, L> {
+    lines: BufReader<MultiGzDecoder<BufReader<R>>>,
+    line: Vec<u8>,
+    number: u64,
+    seen: Seen,
+    diff: Arc<OwnedFd>,
+    segment: Cursor<Vec<u8>>,
+    file: Option<OpenFile>,
+    listener: L,
+}
+
+/// Writes the tar that `tar_split`, compressed as the store keeps it, and the files in `diff` make up, if nothing is
+/// wrong with any of them. Returns its length.
 pub fn assemble(
     tar_split: impl Read,
     diff: BorrowedFd<'_>,
     mut out: impl Write,
 ) -> Result<u64, TarSplitError> {
-    let mut lines = BufReader::new(MultiGzDecoder::new(BufReader::new(tar_split)));
-    let (mut line, mut number, mut length) = (Vec::new(), 0, 0);
-    let mut seen = Seen::default();
-    let mut buffer = vec![0; BUFFER];
+    let diff = diff.try_clone_to_owned().map_err(TarSplitError::Read)?;
+    let mut tar = Assembler::new(tar_split, Arc::new(diff), Note::strictly);
+    let (mut buffer, mut length) = (vec![0; BUFFER], 0);
     loop {
-        line.clear();
-        let mut limited = Read::by_ref(&mut lines).take(MAX_LINE);
-        let read = limited
-            .read_until(b'\n', &mut line)
-            .map_err(TarSplitError::Read)?;
-        if read == 0 {
-            return Ok(length);
+        match tar.read_next(&mut buffer)? {
+            0 => return Ok(length),
+            read => {
+                out.write_all(&buffer[..read]).map_err(TarSplitError::Write)?;
+                length += read as u64;
+            }
         }
-        number += 1;
-        let bad = |reason: String| TarSplitError::Record { line: number, reason };
+    }
+}
+
+/// What a listener is told, with the name that the tar-split has for the file.
+pub(in crate::store) enum Note<'a> {
+    /// The next bytes of the tar are this file's.
+    Begins(&'a [u8]),
+    /// They are not what they were.
+    Damaged(&'a [u8], TarSplitError),
+}
+
+impl Note<'_> {
+    /// For those who want the tar as it was or not at all.
+    pub(in crate::store) fn strictly(note: Note<'_>) -> Result<(), TarSplitError> {
+        match note {
+            Note::Begins(_) => Ok(()),
+            Note::Damaged(_, error) => Err(error),
+        }
+    }
+}
+
+/// A file whose content comes next.
+struct OpenFile {
+    name: Vec<u8>,
+    /// None once it has nothing more to give, though it should.
+    file: Option<File>,
+    size: u64,
+    left: u64,
+    crc: Vec<u8>,
+    content: Content,
+}
+
+impl<R, L> Assembler<R, L>
+where
+    R: Read,
+    L: FnMut(Note<'_>) -> Result<(), TarSplitError>,
+{
+    /// Reads `tar_split` from where it stands, and files below `diff`.
+    pub(in crate::store) fn new(tar_split: R, diff: Arc<OwnedFd>, listener: L) -> Self {
+        Self {
+            lines: BufReader::new(MultiGzDecoder::new(BufReader::new(tar_split))),
+            line: Vec::new(),
+            number: 0,
+            seen: Seen::default(),
+            diff,
+            segment: Cursor::default(),
+            file: None,
+            listener,
+        }
+    }
+
+    /// Takes the next line; false at the end.
+    fn advance(&mut self) -> Result<bool, TarSplitError> {
+        self.line.clear();
+        let mut limited = Read::by_ref(&mut self.lines).take(MAX_LINE);
+        let read = limited.read_until(b'\n', &mut self.line);
+        let read = read.map_err(TarSplitError::Read)?;
+        let line = self.number + 1;
+        let bad = |reason: String| TarSplitError::Record { line, reason };
+        if read == 0 {
+            return Ok(false);
+        }
+        self.number = line;
         if read as u64 == MAX_LINE {
             return Err(bad(format!("longer than {MAX_LINE} bytes")));
         }
-        let record: Record<'_> = serde_json::from_slice(&line).map_err(|error| bad(error.to_string()))?;
+        let record: Record<'_> =
+            serde_json::from_slice(&self.line).map_err(|error| bad(error.to_string()))?;
         let payload = record.payload.as_deref().unwrap_or_default();
         let payload = BASE64.decode(payload).map_err(|error| bad(error.to_string()))?;
         match record.r#type {
-            SEGMENT => {
-                out.write_all(&payload).map_err(TarSplitError::Write)?;
-                length += payload.len() as u64;
-            }
+            SEGMENT => self.segment = Cursor::new(payload),
             FILE => {
                 let name = match &*record.name_raw {
                     "" => record.name.as_bytes().to_vec(),
                     raw => BASE64.decode(raw).map_err(|error| bad(error.to_string()))?,
                 };
                 // podman reads no tar-split that names a path twice.
-                if !seen.insert(&clean(&name)) {
+                if !self.seen.insert(&clean(&name)) {
                     return Err(bad(format!("second entry for `{}`", Name::new(&name))));
                 }
                 let size = u64::try_from(record.size).map_err(|error| bad(error.to_string()))?;
                 if size > 0 {
-                    copy(&name, size, &payload, diff, &mut buffer, &mut out)?;
-                    length += size;
+                    self.begin(name, size, payload)?;
                 }
             }
             other => return Err(bad(format!("unknown type {other}"))),
         }
+        Ok(true)
+    }
+
+    fn begin(&mut self, name: Vec<u8>, size: u64, crc: Vec<u8>) -> Result<(), TarSplitError> {
+        (self.listener)(Note::Begins(&name))?;
+        let file = match open(&name, self.diff.as_fd()) {
+            Ok(file) => Some(file),
+            Err(source) => {
+                (self.listener)(Note::Damaged(&name, unreadable(&name, source)))?;
+                None
+            }
+        };
+        let (left, content) = (size, Content::new());
+        self.file = Some(OpenFile {
+            name,
+            file,
+            size,
+            left,
+            crc,
+            content,
+        });
+        Ok(())
+    }
+
+    fn read_next(&mut self, out: &mut [u8]) -> Result<usize, TarSplitError> {
+        loop {
+            if let Some(mut file) = self.file.take() {
+                let read = file.read(out, &mut self.listener)?;
+                if file.left > 0 {
+                    self.file = Some(file);
+                } else {
+                    file.finish(&mut self.listener)?;
+                }
+                return Ok(read);
+            }
+            match self.segment.read(out).map_err(TarSplitError::Read)? {
+                0 if self.advance()? => {}
+                read => return Ok(read),
+            }
+        }
     }
 }
 
-fn copy(
-    name: &[u8],
-    size: u64,
-    crc: &[u8],
-    diff: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    out: &mut impl Write,
-) -> Result<(), TarSplitError> {
-    let failed = |source: io::Error| {
-        let path = Name::new(name);
-        TarSplitError::File { path, source }
-    };
-    let mut file = open(name, diff).map_err(failed)?;
-    let mut content = Content::new();
-    loop {
-        let piece = match file.read(buffer) {
-            Ok(0) => break,
-            Ok(read) => &buffer[..read],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(failed(error)),
-        };
-        content.update(piece);
-        if content.length() > size {
-            break;
+impl<R, L> Read for Assembler<R, L>
+where
+    R: Read,
+    L: FnMut(Note<'_>) -> Result<(), TarSplitError>,
+{
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match out.len() {
+            0 => Ok(0),
+            _ => self.read_next(out).map_err(io::Error::other),
         }
-        out.write_all(piece).map_err(TarSplitError::Write)?;
     }
-    let differs = |reason| {
-        let path = Name::new(name);
-        Err(TarSplitError::Differs { path, reason })
-    };
-    if content.length() != size {
-        return differs(format!(
-            "expected {size} bytes, found {} or more",
-            content.length()
-        ));
+}
+
+impl OpenFile {
+    /// Reads some of what is left, and what is not there as zeros.
+    fn read(
+        &mut self,
+        out: &mut [u8],
+        listener: &mut impl FnMut(Note<'_>) -> Result<(), TarSplitError>,
+    ) -> Result<usize, TarSplitError> {
+        let want = out.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let out = &mut out[..want];
+        let read = match &mut self.file {
+            None => {
+                out.fill(0);
+                want
+            }
+            Some(file) => match retrying(|| file.read(out)) {
+                Ok(0) => {
+                    let found = self.content.length();
+                    let reason = format!("expected {} bytes, found {found}", self.size);
+                    self.is_damaged(differs(&self.name, reason), listener)?;
+                    out.fill(0);
+                    want
+                }
+                Ok(read) => {
+                    self.content.update(&out[..read]);
+                    read
+                }
+                Err(error) => {
+                    self.is_damaged(unreadable(&self.name, error), listener)?;
+                    out.fill(0);
+                    want
+                }
+            },
+        };
+        self.left -= read as u64;
+        Ok(read)
     }
-    if content.crc() != crc {
-        let (expected, found) = (BASE64.encode(crc), BASE64.encode(content.crc()));
-        return differs(format!("expected checksum {expected}, found {found}"));
+
+    /// Compares what was read with what the tar-split has of it.
+    fn finish(
+        mut self,
+        listener: &mut impl FnMut(Note<'_>) -> Result<(), TarSplitError>,
+    ) -> Result<(), TarSplitError> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        match retrying(|| file.read(&mut [0])) {
+            Ok(0) if self.content.crc() == *self.crc => Ok(()),
+            // The checksum of nothing: containers/storage writes it for a hard link with a size, whose bytes it never saw.
+            Ok(0) if self.crc == Content::new().crc() => Ok(()),
+            Ok(0) => {
+                let (expected, found) = (BASE64.encode(&self.crc), BASE64.encode(self.content.crc()));
+                let reason = format!("expected checksum {expected}, found {found}");
+                self.is_damaged(differs(&self.name, reason), listener)
+            }
+            Ok(_) => {
+                let reason = format!("expected {} bytes, found more", self.size);
+                self.is_damaged(differs(&self.name, reason), listener)
+            }
+            Err(error) => self.is_damaged(unreadable(&self.name, error), listener),
+        }
     }
-    Ok(())
+
+    /// Says so, once.
+    fn is_damaged(
+        &mut self,
+        error: TarSplitError,
+        listener: &mut impl FnMut(Note<'_>) -> Result<(), TarSplitError>,
+    ) -> Result<(), TarSplitError> {
+        self.file = None;
+        listener(Note::Damaged(&self.name, error))
+    }
+}
+
+fn retrying(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+fn unreadable(name: &[u8], source: io::Error) -> TarSplitError {
+    let path = Name::new(name);
+    TarSplitError::File { path, source }
+}
+
+fn differs(name: &[u8], reason: String) -> TarSplitError {
+    let path = Name::new(name);
+    TarSplitError::Differs { path, reason }
 }
 
 /// Opens a regular file, and never a device or a FIFO, however the layer looks like by now.

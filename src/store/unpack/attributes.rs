@@ -14,13 +14,13 @@ use super::error::UnpackError;
 use super::parents::Parent;
 
 /// Belongs to the host: containers/storage never sets it (`pkg/archive`: `xattrsToIgnore`).
-const IGNORED_XATTR: &[u8] = b"security.selinux";
+pub(in crate::store) const IGNORED_XATTR: &[u8] = b"security.selinux";
 
 /// setuid and setgid, which a change of owner may clear.
 const SET_ID: u32 = 0o6000;
 
 /// The times of anything but a symbolic link.
-pub(super) fn timestamps(entry: &Entry) -> Timestamps {
+pub(in crate::store) fn timestamps(entry: &Entry) -> Timestamps {
     Timestamps {
         last_access: entry.atime.settable(),
         last_modification: entry.mtime.settable(),

@@ -4,7 +4,7 @@
 //! to the tar-split writer on the way, so that the tar can be put together again. What Go accepts is accepted: a
 //! tar without end blocks, or one that ends in an entry's padding; what it refuses is refused.
 
-use std::io::{Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
@@ -16,14 +16,13 @@ use super::pax::Records;
 use super::sparse::{self, Fragment, Layout, MapInData};
 use super::stream::Stream;
 use super::time::Time;
-use crate::store::tar_split;
 
 /// Bytes of the largest value that the kernel takes (`XATTR_SIZE_MAX`).
 const MAX_XATTR: u64 = 64 << 10;
 
 /// What an entry makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::store) enum Kind {
     File,
     HardLink,
     Symlink,
@@ -45,58 +44,58 @@ impl Kind {
 
 /// One entry with its extended headers applied.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(in crate::store) struct Entry {
     /// Its place among the entries, from 0.
-    pub(super) number: u64,
+    pub(in crate::store) number: u64,
     /// Bytes of the tar up to its data.
-    pub(super) offset: u64,
+    pub(in crate::store) offset: u64,
     /// The name as the headers have it.
-    pub(super) name: Vec<u8>,
+    pub(in crate::store) name: Vec<u8>,
     /// The name after Go's `path.Clean`.
-    pub(super) clean: Vec<u8>,
-    pub(super) kind: Kind,
-    pub(super) link: Vec<u8>,
+    pub(in crate::store) clean: Vec<u8>,
+    pub(in crate::store) kind: Kind,
+    pub(in crate::store) link: Vec<u8>,
     /// Length of the file that it makes.
-    pub(super) size: u64,
+    pub(in crate::store) size: u64,
     /// The parts of that file which the tar holds, if not all.
-    pub(super) sparse: Option<Vec<Fragment>>,
+    pub(in crate::store) sparse: Option<Vec<Fragment>>,
     /// Permission bits with setuid, setgid and sticky.
-    pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) mtime: Time,
+    pub(in crate::store) mode: u32,
+    pub(in crate::store) uid: u32,
+    pub(in crate::store) gid: u32,
+    pub(in crate::store) mtime: Time,
     /// Never before `mtime`.
-    pub(super) atime: Time,
-    pub(super) device: (u32, u32),
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(in crate::store) atime: Time,
+    pub(in crate::store) device: (u32, u32),
+    pub(in crate::store) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Entry {
     /// Where the entry goes, relative to the root; empty for the root itself.
-    pub(super) fn path(&self) -> &[u8] {
+    pub(in crate::store) fn path(&self) -> &[u8] {
         name::in_root(&self.clean)
     }
 
     /// True if this is a way to say `.`, which containers/storage passes over.
-    pub(super) fn is_dot(&self) -> bool {
+    pub(in crate::store) fn is_dot(&self) -> bool {
         self.clean == b"."
     }
 }
 
 /// Errors that name the entry.
 impl Entry {
-    pub(super) fn place(&self) -> Place {
+    pub(in crate::store) fn place(&self) -> Place {
         let (offset, entry) = (self.offset, Some(Name::new(&self.name)));
         Place { offset, entry }
     }
 
-    pub(super) fn fault(&self, fault: Fault) -> UnpackError {
+    pub(in crate::store) fn fault(&self, fault: Fault) -> UnpackError {
         let place = self.place();
         UnpackError::Content { place, fault }
     }
 
     /// Tells what only an odd entry can meet in a directory that nobody else works in from what is the host's.
-    pub(super) fn refused(&self, action: &'static str, errno: Errno) -> UnpackError {
+    pub(in crate::store) fn refused(&self, action: &'static str, errno: Errno) -> UnpackError {
         match errno {
             Errno::NAMETOOLONG
             | Errno::EXIST
@@ -115,7 +114,7 @@ impl Entry {
 
     /// The same for an extended attribute. `user` ones are forbidden on anything but files and directories. ext4 says
     /// that there is no space when there is none left in the inode; `place` tells that from a full disk.
-    pub(super) fn refused_xattr(&self, name: &[u8], errno: Errno, place: impl AsFd) -> UnpackError {
+    pub(in crate::store) fn refused_xattr(&self, name: &[u8], errno: Errno, place: impl AsFd) -> UnpackError {
         let is_content = match errno {
             Errno::TOOBIG | Errno::RANGE | Errno::INVAL => true,
             Errno::PERM => name.starts_with(b"user."),
@@ -138,7 +137,7 @@ fn has_space(place: impl AsFd) -> bool {
 }
 
 /// Reads entries from a stream.
-pub(super) struct Entries<'a, R: Read> {
+pub(in crate::store) struct Entries<'a, R: Read> {
     stream: Stream<'a, R>,
     /// Bytes of data of the present entry, or extended header, that were not taken.
     body: u64,
@@ -157,7 +156,7 @@ struct Pending {
 }
 
 impl<'a, R: Read> Entries<'a, R> {
-    pub(super) fn new(stream: Stream<'a, R>) -> Self {
+    pub(in crate::store) fn new(stream: Stream<'a, R>) -> Self {
         Self {
             stream,
             body: 0,
@@ -167,35 +166,35 @@ impl<'a, R: Read> Entries<'a, R> {
         }
     }
 
-    /// The next entry; `None` at the end of the tar. Its headers, and all that comes before them, go to `split`.
-    pub(super) fn next(
+    /// The next entry; `None` at the end of the tar. Its headers, and all that comes before them, go to `raw`.
+    pub(in crate::store) fn next(
         &mut self,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Option<Entry>, UnpackError> {
         let mut pending = Pending::default();
         loop {
-            if !self.skip(split)? {
+            if !self.skip(raw)? {
                 return Ok(None);
             }
-            let Some(block) = self.header(split)? else {
+            let Some(block) = self.header(raw)? else {
                 return Ok(None);
             };
             let fields = Fields::parse(&block).map_err(|fault| self.stream.content(fault))?;
             match fields.typeflag {
-                b'x' => pending.records = Some(self.records(&fields, split)?),
+                b'x' => pending.records = Some(self.records(&fields, raw)?),
                 b'g' => {
-                    let records = self.records(&fields, split)?;
+                    let records = self.records(&fields, raw)?;
                     return self.global(fields, &records).map(Some);
                 }
-                b'L' => pending.long_name = text(&self.record(&fields, split)?).to_vec(),
-                b'K' => pending.long_link = text(&self.record(&fields, split)?).to_vec(),
-                _ => return self.entry(fields, pending, split).map(Some),
+                b'L' => pending.long_name = text(&self.record(&fields, raw)?).to_vec(),
+                b'K' => pending.long_link = text(&self.record(&fields, raw)?).to_vec(),
+                _ => return self.entry(fields, pending, raw).map(Some),
             }
         }
     }
 
     /// The next piece, of `max` bytes at most, of the present entry's data; empty only if nothing is left.
-    pub(super) fn data(&mut self, max: u64) -> Result<&[u8], UnpackError> {
+    pub(in crate::store) fn data(&mut self, max: u64) -> Result<&[u8], UnpackError> {
         let max = self.body.min(max);
         if max > 0 && !self.stream.has_more()? {
             return Err(self.stream.content(Fault::Truncated("an entry's data")));
@@ -209,42 +208,42 @@ impl<'a, R: Read> Entries<'a, R> {
     }
 
     /// The stream, after the last entry.
-    pub(super) fn into_stream(self) -> Stream<'a, R> {
+    pub(in crate::store) fn into_stream(self) -> Stream<'a, R> {
         self.stream
     }
 
     /// The stream, for its errors and counters.
-    pub(super) fn stream(&mut self) -> &mut Stream<'a, R> {
+    pub(in crate::store) fn stream(&mut self) -> &mut Stream<'a, R> {
         &mut self.stream
     }
 
     /// Passes over the rest of an entry; false if the tar ends in its padding, which Go takes for a proper end.
-    fn skip(&mut self, split: &mut tar_split::Writer<impl Write>) -> Result<bool, UnpackError> {
+    fn skip(&mut self, raw: &mut impl FnMut(&[u8]) -> io::Result<()>) -> Result<bool, UnpackError> {
         loop {
             let piece = self.data(u64::MAX)?;
             if piece.is_empty() {
                 break;
             }
-            split.raw(piece).map_err(UnpackError::tar_split)?;
+            raw(piece).map_err(UnpackError::tar_split)?;
         }
         let mut padding = [0; BLOCK];
         let padding = &mut padding[..std::mem::take(&mut self.padding)];
         let read = self.stream.take_into(padding)?;
-        split.raw(&padding[..read]).map_err(UnpackError::tar_split)?;
+        raw(&padding[..read]).map_err(UnpackError::tar_split)?;
         Ok(read == padding.len())
     }
 
     /// The next header block; `None` after two blocks of zeros, or at the end of the stream.
     fn header(
         &mut self,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Option<[u8; BLOCK]>, UnpackError> {
         self.stream.check_cancel()?;
-        let Some(block) = self.block(split)? else {
+        let Some(block) = self.block(raw)? else {
             return Ok(None);
         };
         if block == [0; BLOCK] {
-            return match self.block(split)? {
+            return match self.block(raw)? {
                 Some(second) if second != [0; BLOCK] => {
                     let fault = Fault::Header("a header after a single block of zeros");
                     Err(self.stream.content(fault))
@@ -263,7 +262,7 @@ impl<'a, R: Read> Entries<'a, R> {
     /// A whole block; `None` at the end of the stream.
     fn block(
         &mut self,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Option<[u8; BLOCK]>, UnpackError> {
         let mut block = [0; BLOCK];
         match self.stream.take_into(&mut block)? {
@@ -271,7 +270,7 @@ impl<'a, R: Read> Entries<'a, R> {
             BLOCK => {}
             _ => return Err(self.stream.content(Fault::Truncated("a header"))),
         }
-        split.raw(&block).map_err(UnpackError::tar_split)?;
+        raw(&block).map_err(UnpackError::tar_split)?;
         Ok(Some(block))
     }
 
@@ -279,7 +278,7 @@ impl<'a, R: Read> Entries<'a, R> {
     fn record(
         &mut self,
         fields: &Fields,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Vec<u8>, UnpackError> {
         self.start_body(fields.size)?;
         let max = self.stream.limits().record;
@@ -296,16 +295,16 @@ impl<'a, R: Read> Entries<'a, R> {
             }
             record.extend_from_slice(piece);
         }
-        split.raw(&record).map_err(UnpackError::tar_split)?;
+        raw(&record).map_err(UnpackError::tar_split)?;
         Ok(record)
     }
 
     fn records(
         &mut self,
         fields: &Fields,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Records, UnpackError> {
-        let data = self.record(fields, split)?;
+        let data = self.record(fields, raw)?;
         Records::parse(&data).map_err(|fault| self.stream.content(fault))
     }
 
@@ -340,7 +339,7 @@ impl<'a, R: Read> Entries<'a, R> {
         &mut self,
         mut fields: Fields,
         pending: Pending,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Entry, UnpackError> {
         let records = pending.records.unwrap_or_default();
         records
@@ -366,7 +365,7 @@ impl<'a, R: Read> Entries<'a, R> {
             other => Kind::Other(other),
         };
         self.start_body(if kind.has_body() { fields.size } else { 0 })?;
-        let sparse = self.sparse(&mut fields, &records, kind, split);
+        let sparse = self.sparse(&mut fields, &records, kind, raw);
         let sparse = sparse.map_err(|error| error.in_entry(&fields.name))?;
         self.finish_entry(fields, kind, sparse, records.xattrs())
     }
@@ -377,7 +376,7 @@ impl<'a, R: Read> Entries<'a, R> {
         fields: &mut Fields,
         records: &Records,
         kind: Kind,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Option<Vec<Fragment>>, UnpackError> {
         let layout = Layout::of(records);
         if layout == Layout::Plain {
@@ -389,7 +388,7 @@ impl<'a, R: Read> Entries<'a, R> {
         let real_size = sparse::real_size(records).map_err(|fault| self.stream.content(fault))?;
         fields.size = real_size.unwrap_or(fields.size);
         let map = match layout {
-            Layout::InData => self.map_in_data(split)?,
+            Layout::InData => self.map_in_data(raw)?,
             _ => sparse::map_in_records(records).map_err(|fault| self.stream.content(fault))?,
         };
         let bad = Fault::Header("a sparse map where no file is");
@@ -403,7 +402,7 @@ impl<'a, R: Read> Entries<'a, R> {
 
     fn map_in_data(
         &mut self,
-        split: &mut tar_split::Writer<impl Write>,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Vec<Fragment>, UnpackError> {
         let max = self.stream.limits().record;
         let mut map = MapInData::default();
@@ -412,7 +411,7 @@ impl<'a, R: Read> Entries<'a, R> {
                 return Err(self.stream.content(Fault::Truncated("a sparse map")));
             }
             self.body -= BLOCK as u64;
-            let Some(block) = self.block(split)? else {
+            let Some(block) = self.block(raw)? else {
                 return Err(self.stream.content(Fault::Truncated("a sparse map")));
             };
             if map.push(&block).map_err(|fault| self.stream.content(fault))? {

@@ -48,16 +48,18 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::BorrowedFd;
 
+pub(in crate::store) use attributes::{IGNORED_XATTR, timestamps};
+pub(in crate::store) use entry::{Entries, Entry, Kind};
 pub use error::{Fault, Place, UnpackError};
 pub use limits::Limits;
 pub use name::Name;
-pub(in crate::store) use name::{Seen, clean, in_root};
-pub(in crate::store) use parents::open_in;
+pub(in crate::store) use name::{Seen, clean, in_root, split};
+pub(in crate::store) use parents::{DIRECTORY, IMPLICIT_MODE, open_in};
+pub(in crate::store) use sparse::Fragment;
+pub(in crate::store) use stream::Stream;
+pub(in crate::store) use tree::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
 
-use entry::{Entries, Entry};
-use sparse::Fragment;
-use stream::Stream;
-use tree::{NewFile, Tree, WHITEOUT_PREFIX};
+use tree::{NewFile, Tree};
 
 use super::tar_split::{Content, Writer};
 use super::{Compression, Unpacked};
@@ -87,7 +89,7 @@ pub fn unpack(
     let mut entries = Entries::new(Stream::open(&mut blob, limits, cancel)?);
     let mut split = Writer::new(tar_split);
     let mut facts = Facts::default();
-    while let Some(entry) = entries.next(&mut split)? {
+    while let Some(entry) = entries.next(&mut |bytes| split.raw(bytes))? {
         facts.add(&entry).map_err(|fault| entry.fault(fault))?;
         let file = tree.make(&entry)?;
         let readable = file
@@ -127,7 +129,7 @@ fn write_tar_split(
     let mut entries = Entries::new(Stream::open(blob, limits, cancel)?);
     let mut split = Writer::new(tar_split);
     let mut facts = Facts::default();
-    while let Some(entry) = entries.next(&mut split)? {
+    while let Some(entry) = entries.next(&mut |bytes| split.raw(bytes))? {
         facts.add(&entry).map_err(|fault| entry.fault(fault))?;
         copy_data(
             &mut entries,

@@ -92,7 +92,7 @@ pub(super) fn climbs(name: &[u8]) -> bool {
 }
 
 /// Splits a path in the root into its directory (empty for the root) and its last component.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(in crate::store) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),
@@ -119,8 +119,17 @@ pub(in crate::store) struct Seen {
 impl Seen {
     /// False if this cleaned name was seen before.
     pub(in crate::store) fn insert(&mut self, clean: &[u8]) -> bool {
+        self.names.insert(self.hash(clean))
+    }
+
+    /// True if this cleaned name was seen before.
+    pub(in crate::store) fn contains(&self, clean: &[u8]) -> bool {
+        self.names.contains(&self.hash(clean))
+    }
+
+    fn hash(&self, clean: &[u8]) -> u128 {
         let [high, low] = self.keys.each_ref().map(|key| u128::from(key.hash_one(clean)));
-        self.names.insert(high << 64 | low)
+        high << 64 | low
     }
 }
 

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use super::name::split;
 
 /// A directory is opened for reading, never as a mere place, for attributes are set through the descriptor.
-pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+pub(in crate::store) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// What containers/storage makes for a parent that the tar does not have: 0777 under its umask of 022.
-const IMPLICIT_MODE: u32 = 0o755;
+pub(in crate::store) const IMPLICIT_MODE: u32 = 0o755;
 
 /// The kernel answers `EAGAIN` if a rename anywhere on the machine may have moved a `..` under its feet.
 const RESOLVE_ATTEMPTS: usize = 1000;

@@ -7,14 +7,14 @@ use super::pax::{Records, decimal};
 
 /// A part of the file whose bytes are in the tar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fragment {
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub(in crate::store) struct Fragment {
+    pub(in crate::store) offset: u64,
+    pub(in crate::store) length: u64,
 }
 
 /// Where the map of a sparse file is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(in crate::store) enum Layout {
     /// Not sparse, or of a version that Go takes for a plain file.
     Plain,
     /// In the extended header (0.0 and 0.1).
@@ -26,7 +26,7 @@ pub(super) enum Layout {
 const BAD: Fault = Fault::Header("malformed PAX sparse map");
 
 impl Layout {
-    pub(super) fn of(records: &Records) -> Self {
+    pub(in crate::store) fn of(records: &Records) -> Self {
         let version = (
             records.value("GNU.sparse.major"),
             records.value("GNU.sparse.minor"),
@@ -41,7 +41,7 @@ impl Layout {
 }
 
 /// The file's own length, if the records say so.
-pub(super) fn real_size(records: &Records) -> Result<Option<i64>, Fault> {
+pub(in crate::store) fn real_size(records: &Records) -> Result<Option<i64>, Fault> {
     let keys = ["GNU.sparse.size", "GNU.sparse.realsize"];
     match keys
         .map(|key| records.value(key))
@@ -54,7 +54,7 @@ pub(super) fn real_size(records: &Records) -> Result<Option<i64>, Fault> {
 }
 
 /// The map in the extended header.
-pub(super) fn map_in_records(records: &Records) -> Result<Vec<Fragment>, Fault> {
+pub(in crate::store) fn map_in_records(records: &Records) -> Result<Vec<Fragment>, Fault> {
     let count = decimal(records.value("GNU.sparse.numblocks")).ok_or(BAD)?;
     let map = records.value("GNU.sparse.map");
     let numbers: Vec<&[u8]> = match map {
@@ -69,7 +69,7 @@ pub(super) fn map_in_records(records: &Records) -> Result<Vec<Fragment>, Fault> 
 
 /// The map before the data: decimal lines, the first with the number of fragments, filled up to whole blocks.
 #[derive(Default)]
-pub(super) struct MapInData {
+pub(in crate::store) struct MapInData {
     data: Vec<u8>,
     lines: usize,
     /// Known once the first line is whole.
@@ -78,7 +78,7 @@ pub(super) struct MapInData {
 
 impl MapInData {
     /// Adds the next block; true when the map is whole.
-    pub(super) fn push(&mut self, block: &[u8]) -> Result<bool, Fault> {
+    pub(in crate::store) fn push(&mut self, block: &[u8]) -> Result<bool, Fault> {
         self.data.extend_from_slice(block);
         self.lines += block.iter().filter(|&&byte| byte == b'\n').count();
         if self.wanted.is_none() && self.lines > 0 {
@@ -91,12 +91,12 @@ impl MapInData {
     }
 
     /// Bytes added.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::store) fn len(&self) -> usize {
         self.data.len()
     }
 
     /// The fragments of a whole map.
-    pub(super) fn finish(self) -> Result<Vec<Fragment>, Fault> {
+    pub(in crate::store) fn finish(self) -> Result<Vec<Fragment>, Fault> {
         let wanted = self.wanted.ok_or(BAD)?;
         let lines = self.data.split(|&byte| byte == b'\n');
         fragments(&lines.take(wanted).skip(1).collect::<Vec<_>>())
@@ -118,7 +118,11 @@ fn fragments(numbers: &[&[u8]]) -> Result<Vec<Fragment>, Fault> {
 
 /// Checks that fragments lie in order, without overlap and within the file, and that together they are as long as
 /// the data in the tar. Empty ones are dropped.
-pub(super) fn check(mut map: Vec<Fragment>, size: u64, stored: u64) -> Result<Vec<Fragment>, Fault> {
+pub(in crate::store) fn check(
+    mut map: Vec<Fragment>,
+    size: u64,
+    stored: u64,
+) -> Result<Vec<Fragment>, Fault> {
     let (mut end, mut length) = (0, 0);
     for fragment in &map {
         if fragment.offset < end {

@@ -31,7 +31,7 @@ impl<R: Read> Read for Stoppable<'_, R> {
 }
 
 /// A blob being read.
-pub(super) struct Stream<'a, R: Read> {
+pub(in crate::store) struct Stream<'a, R: Read> {
     decompressor: Decompressor<Stoppable<'a, R>>,
     buffer: Box<[u8]>,
     /// The unread part of `buffer`.
@@ -46,7 +46,7 @@ pub(super) struct Stream<'a, R: Read> {
 }
 
 impl<'a, R: Read> Stream<'a, R> {
-    pub(super) fn open(blob: R, limits: Limits, cancel: &'a Cancel) -> Result<Self, UnpackError> {
+    pub(in crate::store) fn open(blob: R, limits: Limits, cancel: &'a Cancel) -> Result<Self, UnpackError> {
         let opened = Decompressor::open(Stoppable { blob, cancel });
         if opened.is_err() {
             // The error may be a stop's.
@@ -73,22 +73,22 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// Compression of the blob.
-    pub(super) fn compression(&self) -> Compression {
+    pub(in crate::store) fn compression(&self) -> Compression {
         self.decompressor.compression()
     }
 
     /// The bounds that hold for this blob.
-    pub(super) fn limits(&self) -> &Limits {
+    pub(in crate::store) fn limits(&self) -> &Limits {
         &self.limits
     }
 
     /// Bytes of the tar that were taken.
-    pub(super) fn position(&self) -> u64 {
+    pub(in crate::store) fn position(&self) -> u64 {
         self.produced - self.unread.len() as u64
     }
 
     /// True if there are more bytes.
-    pub(super) fn has_more(&mut self) -> Result<bool, UnpackError> {
+    pub(in crate::store) fn has_more(&mut self) -> Result<bool, UnpackError> {
         if self.unread.is_empty() {
             self.fill()?;
         }
@@ -96,7 +96,7 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// Up to `max` of the next bytes; none at the end of the blob.
-    pub(super) fn take(&mut self, max: u64) -> Result<&[u8], UnpackError> {
+    pub(in crate::store) fn take(&mut self, max: u64) -> Result<&[u8], UnpackError> {
         self.has_more()?;
         let start = self.unread.start;
         let length = self.unread.len().min(usize::try_from(max).unwrap_or(usize::MAX));
@@ -105,7 +105,7 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// Fills `block` as far as the blob goes, and says how far.
-    pub(super) fn take_into(&mut self, block: &mut [u8]) -> Result<usize, UnpackError> {
+    pub(in crate::store) fn take_into(&mut self, block: &mut [u8]) -> Result<usize, UnpackError> {
         let mut filled = 0;
         while filled < block.len() {
             let piece = self.take((block.len() - filled) as u64)?;
@@ -119,13 +119,13 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// Counts bytes that are written without being in the tar.
-    pub(super) fn charge_holes(&mut self, bytes: u64) -> Result<(), UnpackError> {
+    pub(in crate::store) fn charge_holes(&mut self, bytes: u64) -> Result<(), UnpackError> {
         self.holes = self.holes.saturating_add(bytes);
         self.check_bytes()
     }
 
     /// An error at the present place.
-    pub(super) fn content(&self, fault: Fault) -> UnpackError {
+    pub(in crate::store) fn content(&self, fault: Fault) -> UnpackError {
         UnpackError::Content {
             place: self.place(),
             fault,
@@ -133,7 +133,7 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// An error at the present place.
-    pub(super) fn limit(&self, what: &'static str, max: u64, found: u64) -> UnpackError {
+    pub(in crate::store) fn limit(&self, what: &'static str, max: u64, found: u64) -> UnpackError {
         UnpackError::Limit {
             what,
             max,
@@ -143,12 +143,12 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// An error if the run is to stop.
-    pub(super) fn check_cancel(&self) -> Result<(), UnpackError> {
+    pub(in crate::store) fn check_cancel(&self) -> Result<(), UnpackError> {
         Ok(self.cancel.check()?)
     }
 
     /// The SHA-256 of the uncompressed bytes and their number; the blob must have been read to its end.
-    pub(super) fn finish(self) -> (DiffId, u64) {
+    pub(in crate::store) fn finish(self) -> (DiffId, u64) {
         (DiffId(self.hasher.finish()), self.produced)
     }
 

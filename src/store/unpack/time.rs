@@ -6,7 +6,7 @@ const NANOS: i64 = 1_000_000_000;
 
 /// Seconds and nanoseconds since the epoch; the nanoseconds count forward, also before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Time {
+pub(in crate::store) struct Time {
     secs: i64,
     nanos: i64,
 }
@@ -18,12 +18,12 @@ const LAST: Time = Time {
 };
 
 impl Time {
-    pub(super) fn from_secs(secs: i64) -> Self {
+    pub(in crate::store) fn from_secs(secs: i64) -> Self {
         Self { secs, nanos: 0 }
     }
 
     /// A PAX time, `[-]seconds[.fraction]`, to the nanosecond.
-    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+    pub(in crate::store) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let secs: i64 = whole.parse().ok()?;
@@ -44,7 +44,7 @@ impl Time {
 
     /// As containers/storage sets it on anything but a symbolic link: times before the epoch, and after what Go can
     /// compute with, become the epoch (`pkg/system`: `Chtimes`).
-    pub(super) fn settable(self) -> Timespec {
+    pub(in crate::store) fn settable(self) -> Timespec {
         let Self { secs, nanos } = if self.secs < 0 || self > LAST {
             Self::from_secs(0)
         } else {
@@ -55,7 +55,7 @@ impl Time {
 
     /// As containers/storage sets it on a symbolic link: any time, by way of a 64-bit number of nanoseconds that
     /// may overflow (`pkg/archive`: `timeToTimespec`).
-    pub(super) fn settable_on_symlink(self) -> Timespec {
+    pub(in crate::store) fn settable_on_symlink(self) -> Timespec {
         let nanos = self.secs.wrapping_mul(NANOS).wrapping_add(self.nanos);
         timespec(nanos.div_euclid(NANOS), nanos.rem_euclid(NANOS))
     }

@@ -23,13 +23,13 @@ use super::write_behind::WriteBehind;
 use crate::cancel::Cancel;
 
 /// Begins the name of what marks that a lower layer's file is deleted.
-pub(super) const WHITEOUT_PREFIX: &[u8] = b".wh.";
+pub(in crate::store) const WHITEOUT_PREFIX: &[u8] = b".wh.";
 
 /// Marks that nothing of a directory shows through from lower layers.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+pub(in crate::store) const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// The same mark for overlayfs.
-const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaque", b"y");
+pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaque", b"y");
 
 /// A layer being unpacked.
 pub(super) struct Tree<'a> {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::entries::*;
 use super::ours::Ours;
+use super::reread::flaw;
 use super::theirs::Podman;
 use crate::compare::tar_split::joined;
 use crate::compare::{differences, tree};
@@ -50,6 +51,15 @@ pub(super) fn compare_layer(
             if ours.assemble() != tar {
                 found.push("the tar is not put together again".to_owned());
             }
+            let flawed = flaw(&ours.diff(), &ours.tar_split, tar);
+            found.extend(flawed.map(|flaw| format!("our layer: {flaw}")));
+            // Podman's as well, if its tar-split is right.
+            let flaw = flaw(&theirs.diff, &theirs.tar_split, tar);
+            let is_false = |flaw: &String| same == Same::All || !flaw.starts_with("Unproven");
+            found.extend(
+                flaw.filter(is_false)
+                    .map(|flaw| format!("podman's layer: {flaw}")),
+            );
             match same {
                 Same::All if joined(&ours.tar_split) != joined(&theirs.tar_split) => {
                     let (ours, theirs) = (joined(&ours.tar_split), joined(&theirs.tar_split));

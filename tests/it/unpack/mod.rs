@@ -6,5 +6,6 @@ mod entries;
 mod hostile;
 mod ours;
 mod random;
+mod reread;
 mod speed;
 mod theirs;

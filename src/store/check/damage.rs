@@ -1,0 +1,86 @@
+//! What can be wrong with something in the store, in one line each.
+
+use std::fmt;
+
+use crate::store::unpack::Name;
+
+/// As many damages of one layer are kept for people to read; the others are counted.
+const SHOWN: usize = 10;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The layer's record in layers.json.
+    Record(String),
+    /// What surrounds a layer's tree: `link`, `lower`, `l/<link>`, `work`, `empty`.
+    Frame {
+        /// Which of them.
+        part: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The layer's tar-split.
+    TarSplit(String),
+    /// A file or directory of the layer's tree.
+    Tree {
+        /// Where in the layer.
+        path: Name,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file of an image's big data: manifest, list, config, signature.
+    Data {
+        /// Its key in the image's record.
+        key: Name,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record(reason) => write!(f, "record: {reason}"),
+            Self::Frame { part, reason } => write!(f, "`{part}`: {reason}"),
+            Self::TarSplit(reason) => write!(f, "tar-split: {reason}"),
+            Self::Tree { path, reason } => write!(f, "`/{path}`: {reason}"),
+            Self::Data { key, reason } => write!(f, "`{key}`: {reason}"),
+        }
+    }
+}
+
+/// What is wrong with one layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerDamage {
+    /// The first ones.
+    pub shown: Vec<Damage>,
+    /// All of them.
+    pub count: u64,
+}
+
+/// Gathers damages.
+#[derive(Default)]
+pub(super) struct Found {
+    shown: Vec<Damage>,
+    count: u64,
+}
+
+impl Found {
+    pub(super) fn add(&mut self, damage: Damage) {
+        self.count += 1;
+        if self.shown.len() < SHOWN {
+            self.shown.push(damage);
+        }
+    }
+
+    /// A damage of the tree.
+    pub(super) fn at(&mut self, path: &[u8], reason: String) {
+        let path = Name::new(path);
+        self.add(Damage::Tree { path, reason });
+    }
+
+    pub(super) fn into_damage(self) -> Option<LayerDamage> {
+        let Self { shown, count } = self;
+        (count > 0).then_some(LayerDamage { shown, count })
+    }
+}

@@ -1,0 +1,95 @@
+//! An image's big data, and the layers that it asks for.
+
+use super::{Damage, LayerPlace};
+use crate::oci::{Digest, LayerId, Manifest, ResolvedImage};
+use crate::store::error::StoreError;
+use crate::store::images::MANIFEST;
+use crate::store::inventory::{Inventory, StoredImage};
+use crate::store::layers::LayerView;
+use crate::store::unpack::Name;
+
+impl Inventory {
+    /// Reads every file of big data, and compares it with its digest and length in the image's record.
+    pub fn check_data(&self, image: &StoredImage) -> Result<Vec<Damage>, StoreError> {
+        let mut damages = Vec::new();
+        for (key, item) in &image.items {
+            let reason = match self.read_item(image, key)? {
+                None => "it is missing".to_owned(),
+                Some(content) => {
+                    let (digest, size) = (content.digest(), content.bytes().len() as u64);
+                    if item.size != Some(size) {
+                        let recorded = item
+                            .size
+                            .map_or("no size".to_owned(), |size| format!("{size} bytes"));
+                        format!("it has {size} bytes, its record says {recorded}")
+                    } else if item.digest != Some(digest) {
+                        format!("it has the digest {digest}, its record says otherwise")
+                    } else if promised(key).is_some_and(|promised| promised != digest) {
+                        format!("it has the digest {digest}, its name says otherwise")
+                    } else {
+                        continue;
+                    }
+                }
+            };
+            let key = Name::new(key.as_bytes());
+            damages.push(Damage::Data { key, reason });
+        }
+        Ok(damages)
+    }
+
+    /// The image as the store describes it, if manifest and config are sound; nobody needs to be asked for them then.
+    pub fn describe(&self, image: &StoredImage) -> Result<Option<ResolvedImage>, StoreError> {
+        let Some(manifest) = self.read_item(image, MANIFEST)? else {
+            return Ok(None);
+        };
+        if image.items.get(MANIFEST).and_then(|item| item.digest) != Some(manifest.digest()) {
+            return Ok(None);
+        }
+        let Ok(Manifest::Image(parsed)) = Manifest::parse(manifest.bytes(), None) else {
+            return Ok(None);
+        };
+        let config = self.read_item(image, &parsed.config.to_string())?;
+        let Some(config) = config.filter(|config| config.digest() == parsed.config) else {
+            return Ok(None);
+        };
+        Ok(ResolvedImage::assemble(None, manifest, config).ok())
+    }
+
+    /// The layers that the image's config asks for, base layer first, under the ids that they have here; `None` if
+    /// that cannot be told.
+    pub fn places_of(&self, image: &StoredImage) -> Result<Option<Vec<LayerPlace>>, StoreError> {
+        let Some(described) = self.describe(image)? else {
+            return Ok(None);
+        };
+        let diff_ids: Vec<_> = described.layers.iter().map(|layer| layer.diff_id).collect();
+        let mut ids = described.layer_ids();
+        if ids.last().copied() != image.top_layer() {
+            // Made by somebody who gives other ids.
+            let (mut chain, mut next) = (Vec::new(), image.top_layer());
+            while let Some(id) = next.filter(|_| chain.len() <= diff_ids.len()) {
+                chain.push(id);
+                let parent = self.records.find(&id).and_then(LayerView::parent);
+                next = parent.and_then(LayerId::from_hex);
+            }
+            chain.reverse();
+            ids = chain;
+        }
+        if ids.len() != diff_ids.len() {
+            return Ok(None);
+        }
+        let parents = std::iter::once(None).chain(ids.iter().copied().map(Some));
+        let places = ids.iter().zip(parents).zip(diff_ids);
+        let place = |((id, parent), diff_id): ((&LayerId, _), _)| LayerPlace {
+            id: *id,
+            parent,
+            diff_id,
+        };
+        Ok(Some(places.map(place).collect()))
+    }
+}
+
+/// The digest in the key of a manifest or config.
+fn promised(key: &str) -> Option<Digest> {
+    let digest = key.strip_prefix(MANIFEST).and_then(|rest| rest.strip_prefix('-'));
+    digest.unwrap_or(key).parse().ok()
+}

@@ -1,0 +1,124 @@
+//! What surrounds a layer's tree, checked: the short name, the way to the parents, the empty directories.
+
+use std::fs;
+
+use super::LayerPlace;
+use super::damage::Damage;
+use crate::oci::LayerId;
+use crate::store::error::{StoreError, io_error};
+use crate::store::layer_dir;
+use crate::store::layers::{LayerTable, LayerView};
+use crate::store::layout::Layout;
+
+pub(super) fn check(
+    layout: &Layout,
+    table: &LayerTable,
+    place: &LayerPlace,
+) -> Result<Vec<Damage>, StoreError> {
+    let mut found = Vec::new();
+    let mut wrong = |part: &'static str, reason: String| found.push(Damage::Frame { part, reason });
+    let dir = layout.layer(&place.id);
+    match layer_dir::link(layout, &place.id)? {
+        None => wrong("link", "it is missing, or holds no short name".to_owned()),
+        Some(link) if !layer_dir::is_linked(layout, &link, &place.id)? => {
+            wrong("l/<link>", format!("`l/{link}` does not lead to the layer"));
+        }
+        Some(_) => {}
+    }
+    if let Some(parent) = place.parent {
+        if let Some(reason) = flaw_of_lower(layout, table, &place.id, parent)? {
+            wrong("lower", reason);
+        }
+    } else if layer_dir::exists(&dir.join("lower"))? {
+        wrong("lower", "a base layer has none".to_owned());
+    }
+    // `merged` comes and goes with mounts.
+    let dirs: &[&'static str] = if place.parent.is_some() {
+        &["work"]
+    } else {
+        &["work", "empty"]
+    };
+    for name in dirs {
+        if !fs::symlink_metadata(dir.join(name)).is_ok_and(|metadata| metadata.is_dir()) {
+            wrong(name, "it is missing, or no directory".to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Each name in `lower` must be that of the layer which the records have in its place, nearest first.
+fn flaw_of_lower(
+    layout: &Layout,
+    table: &LayerTable,
+    id: &LayerId,
+    parent: LayerId,
+) -> Result<Option<String>, StoreError> {
+    let Some(lower) = layer_dir::lower(layout, id)? else {
+        return Ok(Some("it is missing, or names no layer".to_owned()));
+    };
+    let (mut names, mut next) = (lower.split(':'), Some(parent));
+    while let Some(below) = next {
+        let Some(name) = names.next() else {
+            return Ok(Some(format!("it does not name layer {below}")));
+        };
+        let leads_there = match name.strip_prefix("l/") {
+            None => false,
+            Some(link) => match layer_dir::link(layout, &below)? {
+                Some(own) if own == link => true,
+                // That may be the damaged one.
+                _ => layer_dir::is_linked(layout, link, &below)?,
+            },
+        };
+        if !leads_there {
+            return Ok(Some(format!("it names another layer where {below} should be")));
+        }
+        next = table
+            .find(&below)
+            .and_then(LayerView::parent)
+            .and_then(LayerId::from_hex);
+    }
+    Ok(names
+        .next()
+        .map(|_| "it names more layers than are below".to_owned()))
+}
+
+/// The short name that a layer has, or must get back because others name it so. Needs the layers lock.
+pub(in crate::store) fn true_link(
+    layout: &Layout,
+    table: &LayerTable,
+    id: &LayerId,
+) -> Result<String, StoreError> {
+    let own = layer_dir::link(layout, id)?;
+    if let Some(own) = &own
+        && layer_dir::is_linked(layout, own, id)?
+    {
+        return Ok(own.clone());
+    }
+    // What a child's `lower` says of its parent; it is in use by whoever mounts the child.
+    let text = id.to_string();
+    for child in table.views().filter(|view| view.parent() == Some(&text)) {
+        let Some(child) = LayerId::from_hex(&child.id) else {
+            continue;
+        };
+        let lower = layer_dir::lower(layout, &child)?.unwrap_or_default();
+        let first = lower.split(':').next().and_then(|first| first.strip_prefix("l/"));
+        if let Some(link) = first.filter(|link| layer_dir::is_link_name(link))
+            && layer_dir::is_free(layout, link, id)?
+        {
+            return Ok(link.to_owned());
+        }
+    }
+    let links = layout.links();
+    for entry in fs::read_dir(&links).map_err(io_error("list", &links))? {
+        let name = entry.map_err(io_error("list", &links))?.file_name();
+        if let Some(link) = name.to_str().filter(|link| layer_dir::is_link_name(link))
+            && layer_dir::is_linked(layout, link, id)?
+        {
+            return Ok(link.to_owned());
+        }
+    }
+    match own {
+        Some(own) if layer_dir::is_free(layout, &own, id)? => Ok(own),
+        _ => Ok(layer_dir::new_link()),
+    }
+}

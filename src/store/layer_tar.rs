@@ -1,0 +1,92 @@
+//! The tar of a layer that is in the store, as a stream to unpack another layer from: the same content on other parents,
+//! or its own, where only the tree's attributes are damaged.
+//!
+//! Whoever unpacks it compares the diffID, so that nothing has to be known of the layer before.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::error::{StoreError, io_error};
+use super::inventory::Inventory;
+use super::layers::LayerView;
+use super::store::Store;
+use super::tar_split::{Assembler, Note, TarSplitError};
+use super::unpack::DIRECTORY;
+use crate::oci::{DiffId, LayerId};
+
+type Strict = fn(Note<'_>) -> Result<(), TarSplitError>;
+
+/// A layer's tar. It can be read again from its start, and sought nowhere else.
+pub struct LayerTar {
+    tar_split: File,
+    diff: Arc<OwnedFd>,
+    tar: Assembler<File, Strict>,
+    position: u64,
+}
+
+impl Inventory {
+    /// The layers whose records say that they hold this tar.
+    pub fn layers_with(&self, diff_id: DiffId) -> Vec<LayerId> {
+        let same = |view: &&LayerView| view.is_complete() && view.diff_id() == Some(diff_id);
+        let ids = self.records.views().filter(same);
+        ids.filter_map(|view| LayerId::from_hex(&view.id)).collect()
+    }
+}
+
+impl Store {
+    /// Opens the tar of a layer; `None` if that has no tree or no tar-split.
+    pub fn open_tar(&self, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
+        let (split_path, diff_path) = (
+            self.layout.tar_split(layer),
+            self.layout.layer(layer).join("diff"),
+        );
+        let tar_split = match File::open(&split_path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error("open", &split_path)(error)),
+        };
+        let diff = match rustix::fs::open(&diff_path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(diff) => Arc::new(diff),
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(io_error("open", &diff_path)(errno)),
+        };
+        let again = tar_split.try_clone().map_err(io_error("open", &split_path))?;
+        let tar = Assembler::new(again, Arc::clone(&diff), Note::strictly as Strict);
+        let position = 0;
+        Ok(Some(LayerTar {
+            tar_split,
+            diff,
+            tar,
+            position,
+        }))
+    }
+}
+
+impl Read for LayerTar {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.tar.read(out)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for LayerTar {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match to {
+            SeekFrom::Current(0) => {}
+            SeekFrom::Start(0) => {
+                // The clone shares its offset.
+                self.tar_split.rewind()?;
+                let again = self.tar_split.try_clone()?;
+                self.tar = Assembler::new(again, Arc::clone(&self.diff), Note::strictly as Strict);
+                self.position = 0;
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        }
+        Ok(self.position)
+    }
+}
