@@ -23,15 +23,27 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The three things it does; all take the same flags.
+/// The three things it does; all take the same flags, and `verify` one more.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Put every image that the version spec asks for into the store
     Run(Flags),
     /// Show what `run` would do; of all images only the release image is pulled, for its payload names the others
     Plan(Flags),
-    /// Say whether every image is in the store; pulls nothing
-    Verify(Flags),
+    /// Read every image in the store again and say what is missing or damaged; pulls and changes nothing
+    Verify(VerifyFlags),
+}
+
+/// What `verify` takes beside the flags of all.
+#[derive(Clone, Debug, Default, Args)]
+pub struct VerifyFlags {
+    /// Mend what is damaged or missing, fetching only what the node does not have; never what a container uses
+    #[arg(long, env = "SPOKE_PRECACHE_REPAIR")]
+    pub repair: bool,
+
+    /// The same as for every command.
+    #[command(flatten)]
+    pub flags: Flags,
 }
 
 /// One set of flags for every command.

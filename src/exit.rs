@@ -72,7 +72,7 @@ impl Failure {
             Self::Credentials => "a registry refused the credentials, or they cannot be read",
             Self::Payload => "a release, an image or a pattern is not as expected; another run will not help",
             Self::Content => "content did not match its digest at any mirror",
-            Self::Store => "the store or another part of the host cannot be used",
+            Self::Store => "the store, or another part of the host, is damaged or cannot be used",
         }
     }
 }

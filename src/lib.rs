@@ -22,6 +22,9 @@
 //! [`Plan`](plan::Plan) is a value that can be printed, and `plan` shows what `run` would do. The release image goes the
 //! same way as every other, and what its payload names follows it. [`job`] has the pipeline on one screen.
 //!
+//! `verify` ends with the inventory, and reads every layer in it again; `verify --repair` goes the same way as `run`, with
+//! the layers that are damaged taken for missing, and replaces them in their place.
+//!
 //! # Modules
 //!
 //! Each imports only from those above it; `tests/it/imports.rs` holds that.
@@ -34,7 +37,7 @@
 //! | [`spec`] | the version spec and its exclude patterns |
 //! | [`spool`] | blobs on disk by digest, whole or begun |
 //! | [`registry`] | registries.conf, logins, certificates, faults, the one retry loop |
-//! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit |
+//! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
 //! | [`fetch`] | many blobs, bounded, each once |
 //! | [`sources`] | what a release's payload names |
 //! | [`plan`] | what is to be done, decided once |

@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     let (mode, flags) = match &cli.command {
         Command::Run(flags) => (Mode::Run, flags),
         Command::Plan(flags) => (Mode::Plan, flags),
-        Command::Verify(flags) => (Mode::Verify, flags),
+        Command::Verify(verify) if verify.repair => (Mode::Repair, &verify.flags),
+        Command::Verify(verify) => (Mode::Verify, &verify.flags),
     };
     let display = Display::resolve(flags);
     let console = Console::stderr(display.progress);

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use super::board::Fate;
 use super::error::JobError;
+use super::examiner::Examiner;
 use super::failure::{Reason, Trouble};
 use super::inquiry::{Answer, Inquiry};
 use super::knowledge::Knowledge;
+use super::mender::Mender;
 use super::puller::Puller;
-use super::sight::Sight;
+use super::sight::{Seen, Sight};
 use super::steps::Steps;
 use super::teller::Teller;
-use super::{Mode, Order, Outcome, release, room};
+use super::{Mode, Order, Outcome, off_the_task, release, room};
 use crate::cancel::Cancel;
 use crate::exit::Failure;
 use crate::fetch::Fetcher;
@@ -57,6 +59,7 @@ pub(super) struct Bringer<'a> {
     registries: Arc<Registries>,
     inquiry: Inquiry,
     knowledge: Knowledge,
+    examiner: Examiner,
     teller: Teller,
     /// Layers that were counted as brought by this run or as found by it.
     counted: HashSet<LayerId>,
@@ -83,7 +86,7 @@ impl<'a> Bringer<'a> {
         let (store, spool) = steps.take(Step::Store, || {
             let store = Store::open(&order.graph_root, &order.storage_conf)?;
             let spool = match mode {
-                Mode::Run => Some(Spool::open(&order.spool)?),
+                Mode::Run | Mode::Repair => Some(Spool::open(&order.spool)?),
                 Mode::Plan | Mode::Verify => None,
             };
             let (root, blobs) = (order.graph_root.display(), order.spool.display());
@@ -103,6 +106,7 @@ impl<'a> Bringer<'a> {
             inquiry: Inquiry::new(Arc::clone(&registries), order.platform.clone(), cancel.clone()),
             registries,
             knowledge: Knowledge::default(),
+            examiner: Examiner::new(Arc::clone(observer)),
             teller: Teller::new(Arc::clone(observer)),
             counted: HashSet::new(),
         })
@@ -146,7 +150,7 @@ impl<'a> Bringer<'a> {
         let observer = Arc::clone(&self.observer);
         let steps = Steps((scope == Scope::Everything).then_some(observer.as_ref()));
         let pulls = match self.mode {
-            Mode::Run => true,
+            Mode::Run | Mode::Repair => true,
             Mode::Plan => scope == Scope::Release,
             Mode::Verify => false,
         };
@@ -155,9 +159,18 @@ impl<'a> Bringer<'a> {
                 .list(&request.reference.to_string(), request.sources.first(), 0);
         }
         let looking = match self.mode {
-            Mode::Run | Mode::Plan => Step::Resolve,
+            Mode::Run | Mode::Plan | Mode::Repair => Step::Resolve,
             Mode::Verify => Step::Verify,
         };
+        if pulls {
+            // Also if nothing is to be pulled: they may be as large as what they were to bring.
+            let store = Arc::clone(&self.store);
+            off_the_task(move || {
+                store.remove_dead_stages();
+                Ok(())
+            })
+            .await?;
+        }
         let mut verdict = None;
         let mut is_first = true;
         let mut rounds = 0;
@@ -191,14 +204,14 @@ impl<'a> Bringer<'a> {
                     let message = "every image that can be had is here".to_owned();
                     steps.end(Step::Pull, true, "NothingToPull", message);
                 }
-                if self.mode == Mode::Run && scope == Scope::Everything {
+                if pulls && scope == Scope::Everything {
                     // "Done" is to outlast a power loss, also for what others brought.
                     let (store, layers) = (Arc::clone(&self.store), look.sight.layers());
                     let synced = off_the_task(move || Ok(store.make_durable(&layers)?)).await;
                     synced.map_err(|error| steps.ended_by(Step::Verify, error))?;
                 }
                 if self.mode != Mode::Plan {
-                    steps.verified(&plan.totals);
+                    steps.verified(&plan.totals, self.gravest(&plan));
                 }
                 let sight = look.sight;
                 return Ok(Brought { plan, verdict, sight });
@@ -207,7 +220,7 @@ impl<'a> Bringer<'a> {
             if is_idle {
                 continue;
             }
-            let pulled = self.pull(&plan, steps).await;
+            let pulled = self.pull(&plan, &look.sight, steps).await;
             pulled.map_err(|error| steps.ended_by(Step::Pull, error))?;
         }
     }
@@ -227,6 +240,10 @@ impl<'a> Bringer<'a> {
     ) -> Result<Look, JobError> {
         let references: Vec<Reference> = requests.iter().map(|it| it.reference.clone()).collect();
         let sight = self.sight(&references).await?;
+        if self.mode == Mode::Repair {
+            self.fail_what_is_in_use(&references, &sight).await?;
+            self.describe(&references, &sight).await?;
+        }
         if self.mode == Mode::Verify {
             self.fail_what_is_missing(&references, &sight);
             let has_asked = false;
@@ -251,14 +268,34 @@ impl<'a> Bringer<'a> {
         Ok(Look { sight, has_asked })
     }
 
-    async fn sight(&self, references: &[Reference]) -> Result<Sight, JobError> {
+    /// Looks at the node; where all is to be read, reads it, and mends what needs no layer to be unpacked.
+    async fn sight(&mut self, references: &[Reference]) -> Result<Sight, JobError> {
+        let mut sight = self.glance(references).await?;
+        if !self.mode.reads_all() {
+            return Ok(sight);
+        }
+        let (at_once, host) = (self.order.max_unpacks, &self.order.host_state);
+        self.examiner.examine(&mut sight, at_once, self.cancel).await?;
+        if self.mode == Mode::Repair
+            && self
+                .examiner
+                .mend_frames(&sight, &self.store, host, self.cancel)
+                .await?
+        {
+            sight = self.glance(references).await?;
+            self.examiner.examine(&mut sight, at_once, self.cancel).await?;
+        }
+        Ok(sight)
+    }
+
+    async fn glance(&self, references: &[Reference]) -> Result<Sight, JobError> {
         let (store, spool, mode) = (Arc::clone(&self.store), self.spool.clone(), self.mode);
         let (references, platform) = (references.to_vec(), self.order.platform.clone());
         let path = self.order.spool.clone();
         off_the_task(move || {
             let spooled = match (spool, mode) {
                 (Some(spool), _) => spool.list()?,
-                (None, Mode::Run | Mode::Plan) => Spool::glance(&path)?,
+                (None, Mode::Run | Mode::Plan | Mode::Repair) => Spool::glance(&path)?,
                 (None, Mode::Verify) => Vec::new(),
             };
             Sight::of(&store, spooled, &references, &platform)
@@ -300,9 +337,11 @@ impl<'a> Bringer<'a> {
             sources: request.sources.clone(),
             state: self.knowledge.need(&request.reference, sight, self.mode),
         });
-        let layers = self.knowledge.layers();
+        let (layers, damaged) = (self.knowledge.layers(), self.examiner.damaged());
         let here = Here {
-            layers: layers.filter(|id| sight.inventory.layer(id).is_some()).collect(),
+            layers: layers
+                .filter(|id| sight.inventory.layer(id).is_some() && !damaged.contains(id))
+                .collect(),
             blobs: sight.spooled_bytes(),
         };
         let plan = Plan::build(wanted.collect(), excluded.to_vec(), &here);
@@ -379,7 +418,7 @@ impl<'a> Bringer<'a> {
     }
 
     /// Pulls what the plan says.
-    async fn pull(&mut self, plan: &Plan, steps: Steps<'_>) -> Result<(), JobError> {
+    async fn pull(&mut self, plan: &Plan, sight: &Sight, steps: Steps<'_>) -> Result<(), JobError> {
         steps.start(Step::Pull);
         let layers = plan.images.iter().flat_map(|image| &image.layers);
         let reused = layers.filter(|layer| layer.action == Action::Reuse && self.counted.insert(layer.id));
@@ -398,9 +437,17 @@ impl<'a> Bringer<'a> {
             store.create_if_missing()?;
             Ok(store.stage()?)
         });
+        let stage = Arc::new(stage.await?);
+        let mender = (self.mode == Mode::Repair).then(|| Mender {
+            store: Arc::clone(&self.store),
+            stage: Arc::clone(&stage),
+            inventory: Arc::clone(&sight.inventory),
+            host: self.order.host_state.clone(),
+        });
         let puller = Puller {
             store: Arc::clone(&self.store),
-            stage: Arc::new(stage.await?),
+            stage,
+            mender,
             fetcher: Fetcher::new(
                 Arc::clone(&self.registries),
                 spool.clone(),
@@ -414,6 +461,8 @@ impl<'a> Bringer<'a> {
             max_unpacks: self.order.max_unpacks.get(),
         };
         let pulled = puller.pull(plan, self.cancel).await?;
+        self.examiner
+            .forget(&plan.layers.iter().map(|layer| layer.id).collect());
         self.counted.extend(pulled.layers);
         let mut came = 0;
         for (image, fate) in plan.images.iter().zip(pulled.fates) {
@@ -458,19 +507,73 @@ impl<'a> Bringer<'a> {
                 continue;
             }
             let flaw = sight.image(reference).and_then(|seen| seen.flaw.clone());
-            let message = flaw.unwrap_or_else(|| "it is not in the store".to_owned());
-            let failure = Failure::Incomplete;
-            self.fail(reference, Reason { failure, message });
+            let reason = flaw.unwrap_or_else(|| Reason {
+                failure: Failure::Incomplete,
+                message: "it is not in the store".to_owned(),
+            });
+            self.fail(reference, reason);
         }
+    }
+
+    /// What somebody uses is not mended, and nothing is fetched for it.
+    async fn fail_what_is_in_use(&mut self, references: &[Reference], sight: &Sight) -> Result<(), JobError> {
+        let is_damaged = |it: &Reference| {
+            sight
+                .image(it)
+                .is_some_and(|seen| seen.damaged_layers().next().is_some())
+        };
+        let damaged: Vec<&Reference> = references.iter().filter(|it| is_damaged(it)).collect();
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let (store, host) = (Arc::clone(&self.store), self.order.host_state.clone());
+        let users = off_the_task(move || Ok(store.users(&host)?)).await?;
+        for reference in damaged {
+            let layers = sight.image(reference).into_iter().flat_map(Seen::damaged_layers);
+            let refusal = layers.into_iter().find_map(|layer| users.refuse(&layer).err());
+            if let Some(error) = refusal {
+                let (failure, message) = (Failure::Store, error.to_string());
+                self.fail(reference, Reason { failure, message });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the store itself what it can say of damaged images, so that no registry has to be asked, and the image
+    /// that is mended is the one that is here.
+    async fn describe(&mut self, references: &[Reference], sight: &Sight) -> Result<(), JobError> {
+        for reference in references {
+            let Some(seen) = sight.image(reference) else {
+                continue;
+            };
+            if seen.flaw.is_none() || self.knowledge.is_resolved(reference) {
+                continue;
+            }
+            let (inventory, id) = (Arc::clone(&sight.inventory), seen.id);
+            let described = off_the_task(move || match inventory.image(&id) {
+                Some(image) => Ok(inventory.describe(image)?),
+                None => Ok(None),
+            });
+            if let Some(image) = described.await? {
+                self.knowledge.resolve(reference, image);
+            }
+        }
+        Ok(())
     }
 
     fn fail_what_is_open(&mut self, requests: &[ImageRequest], sight: &Sight) {
         for request in requests {
             if self.knowledge.is_to_pull(&request.reference, sight, self.mode) {
-                let message =
-                    format!("its layers were removed from the store while it was pulled, {ROUNDS} times");
-                let failure = Failure::Incomplete;
-                self.fail(&request.reference, Reason { failure, message });
+                let flaw = sight.image(&request.reference).and_then(|seen| seen.flaw.clone());
+                let reason = flaw
+                    .filter(|flaw| flaw.failure == Failure::Store)
+                    .unwrap_or_else(|| Reason {
+                        failure: Failure::Incomplete,
+                        message: format!(
+                            "its layers were removed from the store while it was pulled, {ROUNDS} times"
+                        ),
+                    });
+                self.fail(&request.reference, reason);
             }
         }
     }
@@ -488,12 +591,4 @@ impl<'a> Bringer<'a> {
 struct Look {
     sight: Sight,
     has_asked: bool,
-}
-
-/// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
-async fn off_the_task<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, JobError> + Send + 'static,
-) -> Result<T, JobError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|panic| Err(JobError::Panicked(panic.to_string())))
 }

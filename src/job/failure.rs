@@ -76,12 +76,12 @@ impl Trouble {
 
     pub(super) fn storing(error: StoreError) -> Self {
         match error {
-            StoreError::Stopped { .. } => Self::Stopped,
+            StoreError::Stopped { .. } | StoreError::Cancelled(_) => Self::Stopped,
             StoreError::ContentMismatch { .. } => Self::Image(Reason {
                 failure: Failure::Content,
                 message: error.to_string(),
             }),
-            StoreError::Conflict { .. } => Self::Image(Reason {
+            StoreError::Conflict { .. } | StoreError::InUse { .. } => Self::Image(Reason {
                 failure: Failure::Store,
                 message: error.to_string(),
             }),

@@ -42,7 +42,7 @@ impl Knowledge {
     /// nobody is to be asked, it is enough that CRI-O would find it.
     pub(super) fn is_present(&self, reference: &Reference, sight: &Sight, mode: Mode) -> bool {
         sight.image(reference).is_some_and(|seen| {
-            let is_it = mode == Mode::Verify
+            let is_it = mode.reads_all()
                 || match (reference.tag(), self.resolved.get(reference)) {
                     (None, _) => seen.bears_name,
                     (Some(_), Some(resolved)) => seen.id == resolved.id(),

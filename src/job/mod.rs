@@ -13,9 +13,11 @@
 mod board;
 mod bringer;
 mod error;
+mod examiner;
 mod failure;
 mod inquiry;
 mod knowledge;
+mod mender;
 mod order;
 mod outcome;
 mod puller;
@@ -46,8 +48,25 @@ pub enum Mode {
     Run,
     /// Put the release image there, and say what `Run` would do.
     Plan,
-    /// Put nothing there, ask nobody, and say what is missing.
+    /// Put nothing there, ask nobody, read all that is there, and say what is missing or damaged.
     Verify,
+    /// Read all that is there, and put right what is missing or damaged.
+    Repair,
+}
+
+impl Mode {
+    /// Whether what is there is read again, and asked about only if it is damaged.
+    fn reads_all(self) -> bool {
+        matches!(self, Self::Verify | Self::Repair)
+    }
+}
+
+/// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
+async fn off_the_task<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, JobError> + Send + 'static,
+) -> Result<T, JobError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|panic| Err(JobError::Panicked(panic.to_string())))
 }
 
 /// Does what `order` says, as far as `mode` goes.

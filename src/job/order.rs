@@ -8,7 +8,7 @@ use crate::oci::Platform;
 use crate::preflight::Threshold;
 use crate::registry::RegistrySettings;
 use crate::spec::VersionSpec;
-use crate::store::StorageConf;
+use crate::store::{HostState, StorageConf};
 
 /// Everything that a run needs to know before it begins.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Order {
     pub graph_root: PathBuf,
     /// The host's storage.conf.
     pub storage_conf: StorageConf,
+    /// Where to see which layers are in use.
+    pub host_state: HostState,
     /// How to reach registries.
     pub registries: RegistrySettings,
     /// The spool's directory.

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::board::{Board, Fate};
 use super::error::JobError;
 use super::failure::{Reason, Trouble};
+use super::mender::Mender;
 use super::queue::Queue;
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
@@ -43,6 +44,8 @@ const RESTING: usize = 512;
 pub(super) struct Puller {
     pub(super) store: Arc<Store>,
     pub(super) stage: Arc<Stage>,
+    /// If damaged layers are to be replaced.
+    pub(super) mender: Option<Mender>,
     pub(super) spool: Spool,
     pub(super) fetcher: Fetcher,
     pub(super) observer: Arc<dyn Observer>,
@@ -189,7 +192,7 @@ impl Puller {
         self.observer.observe(Event::ImageDone { name, state, reason });
     }
 
-    /// Fetches a blob and stages every layer that is made of it.
+    /// Of many at a time, says which one it was.
     async fn bring<'a>(
         &self,
         task: &'a BlobTask,
@@ -198,6 +201,22 @@ impl Puller {
         unpacks: &Semaphore,
         halt: &Cancel,
     ) -> (&'a BlobTask, Vec<(LayerId, Result<StagedLayer, Trouble>)>) {
+        (task, self.staged_layers(task, plan, layers, unpacks, halt).await)
+    }
+
+    /// Fetches a blob and stages every layer that is made of it.
+    async fn staged_layers(
+        &self,
+        task: &BlobTask,
+        plan: &Plan,
+        layers: &HashMap<LayerId, &LayerTask>,
+        unpacks: &Semaphore,
+        halt: &Cancel,
+    ) -> Vec<(LayerId, Result<StagedLayer, Trouble>)> {
+        let mut done = self.stage_from_store(task, layers, unpacks, halt).await;
+        if done.len() == task.layers.len() {
+            return done;
+        }
         let from = task
             .images
             .iter()
@@ -210,11 +229,17 @@ impl Puller {
         let blob = match self.fetcher.fetch(request, halt).await {
             Ok(blob) => blob,
             Err(error) => {
-                let troubles = task.layers.iter().map(|id| (*id, Err(Trouble::fetching(&error))));
-                return (task, troubles.collect());
+                let is_open = |id: &&LayerId| !done.iter().any(|(known, _)| known == *id);
+                let open: Vec<&LayerId> = task.layers.iter().filter(is_open).collect();
+                done.extend(open.into_iter().map(|id| (*id, Err(Trouble::fetching(&error)))));
+                return done;
             }
         };
-        let layers = task.layers.iter().filter_map(|id| layers.get(id));
+        let open = task
+            .layers
+            .iter()
+            .filter(|id| !done.iter().any(|(known, _)| known == *id));
+        let layers = open.filter_map(|id| layers.get(id));
         let unpacked = layers.map(|layer| async {
             let result = match unpacks.acquire().await {
                 Ok(_permit) => self.stage(layer, &blob, halt).await,
@@ -222,8 +247,37 @@ impl Puller {
             };
             (layer.id, result)
         });
-        let unpacked: FuturesUnordered<_> = unpacked.collect();
-        (task, unpacked.collect().await)
+        let unpacked: Vec<_> = unpacked.collect::<FuturesUnordered<_>>().collect().await;
+        done.extend(unpacked);
+        done
+    }
+
+    /// Stages what the store has elsewhere, unless the blob is here already.
+    async fn stage_from_store(
+        &self,
+        task: &BlobTask,
+        layers: &HashMap<LayerId, &LayerTask>,
+        unpacks: &Semaphore,
+        halt: &Cancel,
+    ) -> Vec<(LayerId, Result<StagedLayer, Trouble>)> {
+        let mut done = Vec::new();
+        let Some(mender) = self.mender.as_ref().filter(|_| task.missing() > 0) else {
+            return done;
+        };
+        for layer in task.layers.iter().filter_map(|id| layers.get(id)) {
+            let Ok(_permit) = unpacks.acquire().await else {
+                break;
+            };
+            let (mender, layer, halt) = (mender.clone(), LayerTask::clone(layer), halt.clone());
+            let id = layer.id;
+            let staged = tokio::task::spawn_blocking(move || mender.stage(&layer, &halt)).await;
+            match staged.unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string())))) {
+                Ok(Some(staged)) => done.push((id, Ok(staged))),
+                Ok(None) => {}
+                Err(trouble) => done.push((id, Err(trouble))),
+            }
+        }
+        done
     }
 
     async fn stage(
@@ -232,13 +286,7 @@ impl Puller {
         blob: &VerifiedBlob,
         halt: &Cancel,
     ) -> Result<StagedLayer, Trouble> {
-        let descriptor = LayerDescriptor {
-            blob: layer.blob,
-            size: layer.size,
-            media_type: layer.media_type.clone(),
-            diff_id: layer.diff_id,
-        };
-        let spec = LayerSpec::new(layer.parent, &descriptor);
+        let spec = spec_of(layer);
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
         let task = tokio::task::spawn_blocking(move || {
             let file = blob.open().map_err(|error| Trouble::Host(error.into()))?;
@@ -271,9 +319,13 @@ impl Puller {
             return (index, Err(Trouble::Stopped));
         };
         let (store, resolved, halt) = (Arc::clone(&self.store), Arc::clone(resolved), halt.clone());
+        let mender = self.mender.clone();
         let task = tokio::task::spawn_blocking(move || {
             halt.check().map_err(|_| Trouble::Stopped)?;
-            let layers = store.commit_layers(staged, &halt).map_err(Trouble::storing)?;
+            let layers = match mender {
+                Some(mender) => mender.commit(staged, &halt)?,
+                None => store.commit_layers(staged, &halt).map_err(Trouble::storing)?,
+            };
             let there = layers
                 .iter()
                 .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)));
@@ -291,6 +343,17 @@ impl Puller {
             .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))));
         (index, result)
     }
+}
+
+/// Where a layer belongs, and what it must turn out to be.
+pub(super) fn spec_of(layer: &LayerTask) -> LayerSpec {
+    let descriptor = LayerDescriptor {
+        blob: layer.blob,
+        size: layer.size,
+        media_type: layer.media_type.clone(),
+        diff_id: layer.diff_id,
+    };
+    LayerSpec::new(layer.parent, &descriptor)
 }
 
 /// Removes staged layers on a thread, for a large one takes seconds.

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::error::JobError;
+use super::failure::Reason;
+use crate::exit::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
 use crate::spool::Entry;
-use crate::store::{Inventory, Store};
+use crate::store::{Damage, Inventory, LayerPlace, Store};
 
 /// What was seen.
 pub(super) struct Sight {
@@ -23,9 +25,29 @@ pub(super) struct Seen {
     /// It has the very name, and is not only found by the digest under another name of the repository.
     pub(super) bears_name: bool,
     /// What is wrong with it, if anything is.
-    pub(super) flaw: Option<String>,
+    pub(super) flaw: Option<Reason>,
     /// Its layers, base first, as far as they are there.
     pub(super) layers: Vec<LayerId>,
+    /// What is wrong with its big data. This and what follows is known once the image was read.
+    pub(super) data: Vec<Damage>,
+    /// Its layers, base first, as its config has them.
+    pub(super) places: Vec<LayerPlace>,
+    /// What is wrong around the tree of each of them; `None` for one that is not there.
+    pub(super) frames: Vec<Option<Vec<Damage>>>,
+    /// Those of them that have to be unpacked anew.
+    pub(super) damaged: Vec<LayerId>,
+    /// Those of which only the surroundings are damaged.
+    pub(super) unframed: Vec<LayerPlace>,
+}
+
+impl Seen {
+    /// Every layer that is not as it should be.
+    pub(super) fn damaged_layers(&self) -> impl Iterator<Item = LayerId> {
+        self.damaged
+            .iter()
+            .copied()
+            .chain(self.unframed.iter().map(|place| place.id))
+    }
 }
 
 impl Sight {
@@ -43,8 +65,16 @@ impl Sight {
                 let seen = Seen {
                     id: image.id,
                     bears_name: image.names.contains(&reference.to_string()),
-                    flaw: inventory.find_flaw(image)?,
+                    flaw: inventory.find_flaw(image)?.map(|message| Reason {
+                        failure: Failure::Incomplete,
+                        message,
+                    }),
                     layers: inventory.chain_of(image).unwrap_or_default(),
+                    data: Vec::new(),
+                    places: Vec::new(),
+                    frames: Vec::new(),
+                    damaged: Vec::new(),
+                    unframed: Vec::new(),
                 };
                 images.insert(reference.clone(), seen);
             }
@@ -68,6 +98,16 @@ impl Sight {
             .flat_map(|seen| &seen.layers)
             .copied()
             .collect()
+    }
+
+    /// All that there is of images.
+    pub(super) fn images(&self) -> impl Iterator<Item = &Seen> {
+        self.images.values()
+    }
+
+    /// The same, to be added to.
+    pub(super) fn images_mut(&mut self) -> impl Iterator<Item = &mut Seen> {
+        self.images.values_mut()
     }
 
     /// Bytes in the spool, by the digest of the blob. Of a blob that lies there both whole and begun, the whole.

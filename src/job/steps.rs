@@ -1,6 +1,6 @@
 //! Says which step begins and how it ends; each becomes a condition of the report.
 
-use crate::exit::Ending;
+use crate::exit::{Ending, Failure};
 use crate::plan::Totals;
 use crate::report::{Event, Observer, Step};
 
@@ -50,13 +50,12 @@ impl Steps<'_> {
     }
 
     /// Whether all that was wanted is there, as the store was seen last.
-    pub(super) fn verified(self, totals: &Totals) {
+    pub(super) fn verified(self, totals: &Totals, gravest: Option<Failure>) {
         let (wanted, present) = (totals.images_wanted, totals.images_present);
         self.start(Step::Verify);
-        let reason = if wanted == present {
-            "AllPresent"
-        } else {
-            "ImagesMissing"
+        let reason = match wanted == present {
+            true => "AllPresent",
+            false => gravest.unwrap_or(Failure::Incomplete).reason(),
         };
         self.end(
             Step::Verify,

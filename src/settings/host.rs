@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::SettingsError;
 use crate::cli::HostPaths;
 use crate::registry::{ConfText, Pem, RegistrySettings, SystemRoots};
-use crate::store::StorageConf;
+use crate::store::{HostState, StorageConf};
 
 /// Where TALM's Job mounts the host's directories.
 const HOST_MOUNT: &str = "/host";
@@ -29,6 +29,12 @@ const CERTS_DIRS: [&str; 2] = ["etc/containers/certs.d", "etc/docker/certs.d"];
 
 /// No configuration file of a host comes near; a pull secret with a hundred registries has a few dozen KiB.
 const FILE_LIMIT: u64 = 16 << 20;
+
+/// The run root if storage.conf names none.
+const RUN_ROOT: &str = "run/containers/storage";
+
+/// Our own mounts, and the host's where its `/proc` is seen.
+const MOUNT_TABLES: [&str; 2] = ["/proc/self/mountinfo", "proc/1/mountinfo"];
 
 /// Where the host's file system is seen.
 pub(super) struct HostRoot(PathBuf);
@@ -57,6 +63,16 @@ impl HostRoot {
             return Ok(StorageConf::default());
         };
         StorageConf::parse(&text).map_err(|source| SettingsError::StorageConf { path, source })
+    }
+
+    /// Where it is seen which layers are in use.
+    pub(super) fn state(&self, conf: &StorageConf) -> HostState {
+        let run_root = conf.run_root.as_deref().unwrap_or(Path::new(RUN_ROOT));
+        let [own, hosts] = MOUNT_TABLES;
+        HostState {
+            run_root: self.join(run_root),
+            mount_tables: vec![own.into(), self.join(hosts)],
+        }
     }
 
     pub(super) fn registries(

@@ -177,6 +177,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         platform: flags.what.platform.clone().unwrap_or_else(Platform::of_this_node),
         spool: spool.unwrap_or_else(|| graph_root.parent().unwrap_or(Path::new("/")).join(SPOOL)),
         graph_root,
+        host_state: host.state(&storage_conf),
         storage_conf,
         registries: RegistrySettings {
             // With a deadline, that is when to stop; a link that is down for an hour may come back.

@@ -34,4 +34,5 @@ mod resume;
 mod scale;
 mod service;
 mod settings;
+mod verify;
 mod zoo;

@@ -26,6 +26,8 @@ fn the_table_of_flags_has_every_flag_and_no_other() {
         .filter_map(|flag| flag.split_whitespace().next())
         .map(str::to_owned)
         .collect();
+    // `verify` alone takes `--repair`.
+    let common: BTreeSet<String> = written.iter().filter(|flag| *flag != "repair").cloned().collect();
     for command in Cli::command().get_subcommands() {
         let flags: Vec<_> = command
             .get_arguments()
@@ -36,7 +38,12 @@ fn the_table_of_flags_has_every_flag_and_no_other() {
             .filter_map(|flag| flag.get_long())
             .map(str::to_owned)
             .collect();
-        assert_eq!(written, names, "{}", command.get_name());
+        let expected = if command.get_name() == "verify" {
+            &written
+        } else {
+            &common
+        };
+        assert_eq!(*expected, names, "{}", command.get_name());
         for flag in flags {
             let name = flag.get_long().expect("every flag has a long name");
             let variable = format!("SPOKE_PRECACHE_{}", name.replace('-', "_").to_uppercase());
