@@ -49,6 +49,10 @@ impl Http {
                 .redirect(policy)
                 .connect_timeout(CONNECT_TIMEOUT)
                 .read_timeout(idle_timeout)
+                // A read that times out ends its stream and not the connection, which all later requests would take
+                // again: one whose other end is gone while something between still acknowledges would hold us for ever.
+                .http2_keep_alive_interval(idle_timeout)
+                .http2_keep_alive_timeout(idle_timeout)
                 .user_agent(USER_AGENT)
                 .referer(false)
                 // There is one retry loop, and it is not here.

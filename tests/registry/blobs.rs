@@ -21,20 +21,21 @@ use crate::{fetcher, insecure, noise, request, settings};
 
 const KIND: &str = "application/octet-stream";
 
-fn text(blob: &VerifiedBlob) -> Vec<u8> {
+pub(crate) fn text(blob: &VerifiedBlob) -> Vec<u8> {
     let mut bytes = Vec::new();
     blob.open().unwrap().read_to_end(&mut bytes).unwrap();
     bytes
 }
 
-struct World {
-    dir: tempfile::TempDir,
-    bytes: Bytes,
-    fake: Fake,
+/// A registry with one blob, and a spool.
+pub(crate) struct World {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) bytes: Bytes,
+    pub(crate) fake: Fake,
 }
 
 impl World {
-    async fn new(length: usize) -> Self {
+    pub(crate) async fn new(length: usize) -> Self {
         let (bytes, fake) = (noise(length, 7), Fake::start().await);
         fake.put_blob("a", &bytes);
         Self {
@@ -44,17 +45,17 @@ impl World {
         }
     }
 
-    fn from(&self) -> Vec<String> {
+    pub(crate) fn from(&self) -> Vec<String> {
         vec![format!("{}/a:1", self.fake.host())]
     }
 
-    async fn fetch(&self) -> (Result<VerifiedBlob, FetchError>, std::sync::Arc<crate::Log>) {
+    pub(crate) async fn fetch(&self) -> (Result<VerifiedBlob, FetchError>, std::sync::Arc<crate::Log>) {
         let (fetcher, log) = fetcher(settings(&insecure(&[&self.fake.host()])), self.dir.path());
         let request = request(&self.bytes, &self.from());
         (fetcher.fetch(request, &Cancel::default()).await, log)
     }
 
-    fn starts(&self) -> Vec<Option<usize>> {
+    pub(crate) fn starts(&self) -> Vec<Option<usize>> {
         self.fake.seen("/blobs/").iter().map(Seen::range_start).collect()
     }
 }

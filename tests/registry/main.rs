@@ -6,6 +6,7 @@ mod blobs;
 mod corpus;
 mod daemon;
 mod fake;
+mod http2;
 mod login;
 mod manifests;
 mod tls;
