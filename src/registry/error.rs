@@ -240,6 +240,15 @@ impl RegistryError {
         }
     }
 
+    /// Whether it may have been an accident that one more request shows to be over: a bit that flipped, a page that a
+    /// proxy put in the place of the content.
+    pub(super) fn may_be_an_accident(&self) -> bool {
+        matches!(
+            self,
+            Self::WrongDigest { .. } | Self::WrongLength { .. } | Self::TooLarge { .. }
+        )
+    }
+
     /// How long the registry wants to be left alone.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {

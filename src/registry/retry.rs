@@ -3,10 +3,12 @@
 //! # Design
 //!
 //! An operation asks [`Attempts::next`] where to try, and says [`Attempts::failed`] when it did not work. Sources
-//! come in the order of preference and without delay; one that failed for good does not come again. When all have had
+//! come in the order of preference and without delay; one that failed for good does not come again, nor one that gave the
+//! wrong content twice. When all have had
 //! their turn there is a pause: a random part of an exponentially growing time ("full jitter"), so that the
-//! workers of many nodes do not come back together. A registry that says `Retry-After` is left alone by all
-//! operations: the time until when is kept in [`Pace`], which they share.
+//! workers of many nodes do not come back together. It is [`FIRST_PAUSE`] at most to begin with and [`LONGEST_PAUSE`]
+//! at the end of an outage of any length, so that long it takes until the link's return is seen. A registry that says `Retry-After` is left alone by all
+//! operations, for [`LONGEST_QUIET`] at most: the time until when is kept in [`Pace`], which they share.
 //!
 //! It ends when a source answers, when each has failed for good, when the run is to end, or after `give_up_after` in
 //! which nothing moved, neither in this operation nor in any other: on a slow site the link may be dead for one
@@ -36,6 +38,10 @@ const LONGEST_QUIET: Duration = Duration::from_secs(15 * 60);
 
 /// After a registry's quiet, workers come back spread over this time.
 const SPREAD: Duration = Duration::from_secs(1);
+
+/// How often a source may give the wrong content. Once may be an accident, and the end of the run would be a high price
+/// for it; each further time costs the link all of it again, and a source that is wrong twice means it.
+const ACCIDENTS: u32 = 1;
 
 /// What all operations know of each other.
 pub(super) struct Pace {
@@ -108,6 +114,8 @@ struct Candidate {
     source: PullSource,
     had_its_turn: bool,
     last: Option<RegistryError>,
+    /// How often it gave the wrong content.
+    accidents: u32,
     /// `last` is for good.
     is_out: bool,
 }
@@ -125,6 +133,7 @@ impl<'a> Attempts<'a> {
             source,
             had_its_turn: false,
             last: None,
+            accidents: 0,
             is_out: false,
         });
         Self {
@@ -179,6 +188,10 @@ impl<'a> Attempts<'a> {
         }
         self.untold = Some(error.to_string());
         candidate.is_out = !error.may_pass();
+        if candidate.is_out && error.may_be_an_accident() {
+            candidate.accidents += 1;
+            candidate.is_out = candidate.accidents > ACCIDENTS;
+        }
         candidate.last = Some(error);
     }
 
@@ -389,6 +402,64 @@ mod tests {
 
         let mut third = Attempts::new(&pace, "three".into(), vec![source("o.io")]);
         assert!(until_given_up(&mut third).await > 20);
+        Ok(())
+    }
+
+    /// A night without a link, and a deadline in the place of patience.
+    #[tokio::test(start_paused = true)]
+    async fn hours_of_outage_are_waited_out_and_their_end_is_seen_soon() -> Result<(), RegistryError> {
+        const OUTAGE: Duration = Duration::from_secs(10 * 3600);
+        let (told, cancel) = (Arc::new(Told::default()), Cancel::default());
+        let pace = Pace::new(told.clone(), None);
+        let began = Instant::now();
+        let blob = async |_| {
+            let mut attempts = Attempts::new(&pace, "it".into(), vec![source("m.io"), source("o.io")]);
+            loop {
+                attempts.next(&cancel).await?;
+                if began.elapsed() >= OUTAGE {
+                    attempts.moved();
+                    return Ok::<_, RegistryError>(began.elapsed() - OUTAGE);
+                }
+                attempts.failed(RegistryError::Transport {
+                    what: "it".into(),
+                    why: "no route to host".into(),
+                    lasting: false,
+                });
+            }
+        };
+        for late in futures::future::join_all((0..4).map(blob)).await {
+            assert!(late? <= LONGEST_PAUSE);
+        }
+        let told = told.0.lock().expect("no panic");
+        assert!(told.iter().all(|pause| *pause <= LONGEST_PAUSE));
+        // Of four blobs, each at half of the longest pause on average.
+        let (rounds, expected) = (
+            told.iter().filter(|pause| !pause.is_zero()).count() as u64,
+            4 * OUTAGE.as_secs() / (LONGEST_PAUSE.as_secs() / 2),
+        );
+        assert!(
+            (expected * 8 / 10..expected * 12 / 10).contains(&rounds),
+            "{rounds} rounds, {expected} expected"
+        );
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_registry_is_left_alone_for_longer_than_a_quarter_of_an_hour() -> Result<(), RegistryError> {
+        for seconds in [86_400 * 365, u64::MAX] {
+            let cancel = Cancel::default();
+            let pace = Pace::new(Arc::new(Told::default()), None);
+            let mut attempts = Attempts::new(&pace, "it".into(), vec![source("o.io")]);
+            let began = Instant::now();
+            attempts.next(&cancel).await?;
+            attempts.failed(status(503, Some(seconds)));
+            attempts.next(&cancel).await?;
+            let waited = began.elapsed();
+            assert!(
+                waited >= LONGEST_QUIET && waited <= LONGEST_QUIET + 2 * SPREAD,
+                "{waited:?}"
+            );
+        }
         Ok(())
     }
 

@@ -210,7 +210,7 @@ async fn the_next_mirror_goes_on_where_the_last_one_broke_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_bytes_are_thrown_away_and_asked_for_elsewhere_once_each() {
+async fn wrong_bytes_are_thrown_away_and_asked_for_elsewhere_twice_each() {
     let (bytes, dir) = (noise(30_000, 3), tempfile::tempdir().unwrap());
     let (mirror, origin) = (Fake::start().await, Fake::start().await);
     let digest = origin.put_blob("a", &bytes);
@@ -231,7 +231,7 @@ async fn wrong_bytes_are_thrown_away_and_asked_for_elsewhere_once_each() {
     assert_eq!(error.kind(), Kind::DigestMismatch, "{error}");
     assert_eq!(
         (mirror.seen("/blobs/").len(), origin.seen("/blobs/").len()),
-        (2, 2)
+        (3, 3)
     );
     assert!(error.to_string().contains(&mirror.host()), "{error}");
 }
