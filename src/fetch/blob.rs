@@ -50,8 +50,9 @@ struct Givers {
     brings: bool,
     /// Bytes that were thrown away since they were wrong.
     wasted: u64,
-    /// Repositories whose registry does not answer ranges as it should. They are asked for the whole, of which
-    /// what is there already is passed over.
+    /// Repositories whose registry did not answer a range as it should. They are asked for the whole once, of which
+    /// what is there already is passed over. Should that break off too, a range is tried again: one more small request
+    /// instead of all that is there.
     rangeless: HashSet<String>,
 }
 
@@ -144,7 +145,7 @@ impl Download<'_> {
                 partial = on_disk(move || partial.restart().map(|()| partial)).await?;
                 self.begin(&partial);
             }
-            let from = match givers.rangeless.contains(&source.reference.repository()) {
+            let from = match givers.rangeless.remove(&source.reference.repository()) {
                 true => 0,
                 false => partial.offset(),
             };

@@ -9,6 +9,7 @@ mod fake;
 mod http2;
 mod login;
 mod manifests;
+mod ranges;
 mod tls;
 
 use std::num::NonZeroUsize;
