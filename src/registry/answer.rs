@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use reqwest::Response;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
 use crate::cancel::Cancel;
 
@@ -49,14 +49,20 @@ pub(super) async fn failure(
     }
 }
 
-/// `Retry-After`, in seconds or as a date.
+/// `Retry-After`, in seconds or as a date. A date is one of the registry's clock, which `Date` tells; ours is `now`, and
+/// may be anything on a node that just started.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let date = |text| {
+        let date = jiff::fmt::rfc2822::parse(text).ok()?;
+        Some(SystemTime::from(date.timestamp()))
+    };
+    let until = text(RETRY_AFTER)?;
+    if let Ok(seconds) = until.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    SystemTime::from(date).duration_since(now).ok()
+    let now = text(DATE).and_then(date).unwrap_or(now);
+    date(until)?.duration_since(now).ok()
 }
 
 #[cfg(test)]
@@ -72,8 +78,16 @@ mod tests {
             ("120", Some(120)),
             ("Wed, 21 Oct 2015 07:28:00 GMT", Some(60)),
             ("Wed, 21 Oct 2015 07:26:00 GMT", None),
+            ("Tue, 31 Dec 2999 23:59:59 GMT", Some(31_058_267_579)),
+            // Later than jiff knows times.
+            ("Fri, 31 Dec 9999 23:59:59 GMT", None),
+            ("Sat, 32 Oct 2015 07:26:00 GMT", None),
             ("soon", None),
             ("-5", None),
+            ("1e9", None),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("99999999999999999999", None),
+            ("", None),
         ] {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]);
             assert_eq!(
@@ -82,5 +96,15 @@ mod tests {
                 "{text}"
             );
         }
+        // An hour later by our clock.
+        let headers = HeaderMap::from_iter([
+            (
+                RETRY_AFTER,
+                HeaderValue::from_static("Wed, 21 Oct 2015 07:28:00 GMT"),
+            ),
+            (DATE, HeaderValue::from_static("Wed, 21 Oct 2015 07:27:30 GMT")),
+        ]);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(retry_after(&headers, now + hour), Some(Duration::from_secs(30)));
     }
 }

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod blobs;
+mod connections;
 mod corpus;
 mod daemon;
 mod fake;
 mod http2;
 mod login;
 mod manifests;
+mod quiet;
 mod ranges;
 mod tls;
 

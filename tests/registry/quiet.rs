@@ -1,0 +1,98 @@
+//! Registries that want to be left alone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse as _;
+use spoke_precache::cancel::Cancel;
+
+use crate::fake::Fake;
+use crate::{fetcher, insecure, noise, request, settings};
+
+/// A date as HTTP has it.
+fn http_date(at: SystemTime) -> String {
+    let at = jiff::Timestamp::try_from(at).unwrap();
+    at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
+/// Four workers, twelve blobs: whoever has nothing to do at that moment must not ask either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_asks_for_quiet_gets_it_from_all_workers() {
+    const QUIET: Duration = Duration::from_secs(2);
+    /// A request may be on its way when the answer leaves.
+    const UNDER_WAY: Duration = Duration::from_millis(200);
+    for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
+        let (fake, dir) = (Fake::start().await, tempfile::tempdir().unwrap());
+        let blobs: Vec<_> = (0..12).map(|seed| noise(20_000, seed)).collect();
+        for blob in &blobs {
+            fake.put_blob("a", blob);
+        }
+        let (asked, refused) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
+        let (times, when, count) = (asked.clone(), refused.clone(), AtomicUsize::new(0));
+        fake.fault(move |_| {
+            times.lock().unwrap().push(Instant::now());
+            if count.fetch_add(1, Ordering::SeqCst) != 5 {
+                return None;
+            }
+            *when.lock().unwrap() = Some(Instant::now());
+            Some((status, [(header::RETRY_AFTER, "2")]).into_response())
+        });
+        let (fetcher, _) = fetcher(settings(&insecure(&[&fake.host()])), dir.path());
+        let (cancel, from) = (Cancel::default(), [format!("{}/a:1", fake.host())]);
+        let all = blobs
+            .iter()
+            .map(|blob| fetcher.fetch(request(blob, &from), &cancel));
+        for blob in futures::future::join_all(all).await {
+            blob.unwrap();
+        }
+        let refused = refused.lock().unwrap().unwrap();
+        let asked = asked.lock().unwrap();
+        let within = asked
+            .iter()
+            .map(|at| at.saturating_duration_since(refused))
+            .filter(|after| (UNDER_WAY..QUIET).contains(after));
+        assert_eq!(within.collect::<Vec<_>>(), [], "{status}");
+        let after = asked.iter().filter(|at| **at >= refused + QUIET).count();
+        assert!(after >= 1, "{status}: {} requests", asked.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_after_may_be_a_date_and_may_be_nonsense() {
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+    let now = SystemTime::now();
+    for (value, least) in [
+        // A date has whole seconds, so up to one of the three is lost.
+        (http_date(now + 3 * second), 2 * second),
+        (http_date(now - hour), Duration::ZERO),
+        ("Thu, 01 Jan 1970 00:00:00 GMT".to_owned(), Duration::ZERO),
+        ("next Tuesday".to_owned(), Duration::ZERO),
+        ("-1".to_owned(), Duration::ZERO),
+        ("99999999999999999999".to_owned(), Duration::ZERO),
+    ] {
+        let (fake, dir) = (Fake::start().await, tempfile::tempdir().unwrap());
+        let blob = noise(1000, 1);
+        fake.put_blob("a", &blob);
+        let (header, count) = (value.clone(), AtomicUsize::new(0));
+        fake.fault(move |_| {
+            let headers = [(header::RETRY_AFTER, header.clone())];
+            let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+            is_first.then(|| (StatusCode::SERVICE_UNAVAILABLE, headers).into_response())
+        });
+        let (fetcher, log) = fetcher(settings(&insecure(&[&fake.host()])), dir.path());
+        let (began, clock) = (Instant::now(), SystemTime::now());
+        let wanted = request(&blob, &[format!("{}/a:1", fake.host())]);
+        fetcher.fetch(wanted, &Cancel::default()).await.unwrap();
+        let late = clock.duration_since(now).unwrap_or_default();
+        assert!(
+            began.elapsed() + late >= least,
+            "{value}: {:?}: {:?}",
+            began.elapsed(),
+            log.retries()
+        );
+        let most = least + 3 * second;
+        assert!(began.elapsed() < most, "{value}: {:?}", began.elapsed());
+    }
+}
