@@ -1,8 +1,8 @@
 //! Everything that is tested from outside: the product against a registry that fails on command, with stock tools as the
 //! oracle.
 //!
-//! One binary, so that it links once. `image` and `registry` are helpers that examples include too; `world`, `stock`,
-//! `compare` and `needs` are for tests alone; the other modules are tests, one story each. Tests that need root or a tool
+//! One binary, so that it links once. `image`, `registry` and `link` are helpers that examples and benches include too;
+//! `world`, `stock`, `compare` and `needs` are for tests alone; the other modules are tests, one story each. Tests that need root or a tool
 //! say loudly that they did not run; with `CI=true` that is a failure. `SPOKE_LONG=1` adds what takes minutes,
 //! `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` takes the stock tools from another Debian.
 
@@ -10,6 +10,7 @@
 
 mod compare;
 mod image;
+mod link;
 mod needs;
 mod registry;
 mod stock;

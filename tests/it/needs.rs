@@ -75,6 +75,16 @@ pub(crate) fn strace() -> Result<(), String> {
     Err("`strace` is not installed".into())
 }
 
+/// Network namespaces, TUN devices and a rate for them.
+pub(crate) fn links() -> Result<(), String> {
+    for path in ["/usr/sbin/ip", "/usr/sbin/tc", "/dev/net/tun"] {
+        if !Path::new(path).exists() {
+            return Err(format!("there is no `{path}`"));
+        }
+    }
+    Ok(())
+}
+
 /// A registry by somebody else, to push to.
 pub(crate) fn docker_registry() -> Result<(), String> {
     if Path::new(crate::stock::docker_registry::PROGRAM).exists() {

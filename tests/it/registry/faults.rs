@@ -13,6 +13,8 @@ pub(crate) struct Fault {
     path: String,
     skip: u64,
     left: u64,
+    /// How often it acted.
+    pub(super) acts: u64,
     pub(super) action: Action,
     pub(super) headers: Vec<(String, String)>,
 }
@@ -51,6 +53,7 @@ impl Fault {
             path: path.to_owned(),
             skip: 0,
             left: u64::MAX,
+            acts: 0,
             action: Action::None,
             headers: Vec::new(),
         }
@@ -139,6 +142,7 @@ impl Fault {
             return false;
         }
         self.left -= 1;
+        self.acts += 1;
         true
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod faults;
 pub(crate) mod log;
 mod serve;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -62,8 +62,17 @@ impl Registry {
         Self::serving(self.shared.content.clone())
     }
 
+    /// An empty registry that serves who connects to `listener`, which may belong to another network namespace.
+    pub(crate) fn on(listener: TcpListener) -> Self {
+        Self::listening(listener, Arc::default())
+    }
+
     fn serving(content: Arc<Mutex<Content>>) -> Self {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free loopback port");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free loopback port");
+        Self::listening(listener, content)
+    }
+
+    fn listening(listener: TcpListener, content: Arc<Mutex<Content>>) -> Self {
         listener
             .set_nonblocking(true)
             .expect("a listener can be made non-blocking");
@@ -147,6 +156,11 @@ impl Registry {
     /// From now on, does `fault` to the requests that it matches. Of several, the first that matches acts.
     pub(crate) fn fault(&self, fault: Fault) {
         lock(&self.shared.faults).push(fault);
+    }
+
+    /// How often each fault acted so far, in the order in which they were asked for.
+    pub(crate) fn acts(&self) -> Vec<u64> {
+        lock(&self.shared.faults).iter().map(|fault| fault.acts).collect()
     }
 
     /// Behaves again.

@@ -1,5 +1,9 @@
 //! A registry and a link that fail for a while: the run goes on, and what it stores is right.
 
+mod any;
+mod proxied;
+mod slow_link;
+
 use std::time::Duration;
 
 use crate::compare::census;
@@ -12,7 +16,7 @@ use crate::registry::faults::Fault;
 use crate::world::World;
 
 /// One layer large enough to be cut several times.
-fn image() -> Image {
+pub(super) fn image() -> Image {
     let layer = Layer::of("file /data 0644 0:0 random=1000000 seed=1", Compression::Gzip);
     Image::build(
         "image",
@@ -40,7 +44,8 @@ fn passing_faults_cost_time_and_nothing_else() {
         Fault::on("/manifests/").times(1).cut(100),
         Fault::on("/blobs/").times(1).cut(0),
         Fault::on("/blobs/").times(4).cut(200_000),
-        Fault::on("/blobs/").times(1).flip(500_000),
+        Fault::on("/blobs/").after(1).times(1).flip(500_000),
+        Fault::on("/blobs/").times(1).flip(100),
     ] {
         let registry = Registry::start();
         registry.push("image", Some("latest"), &image());
