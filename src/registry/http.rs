@@ -11,6 +11,7 @@ use rustls::ClientConfig;
 use crate::cancel::Cancel;
 
 use super::error::{RegistryError, printable};
+use super::names::Names;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,6 +47,7 @@ impl Http {
         let client = |policy| {
             Client::builder()
                 .tls_backend_preconfigured(tls.clone())
+                .dns_resolver(Names)
                 .redirect(policy)
                 .connect_timeout(CONNECT_TIMEOUT)
                 .read_timeout(idle_timeout)

@@ -8,7 +8,7 @@
 //!                              │
 //!                            Client              one per registry: scheme, login     client, challenge, auth
 //!                              │                 which pull secret                   credentials
-//!                            Http                limits, redirects, trust            http, tls
+//!                            Http                limits, redirects, trust, names     http, tls, names
 //! ```
 //!
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
@@ -23,6 +23,7 @@ mod credentials;
 mod error;
 mod http;
 mod mirrors;
+mod names;
 mod registries_conf;
 mod resolve;
 mod retry;

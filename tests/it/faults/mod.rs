@@ -1,6 +1,7 @@
 //! A registry and a link that fail for a while: the run goes on, and what it stores is right.
 
 mod any;
+mod names;
 mod proxied;
 mod slow_link;
 

@@ -8,7 +8,7 @@
 //!
 //! [`Link`] is IP: two network namespaces, a TUN device in each, `tc tbf` at both ends for the rate, and a forwarder between
 //! them for what the kernels at hand have no netem for. [`Proxy`] is TCP: it cuts, resets, stalls and holds connections on
-//! loopback.
+//! loopback. [`NameServer`] is DNS with a mind of its own.
 //!
 //! Nothing has a name on the machine: the namespaces live as long as the descriptors that this process holds, and their
 //! devices with them, so a test that panics or is killed leaves nothing behind.
@@ -16,6 +16,7 @@
 //! A sibling of nothing: whatever crate includes it needs no other helper.
 
 mod forwarder;
+mod name_server;
 mod namespace;
 mod proxy;
 
@@ -24,6 +25,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use forwarder::Forwarder;
+pub(crate) use name_server::{NameServer, Reply};
 pub(crate) use namespace::Namespace;
 pub(crate) use proxy::{Harm, Proxy};
 
