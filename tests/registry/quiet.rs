@@ -1,4 +1,4 @@
-//! Registries that want to be left alone.
+//! Registries that want to be left alone, or would be better off.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,6 +57,35 @@ async fn a_registry_that_asks_for_quiet_gets_it_from_all_workers() {
         let after = asked.iter().filter(|at| **at >= refused + QUIET).count();
         assert!(after >= 1, "{status}: {} requests", asked.len());
     }
+}
+
+/// Every answer an error, of every kind that a gateway has; then all is well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_errors_is_waited_out_with_growing_pauses() {
+    const STORM: Duration = Duration::from_millis(1500);
+    let (fake, dir) = (Fake::start().await, tempfile::tempdir().unwrap());
+    let blobs: Vec<_> = (0..4).map(|seed| noise(20_000, seed)).collect();
+    for blob in &blobs {
+        fake.put_blob("a", blob);
+    }
+    let (began, count) = (Instant::now(), AtomicUsize::new(0));
+    fake.fault(move |_| {
+        let status = [500, 502, 503, 504, 507, 520, 408, 425, 429];
+        let status = status[count.fetch_add(1, Ordering::SeqCst) % status.len()];
+        let page = "<html>Bad gateway</html>";
+        let is_over = began.elapsed() >= STORM;
+        (!is_over).then(|| (StatusCode::from_u16(status).unwrap(), page).into_response())
+    });
+    let (fetcher, log) = fetcher(settings(&insecure(&[&fake.host()])), dir.path());
+    let (cancel, from) = (Cancel::default(), [format!("{}/a:1", fake.host())]);
+    let all = blobs
+        .iter()
+        .map(|blob| fetcher.fetch(request(blob, &from), &cancel));
+    for blob in futures::future::join_all(all).await {
+        blob.unwrap();
+    }
+    let asked = fake.seen("").len();
+    assert!(asked < 4 * 20, "{asked} requests: {:?}", log.retries());
 }
 
 #[tokio::test(flavor = "multi_thread")]
