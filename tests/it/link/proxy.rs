@@ -70,9 +70,9 @@ impl Proxy {
         self.address.to_string()
     }
 
-    /// Harms the next connections so, one each.
+    /// Harms the next connections so, one each, and no longer as it was said before.
     pub(crate) fn harm(&self, harms: impl IntoIterator<Item = Harm>) {
-        self.shared.harms().extend(harms);
+        *self.shared.harms() = harms.into_iter().collect();
     }
 
     /// Bytes to clients so far.
