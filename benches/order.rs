@@ -7,6 +7,8 @@
 //! A release in the shape of a real one is planned, and its bytes are let through in each order. A blob counts when its
 //! last byte came, an image when all its blobs count; at the same time means equal shares of the link.
 
+#![allow(clippy::print_stdout)]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -33,6 +33,7 @@
 //! |---|---|
 //! | [`oci`] | references, digests, manifests, configs; raw bytes beside parsed values; platform choice |
 //! | [`cancel`] | one stop signal and its reason |
+//! | [`write_back`] | bytes to the disk ahead of a sync |
 //! | [`report`] | events; log lines and bars; the report file and the termination message |
 //! | [`spec`] | the version spec and its exclude patterns |
 //! | [`spool`] | blobs on disk by digest, whole or begun |
@@ -80,3 +81,4 @@ pub mod sources;
 pub mod spec;
 pub mod spool;
 pub mod store;
+pub mod write_back;

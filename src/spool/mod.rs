@@ -23,7 +23,7 @@
 //! the disk have changed, and only what comes before the newest record that does hold is kept. A whole blob that
 //! turns out to be something else becomes a `.partial` again as far as a record holds. The digest of the whole decides in
 //! the end, so all this only decides what a power loss costs: of each blob that travels, what came since its last
-//! record, which is [`STEP`](partial) or a few seconds of the link.
+//! record, which is some MiB or a few seconds of the link.
 //!
 //! Everything here is removed with the blob, and a journal without one when the spool is opened.
 

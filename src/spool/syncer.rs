@@ -17,13 +17,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::journal::{Journal, Record};
+use crate::write_back;
 
 /// Requests that may wait. With more, those that are served are too old to be of use.
 const QUEUE: usize = 16;
@@ -120,7 +120,7 @@ impl Request {
                 return Ok(true);
             }
             let length = PIECE.min(left);
-            write_back(&self.file, at, length)?;
+            write_back::finish(&self.file, at..at + length)?;
             at += length;
         }
         rustix::fs::fdatasync(&self.file)?;
@@ -142,26 +142,5 @@ impl Request {
             }
         }
         Ok(true)
-    }
-}
-
-/// Has the kernel write these bytes, and waits for them. It makes nothing durable by itself, see `sync_file_range(2)`.
-fn write_back(file: &File, offset: u64, length: u64) -> io::Result<()> {
-    let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
-        return Ok(());
-    };
-    let flags =
-        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: the call takes numbers and a descriptor that `file` keeps open.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        // Not every file system can; the sync that follows does it all.
-        Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE | libc::EOPNOTSUPP) => Ok(()),
-        // An error of the disk is told once, and this may have been the time.
-        _ => Err(error),
     }
 }

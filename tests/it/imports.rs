@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Who may import whom: only what stands further left. Modules of one rank do not know each other.
 const RANKS: [&[&str]; 10] = [
-    &["oci", "cancel"],
+    &["oci", "cancel", "write_back"],
     &["report", "spec", "spool"],
     &["registry", "store"],
     &["fetch"],

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! |== on the disk ==|---- on its way, at most WINDOW ----|~ PIECE ~|
-//! ^ 0               ^ awaited                            ^ started ^ written
+//! ^ 0               ^ waited_for                            ^ started ^ written
 //! ```
 //!
 //! Layers are synced with the whole file system, once, before they become visible. The kernel would let a tenth of the
@@ -10,11 +10,12 @@
 //! waits for it cannot leave, not even when killed. So each file goes to the disk when it is whole, a large one piece by
 //! piece, and who writes faster than the disk waits for the disk.
 //!
-//! This makes nothing durable: `sync_file_range` writes data alone and flushes no cache. The sync still has to come.
+//! This makes nothing durable; the sync still has to come.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
+
+use crate::write_back;
 
 /// Bytes that are given to the disk at once; large enough for a disk's full speed.
 const PIECE: u64 = 1 << 20;
@@ -28,7 +29,7 @@ const WINDOW: u64 = 8 << 20;
 pub(super) struct WriteBehind {
     written: u64,
     started: u64,
-    awaited: u64,
+    waited_for: u64,
 }
 
 impl WriteBehind {
@@ -42,13 +43,10 @@ impl WriteBehind {
             return Ok(());
         }
         self.start(file)?;
-        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-            | libc::SYNC_FILE_RANGE_WRITE
-            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
         let due = self.started.saturating_sub(WINDOW);
-        if due > self.awaited {
-            sync_range(file, self.awaited, due, flags)?;
-            self.awaited = due;
+        if due > self.waited_for {
+            write_back::finish(file, self.waited_for..due)?;
+            self.waited_for = due;
         }
         Ok(())
     }
@@ -57,19 +55,10 @@ impl WriteBehind {
     /// file.
     pub(super) fn start(&mut self, file: &File) -> io::Result<()> {
         if self.written > self.started {
-            sync_range(file, self.started, self.written, libc::SYNC_FILE_RANGE_WRITE)?;
+            write_back::start(file, self.started..self.written)?;
             self.started = self.written;
         }
         Ok(())
-    }
-}
-
-fn sync_range(file: &File, from: u64, to: u64, flags: libc::c_uint) -> io::Result<()> {
-    let offset = |bytes: u64| i64::try_from(bytes).map_err(io::Error::other);
-    // SAFETY: the descriptor is open while `file` is borrowed; all else are numbers.
-    match unsafe { libc::sync_file_range(file.as_raw_fd(), offset(from)?, offset(to - from)?, flags) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
     }
 }
 
@@ -88,9 +77,9 @@ mod tests {
             file.write_all(&piece).unwrap();
             behind.wrote(&file, piece.len() as u64).unwrap();
             assert!(behind.written - behind.started < PIECE);
-            assert!(behind.started - behind.awaited <= WINDOW);
+            assert!(behind.started - behind.waited_for <= WINDOW);
         }
-        assert!(behind.awaited > 0);
+        assert!(behind.waited_for > 0);
         behind.start(&file).unwrap();
         assert_eq!(behind.started, file.metadata().unwrap().len());
         assert_eq!(file.metadata().unwrap().len(), 60 * (300 << 10));
