@@ -95,13 +95,16 @@ fn node() -> TempDir {
 }
 
 fn run(runtime: &Runtime, node: &Path) {
-    let words: [OsString; 6] = [
+    let words: [OsString; 8] = [
         "spoke-precache".into(),
         "run".into(),
         "--host-root".into(),
         node.into(),
         "--platform-image".into(),
         RELEASE.1.by_digest().into(),
+        // The machine's disk may be fuller than a node's may be.
+        "--image-gc-high-threshold".into(),
+        "100".into(),
     ];
     let Command::Run(flags) = Cli::parse_from(words).command else {
         unreachable!("the command is `run`")
