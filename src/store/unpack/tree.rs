@@ -124,7 +124,7 @@ impl<'a> Tree<'a> {
     /// name when the tar is put together again.
     pub(super) fn finish_file(
         &mut self,
-        mut file: NewFile,
+        file: NewFile,
         entry: &Entry,
         readable: bool,
     ) -> Result<(), UnpackError> {
@@ -132,16 +132,15 @@ impl<'a> Tree<'a> {
         let times = rustix::fs::futimens(&file.file, &attributes::timestamps(entry));
         times.map_err(|errno| entry.refused("set the times", errno))?;
         attributes::set_xattrs_open(&file.file, entry)?;
-        let started = file.behind.start(&file.file);
-        started.map_err(|error| UnpackError::host("write", &entry.name, error))?;
         if readable && entry.size > 0 {
             self.files.insert(file.stat.st_ino, entry.number);
         }
         Ok(())
     }
 
-    /// Sets the times of directories, in the order of the tar; `offset` is the tar's end, for errors. Returns the entries whose files can be read back
-    /// from their names, if there are others of which this was promised: a later entry took their place.
+    /// Sets the times of directories, in the order of the tar; `offset` is the tar's end, for errors. Returns the entries
+    /// whose files can be read back from their names, if there are others of which this was promised: a later entry took
+    /// their place.
     pub(super) fn finish(self, offset: u64) -> Result<Option<HashSet<u64>>, UnpackError> {
         for (path, times) in &self.directories {
             self.cancel.check()?;

@@ -7,8 +7,9 @@
 //!
 //! Layers are synced with the whole file system, once, before they become visible. The kernel would let a tenth of the
 //! memory become dirty until then, and write it in one go, with everybody's `fsync` queued behind it; and a process that
-//! waits for it cannot leave, not even when killed. So each file goes to the disk when it is whole, a large one piece by
-//! piece, and who writes faster than the disk waits for the disk.
+//! waits for it cannot leave, not even when killed. So a large file goes to the disk piece by piece, and who writes faster
+//! than the disk waits for the disk. Small files and the ends of large ones are left to the sync: to give each of them
+//! to the disk by itself made a run half as long again, and their neighbour waited no less (`benches/neighbour.rs`).
 //!
 //! This makes nothing durable; the sync still has to come.
 
@@ -42,21 +43,12 @@ impl WriteBehind {
         if self.written - self.started < PIECE {
             return Ok(());
         }
-        self.start(file)?;
+        write_back::start(file, self.started..self.written)?;
+        self.started = self.written;
         let due = self.started.saturating_sub(WINDOW);
         if due > self.waited_for {
             write_back::finish(file, self.waited_for..due)?;
             self.waited_for = due;
-        }
-        Ok(())
-    }
-
-    /// Gives the rest of `file` to the disk, and waits for nothing: that would cost a turn of the disk for each small
-    /// file.
-    pub(super) fn start(&mut self, file: &File) -> io::Result<()> {
-        if self.written > self.started {
-            write_back::start(file, self.started..self.written)?;
-            self.started = self.written;
         }
         Ok(())
     }
@@ -80,8 +72,6 @@ mod tests {
             assert!(behind.started - behind.waited_for <= WINDOW);
         }
         assert!(behind.waited_for > 0);
-        behind.start(&file).unwrap();
-        assert_eq!(behind.started, file.metadata().unwrap().len());
         assert_eq!(file.metadata().unwrap().len(), 60 * (300 << 10));
     }
 }
