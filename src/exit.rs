@@ -13,6 +13,7 @@
 //! ```
 
 use crate::cancel::StopReason;
+use crate::report::ReportError;
 
 /// Why a run, or one of its images, failed; the declaration's order is the order of precedence when there are
 /// several: what a user has to mend first comes first.
@@ -63,6 +64,15 @@ impl Failure {
 }
 
 impl Failure {
+    /// What it means that the report cannot be written, if the disk is to blame and not the path.
+    pub fn of_report(error: &ReportError) -> Option<Self> {
+        match error {
+            error if error.is_no_space() => Some(Self::Space),
+            error if error.is_broken_disk() => Some(Self::Store),
+            _ => None,
+        }
+    }
+
     /// For people.
     pub fn meaning(self) -> &'static str {
         match self {

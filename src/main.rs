@@ -253,7 +253,8 @@ impl Edge {
         match (self.say(ending, outcome), ending) {
             (Err(error), Ending::Complete) => {
                 tracing::error!("all was done, but nobody can be told so: {error:#}");
-                Failure::Incomplete.code()
+                let of_disk = error.downcast_ref().and_then(Failure::of_report);
+                of_disk.unwrap_or(Failure::Incomplete).code()
             }
             (Err(error), ending) => {
                 tracing::error!("{error:#}");

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Report;
 
@@ -21,6 +22,31 @@ pub enum ReportError {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// A temporary file that is older belongs to a run that was killed in the milliseconds of writing it.
+const STALE: Duration = Duration::from_secs(3600);
+
+impl ReportError {
+    /// What the system said, if it was asked.
+    fn source(&self) -> Option<&io::Error> {
+        match self {
+            Self::NoDirectory(_) => None,
+            Self::Write { source, .. } => Some(source),
+        }
+    }
+
+    /// True when the file system, or a quota on it, is full.
+    pub fn is_no_space(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        let kind = self.source().map(io::Error::kind);
+        matches!(kind, Some(StorageFull | QuotaExceeded))
+    }
+
+    /// True when the disk fails.
+    pub fn is_broken_disk(&self) -> bool {
+        self.source().and_then(io::Error::raw_os_error) == Some(libc::EIO)
+    }
 }
 
 impl Report {
@@ -61,14 +87,40 @@ impl Report {
 pub fn clear_place(path: &Path) -> Result<(), ReportError> {
     match Place::of(path)? {
         Place::AsItIs => Ok(()),
-        Place::Replaced { temporary, .. } => write_beside(&temporary, b"")
-            .and_then(|()| fs::remove_file(&temporary))
-            .and_then(|()| match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            })
-            .map_err(failed(path)),
+        Place::Replaced { temporary, directory } => {
+            sweep(path, &directory);
+            write_beside(&temporary, b"")
+                .and_then(|()| fs::remove_file(&temporary))
+                .and_then(|()| match fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => Ok(()),
+                })
+                .map_err(failed(path))
+        }
     }
+}
+
+/// Removes what killed runs left on the way to `path`, as far as that can be done.
+fn sweep(path: &Path, directory: &Path) {
+    let Some(prefix) = path.file_name().and_then(|name| name.to_str()).map(prefix) else {
+        return;
+    };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_ours = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(&prefix));
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if is_ours && age().is_some_and(|age| age > STALE) {
+            // It is small, and the next run tries again.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// How temporary files on the way to a report of this name begin; the process's id follows.
+fn prefix(name: &str) -> String {
+    format!(".{name}.tmp-")
 }
 
 /// How a report gets to its path.
@@ -99,9 +151,7 @@ impl Place {
         if !directory.is_dir() {
             return Err(ReportError::NoDirectory(path.to_owned()));
         }
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(".tmp-{}", std::process::id()));
+        let temporary = format!("{}{}", prefix(&name.to_string_lossy()), std::process::id());
         Ok(Self::Replaced {
             temporary: directory.join(temporary),
             directory: directory.to_owned(),
@@ -157,6 +207,10 @@ mod tests {
                 .join(format!(".report.json.tmp-{}", std::process::id())),
         )
         .unwrap();
+
+        let old = std::time::SystemTime::now() - 2 * STALE;
+        let forgotten = File::create(directory.path().join(".report.json.tmp-0")).unwrap();
+        forgotten.set_modified(old).unwrap();
 
         clear_place(&path).unwrap();
         assert!(!path.exists(), "it is not this run's");

@@ -112,11 +112,10 @@ impl SettingsError {
     pub fn failure(&self) -> Failure {
         match self {
             Self::StorageConf { .. } | Self::HostFile { .. } => Failure::Store,
-            Self::Spec(_)
-            | Self::NoSpec { .. }
-            | Self::Unreadable { .. }
-            | Self::Report(_)
-            | Self::Environment { .. } => Failure::Usage,
+            Self::Spec(_) | Self::NoSpec { .. } | Self::Unreadable { .. } | Self::Environment { .. } => {
+                Failure::Usage
+            }
+            Self::Report(error) => Failure::of_report(error).unwrap_or(Failure::Usage),
         }
     }
 
