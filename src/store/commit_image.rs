@@ -69,7 +69,7 @@ impl Store {
             }
         }
         let items = items(image);
-        self.write_items(&id, &items)?;
+        let is_new = images.find(&id).is_none();
         let record = NewImage {
             id,
             name: name.to_string(),
@@ -82,13 +82,43 @@ impl Store {
                 .and_then(time::rewrite)
                 .unwrap_or_else(time::now),
         };
+        let put = self.put(&record, &mut images, &lock);
+        if put.is_err() && is_new {
+            self.take_back(&id);
+        }
+        put.map(|()| ImageCommit::Committed(id))
+    }
+
+    fn put(
+        &self,
+        image: &NewImage<'_>,
+        images: &mut ImageTable,
+        lock: &ImagesLock,
+    ) -> Result<(), StoreError> {
+        self.write_items(&image.id, image.items)?;
         let changed = images
-            .put(&record)
+            .put(image)
             .map_err(|error| StoreError::corrupt(&self.layout.images_json(), error))?;
         if changed {
-            images.save(&lock, &self.layout)?;
+            images.save(lock, &self.layout)?;
         }
-        Ok(ImageCommit::Committed(id))
+        Ok(())
+    }
+
+    /// Removes the items of an image that could not be recorded, under the lock under which they were written. The
+    /// record may be there all the same, if only making it durable failed; then they stay.
+    fn take_back(&self, id: &ImageId) {
+        let is_recorded = ImageTable::read(&self.layout).map(|images| images.find(id).is_some());
+        if !matches!(is_recorded, Ok(false)) {
+            return;
+        }
+        let path = self.layout.image(id);
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(image = %id, %error, "cannot remove the items of an image that could not be stored");
+            }
+            _ => {}
+        }
     }
 
     fn write_items(&self, id: &ImageId, items: &[Item<'_>]) -> Result<(), StoreError> {

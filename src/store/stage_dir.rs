@@ -41,6 +41,12 @@ impl StageDir {
         let path = root.join(&name);
         match Self::create_as(name, path.clone(), overlay) {
             Err(_) if !path.exists() => Ok(None),
+            Err(error) => {
+                // Nothing but the lock can be in it. What stays is a dead program's stage to the next run.
+                let _ = fs::remove_file(path.join(LOCK));
+                let _ = fs::remove_dir(&path);
+                Err(error)
+            }
             created => created,
         }
     }
