@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::board::Fate;
 use super::error::JobError;
@@ -185,6 +185,11 @@ impl<'a> Bringer<'a> {
             let plan = self.plan(requests, excluded, &look.sight);
             if look.has_asked && self.inquiry.open() == 0 {
                 self.end_resolve(&plan, steps);
+            }
+            if scope == Scope::Everything && self.inquiry.open() == 0 {
+                self.tidy(&plan, &look.sight, is_first)
+                    .await
+                    .map_err(|error| steps.ended_by(looking, error))?;
             }
             let is_idle = plan.totals.images_to_pull == 0;
             if self.mode != Mode::Verify && (is_first || !is_idle) {
@@ -402,7 +407,7 @@ impl<'a> Bringer<'a> {
         {
             let blobs = room::dispensable(&verdict, plan, &sight.spooled);
             if !blobs.is_empty() {
-                off_the_task(move || room::remove(&blobs, &spool)).await?;
+                off_the_task(move || room::remove(&blobs, &spool, "the space is short")).await?;
                 verdict = room::hold_again(self.order, demand, self.cancel).await?;
             }
         }
@@ -415,6 +420,26 @@ impl<'a> Bringer<'a> {
         };
         steps.end(Step::Preflight, verdict.fits, reason, verdict.to_string());
         Ok(verdict)
+    }
+
+    /// Removes what earlier runs have left and nobody needs: blobs in each round, for this run may have found out by
+    /// itself that they are in the store; the rest once.
+    async fn tidy(&self, plan: &Plan, sight: &Sight, is_first: bool) -> Result<(), JobError> {
+        let (Mode::Run, Some(spool)) = (self.mode, self.spool.clone()) else {
+            return Ok(());
+        };
+        let spent = room::spent(plan, sight, SystemTime::now());
+        let store = Arc::clone(&self.store);
+        off_the_task(move || {
+            if is_first {
+                store.remove_leftovers();
+            }
+            match spent.is_empty() {
+                true => Ok(()),
+                false => room::remove(&spent, &spool, "they are in the store, or a month old"),
+            }
+        })
+        .await
     }
 
     /// Pulls what the plan says.

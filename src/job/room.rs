@@ -1,7 +1,7 @@
 //! Is there room for the plan, and what the spool can give up for it.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::bringer::Scope;
 use super::error::JobError;
@@ -19,6 +19,10 @@ const SETTLING: Duration = Duration::from_secs(2);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// A blob that nobody wants and nobody wrote to for this long is removed, so that the spool is bounded: an upgrade is
+/// prepared within weeks, and one that was not carried out by then is prepared anew.
+const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Holds a plan against the disk.
 ///
@@ -97,13 +101,32 @@ pub(super) fn dispensable(verdict: &Verdict, plan: &Plan, spooled: &[Entry]) -> 
     unwanted
 }
 
-/// Removes blobs from the spool.
-pub(super) fn remove(blobs: &[Entry], spool: &Spool) -> Result<(), JobError> {
+/// The blobs of earlier runs that are of no use to anybody: what the plan does not want and either lies unpacked in the
+/// store, for a run was killed between the two steps, or is [`FORGOTTEN`]. The rest may be what the next run goes on
+/// with, for another release.
+pub(super) fn spent(plan: &Plan, sight: &Sight, now: SystemTime) -> Vec<Entry> {
+    let wanted: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
+    let stored: HashSet<Digest> = sight.inventory.layers().filter_map(|layer| layer.blob).collect();
+    let is_forgotten = |entry: &Entry| {
+        // A clock that was set back makes nothing old.
+        now.duration_since(entry.touched).is_ok_and(|age| age > FORGOTTEN)
+    };
+    // What an image wants that cannot be had today is not known.
+    let knows_all = plan.totals.images_failed == 0;
+    let spent = sight.spooled.iter().filter(|entry| {
+        !wanted.contains(&entry.digest)
+            && (stored.contains(&entry.digest) || knows_all && is_forgotten(entry))
+    });
+    spent.copied().collect()
+}
+
+/// Removes blobs of earlier runs from the spool.
+pub(super) fn remove(blobs: &[Entry], spool: &Spool, why: &str) -> Result<(), JobError> {
     for blob in blobs {
         spool.remove(&blob.digest)?;
     }
     tracing::info!(
-        "removed {} blobs of earlier runs from the spool, {}: nothing in the plan wants them, and the space is short",
+        "removed {} blobs of earlier runs from the spool, {}: nothing in the plan wants them, and {why}",
         blobs.len(),
         Size(sum(blobs))
     );

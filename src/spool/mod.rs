@@ -40,6 +40,7 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -80,6 +81,8 @@ pub struct Entry {
     pub bytes: u64,
     /// Whether it bears the name of a whole blob.
     pub whole: bool,
+    /// When bytes were last written to it, by the clock of the node at that time.
+    pub touched: SystemTime,
 }
 
 impl Spool {
@@ -341,6 +344,7 @@ fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
                 digest,
                 bytes: u64::try_from(stat.st_size).unwrap_or_default(),
                 whole,
+                touched: modified(&stat),
             }),
             // Removed since the directory was read.
             Err(Errno::NOENT) => {}
@@ -348,6 +352,11 @@ fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
         }
     }
     Ok(entries)
+}
+
+/// To the second. A time before 1970 is taken for 1970.
+fn modified(stat: &rustix::fs::Stat) -> SystemTime {
+    SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default())
 }
 
 const PARTIAL: &str = ".partial";

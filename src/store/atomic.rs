@@ -108,12 +108,19 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreErro
 /// Removes what writers of `dir/base` left behind when they died. The lock that guards `base` must be held.
 pub(super) fn sweep(dir: &Path, base: &str) {
     let prefix = format!(".tmp-{base}");
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    sweep_named(dir, |name| name.strip_prefix(&prefix).is_some_and(is_number));
+}
+
+/// The same for every file of `dir`.
+pub(super) fn sweep_all(dir: &Path) {
+    sweep_named(dir, |name| name.starts_with(".tmp-"));
+}
+
+fn sweep_named(dir: &Path, is_temporary: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        let ours = name.to_str().and_then(|name| name.strip_prefix(&prefix));
-        if !ours.is_some_and(|random| !random.is_empty() && random.bytes().all(|byte| byte.is_ascii_digit()))
-        {
+        if !entry.file_name().to_str().is_some_and(&is_temporary) {
             continue;
         }
         let stale = entry

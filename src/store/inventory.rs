@@ -156,6 +156,11 @@ impl Inventory {
         self.layers.get(id)
     }
 
+    /// Every layer that is complete and can be mounted on its parents, in no order.
+    pub fn layers(&self) -> impl Iterator<Item = &LayerRecord> {
+        self.layers.values()
+    }
+
     /// True if every layer of the chain is there.
     pub fn has_chain(&self, chain: &[LayerId]) -> bool {
         chain.iter().all(|id| self.layers.contains_key(id))

@@ -24,6 +24,7 @@ mod layer_dir;
 mod layer_tar;
 mod layers;
 mod layout;
+mod leftovers;
 mod lock;
 mod mend;
 mod placement;

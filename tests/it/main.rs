@@ -26,6 +26,7 @@ mod faults;
 mod hostile;
 mod imports;
 mod leaving;
+mod leftovers;
 mod oracles;
 mod power;
 mod readme;

@@ -214,6 +214,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Its process id; of the wrapper, unless that has replaced itself.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().expect("it runs until `wait`").id()
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let child = self.child.as_ref().expect("it runs until `wait`");

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 pub(crate) use census::{census, census_after_kills};
+pub(crate) use records::array as record_array;
 
 /// Facts that differ between the stores at `ours` and `theirs`, readable. `ignore_tar_split_of` are layer ids.
 pub(crate) fn compare(ours: &Path, theirs: &Path, ignore_tar_split_of: &[String]) -> Vec<String> {

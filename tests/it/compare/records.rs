@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::image::sha256;
 
 /// The array in a JSON file of the store; empty if there is no file.
-pub(super) fn array(path: &Path) -> Vec<Map<String, Value>> {
+pub(crate) fn array(path: &Path) -> Vec<Map<String, Value>> {
     match fs::read(path) {
         Ok(bytes) => {
             serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

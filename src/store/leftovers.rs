@@ -1,0 +1,101 @@
+//! What dead programs have left in the store and nobody reads: stages, and temporary files beside the records.
+//!
+//! A stage is dead when its lock is free (`stage_dir.rs`). A temporary file of a record is dead when it is old and the lock
+//! of its directory is ours, for every live writer holds that. The locks are tried and not waited for: who has one may
+//! keep it for minutes, and these files cost a few kilobytes.
+
+use std::fs;
+use std::path::Path;
+
+use super::store::Store;
+use super::{atomic, lock};
+
+impl Store {
+    /// Removes the rests of dead programs, ours and others'. What cannot be removed is left with a warning, and a
+    /// directory whose lock somebody has is passed over: a later run comes by.
+    pub fn remove_leftovers(&self) {
+        self.remove_dead_stages();
+        let (layers, images) = (self.layout.layers(), self.layout.images());
+        under_lock(&layers.join("layers.lock"), || {
+            atomic::sweep(&layers, "layers.json");
+        });
+        under_lock(&images.join("images.lock"), || {
+            atomic::sweep(&images, "images.json");
+            for image in fs::read_dir(&images).into_iter().flatten().flatten() {
+                if image.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    atomic::sweep_all(&image.path());
+                }
+            }
+        });
+    }
+}
+
+fn under_lock(path: &Path, work: impl FnOnce()) {
+    // No store, no lock, no rests.
+    if !path.exists() {
+        return;
+    }
+    match lock::try_exclusive(path) {
+        Ok(Some(_lock)) => work(),
+        Ok(None) => {
+            tracing::debug!(lock = %path.display(), "another program is at work, its rests are not looked for")
+        }
+        Err(error) => tracing::warn!("rests of dead programs are not looked for: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs::File;
+    use std::path::PathBuf;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::store::StorageConf;
+
+    #[test]
+    fn rests_of_the_dead_go_and_those_of_the_living_stay() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), &StorageConf::parse("").unwrap()).unwrap();
+        store.create_if_missing().unwrap();
+        let image = store.layout.images().join("a".repeat(64));
+        fs::create_dir(&image).unwrap();
+        let dead = [
+            store.layout.layers().join(".tmp-layers.json1"),
+            store.layout.images().join(".tmp-images.json2"),
+            image.join(".tmp-=bWFuaWZlc3Q3"),
+            image.join(".tmp-manifest4"),
+        ];
+        let old = SystemTime::now() - Duration::from_secs(2 * 3600);
+        let make = |path: &PathBuf| File::create(path).unwrap().set_modified(old).unwrap();
+        dead.iter().for_each(make);
+        let young = image.join(".tmp-manifest5");
+        File::create(&young).unwrap();
+        make(&image.join("manifest"));
+        let stage = store.stage().unwrap();
+        for lock in ["overlay-layers/layers.lock", "overlay-images/images.lock"] {
+            File::create(dir.path().join(lock)).unwrap();
+        }
+
+        let busy = lock::try_exclusive(&store.layout.images().join("images.lock")).unwrap();
+        store.remove_leftovers();
+        assert!(!dead[0].exists() && dead[1].exists());
+        drop(busy);
+        store.remove_leftovers();
+        assert!(dead.iter().all(|path| !path.exists()));
+        assert!(young.exists() && image.join("manifest").exists());
+        let stages = || {
+            let names = fs::read_dir(dir.path()).unwrap().flatten();
+            names
+                .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b".spoke"))
+                .count()
+        };
+        assert_eq!(stages(), 1, "that of a live run");
+        drop(stage);
+        assert_eq!(stages(), 0);
+    }
+}

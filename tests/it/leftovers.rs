@@ -1,0 +1,207 @@
+//! What dead runs have left is removed by the next one, and what is of use to somebody stays.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+
+use crate::compare::census;
+use crate::image::zoo::zoo;
+use crate::image::{Image, sha256};
+use crate::needs::needs;
+use crate::registry::Registry;
+use crate::registry::faults::Fault;
+use crate::world::World;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn registry_with_zoo() -> Registry {
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    registry
+}
+
+fn spool(world: &World) -> PathBuf {
+    world.host().join("var/lib/containers/spoke-precache")
+}
+
+fn make(path: &Path, bytes: &[u8], age: Duration) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::now() - age).unwrap();
+}
+
+fn images_dir(world: &World) -> PathBuf {
+    let images = fs::read_dir(world.graph_root().join("overlay-images")).unwrap();
+    let mut images = images
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir());
+    images.next().unwrap()
+}
+
+/// Also by a run that has nothing to pull, for podman may have brought the images since.
+#[test]
+fn stages_and_temporary_files_of_dead_runs_go_and_those_of_live_ones_stay() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--image", &registry.tagged("zoo/base")];
+    world.run(&args).exits(0);
+
+    let root = world.graph_root();
+    let dead = [
+        root.join(".spoke-precache-stage-00000000deadbeef/0-aa/diff/file"),
+        root.join("overlay-layers/.tmp-layers.json123"),
+        root.join("overlay-images/.tmp-images.json123"),
+        images_dir(&world).join(".tmp-manifest123"),
+        images_dir(&world).join(".tmp-=c2hhMjU2OjAw123"),
+    ];
+    let live = [
+        root.join(".spoke-precache-stage-0000000000000001/0-aa/diff/file"),
+        // The hour is for clocks that jump.
+        root.join("overlay-layers/.tmp-layers.json456"),
+        images_dir(&world).join(".tmp-manifest456"),
+    ];
+    dead.iter().for_each(|path| make(path, b"x", 2 * HOUR));
+    live.iter().for_each(|path| make(path, b"x", HOUR / 2));
+    let lock = File::create(root.join(".spoke-precache-stage-0000000000000001/lock")).unwrap();
+    rustix::fs::fcntl_lock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
+
+    world.plan(&args).exits(0);
+    world.verify(&args).exits(0);
+    assert!(dead.iter().all(|path| path.exists()), "lookers change nothing");
+    // The next report's name begins with the number of the files that are there.
+    let next = fs::read_dir(world.out("")).unwrap().count() + 2;
+    let [old, young] = ["1", "2"].map(|process| world.out(&format!(".{next}-run.report.tmp-{process}")));
+    make(&old, b"{", 2 * HOUR);
+    make(&young, b"{", HOUR / 2);
+    let run = world.run(&args).exits(0);
+    assert!(!old.exists() && young.exists(), "{run}");
+    let rests: Vec<_> = dead.iter().filter(|path| path.exists()).collect();
+    assert!(rests.is_empty(), "{rests:?}: {run}");
+    let lost: Vec<_> = live.iter().filter(|path| !path.exists()).collect();
+    assert!(lost.is_empty(), "{lost:?}: {run}");
+}
+
+/// A run that was killed between commit and removal leaves a blob that nobody will ever ask for.
+#[test]
+fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let images = zoo(b"no program");
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--image", &registry.tagged("zoo/compressions")];
+    world.run(&args).exits(0);
+    let blob = |image: &str, layer: usize| {
+        let image: &Image = images.image(image);
+        (
+            image.layers[layer].digest.clone(),
+            image.layers[layer].blob.to_vec(),
+        )
+    };
+    let (stored, bytes) = blob("zoo/compressions", 0);
+    let (wanted, wanted_bytes) = blob("zoo/links", 0);
+    let dir = spool(&world);
+    let in_the_store = dir.join(&stored);
+    let begun_and_in_the_store = dir.join(format!("{}.partial", blob("zoo/compressions", 1).0));
+    let forgotten = dir.join(format!("{}.partial", sha256(b"of long ago")));
+    let forgotten_journal = dir.join(format!("{}.journal", sha256(b"of long ago")));
+    let other = dir.join(format!("{}.partial", sha256(b"of another release")));
+    let foreign = dir.join("notes.txt");
+    let old_and_wanted = dir.join(format!("{wanted}.partial"));
+    let arrange = || {
+        make(&in_the_store, &bytes, HOUR);
+        make(&begun_and_in_the_store, b"begun", HOUR);
+        make(&forgotten, b"begun", 31 * DAY);
+        make(&forgotten_journal, b"", 31 * DAY);
+        make(&other, b"begun", 29 * DAY);
+        make(&foreign, b"not ours", 300 * DAY);
+        make(&old_and_wanted, &wanted_bytes[..100], 300 * DAY);
+    };
+    arrange();
+    // What cannot be had now may want it.
+    let missing = registry.tagged("never-pushed");
+    world.run(&[&args[..], &["--image", &missing]].concat()).exits(1);
+    assert!(forgotten.exists() && old_and_wanted.exists() && other.exists());
+    assert!(!in_the_store.exists() && !begun_and_in_the_store.exists());
+
+    arrange();
+    let links = registry.tagged("zoo/links");
+    let both = [&args[..], &["--image", &links]].concat();
+    world.plan(&both).exits(0);
+    world.verify(&args).exits(0);
+    assert!(
+        in_the_store.exists() && forgotten.exists(),
+        "lookers change nothing"
+    );
+    let run = world.run(&both).exits(0).says("removed 3 blobs of earlier runs");
+    assert_eq!(run.total("bytesResumed"), 100, "{run}");
+    for gone in [
+        &in_the_store,
+        &begun_and_in_the_store,
+        &forgotten,
+        &forgotten_journal,
+        &old_and_wanted,
+    ] {
+        assert!(!gone.exists(), "{}: {run}", gone.display());
+    }
+    assert!(other.exists() && foreign.exists(), "{run}");
+}
+
+/// Each has a stage in the same store, and the second begins in the middle of the first.
+#[test]
+fn two_agents_with_spools_of_their_own_share_a_store() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let (spool_a, spool_b) = (world.out("spool-a"), world.out("spool-b"));
+    let args = [
+        "--image",
+        &registry.tagged("zoo/compressions"),
+        "--image",
+        &registry.tagged("zoo/links"),
+    ];
+    let of = |spool: &Path| {
+        [&args[..], &["--spool", spool.to_str().unwrap()]]
+            .concat()
+            .join("\n")
+    };
+    let slow = &zoo(b"no program").image("zoo/compressions").layers[0]
+        .digest
+        .clone();
+    registry.fault(Fault::on(slow).slow(100_000).times(1));
+    let first = of(&spool_a);
+    let first = world.start("run", &first.lines().collect::<Vec<_>>());
+    let stages = || {
+        let names = fs::read_dir(world.graph_root()).into_iter().flatten().flatten();
+        names
+            .filter(|name| name.file_name().to_string_lossy().contains("stage"))
+            .count()
+    };
+    let began = std::time::Instant::now();
+    while stages() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = of(&spool_b);
+    let second = world.run(&second.lines().collect::<Vec<_>>()).exits(0);
+    let first = first.wait().exits(0);
+    assert!(
+        !second.stderr.contains("of a program that was killed"),
+        "{second}"
+    );
+    assert_eq!(
+        census(&world.graph_root()),
+        Vec::<String>::new(),
+        "{first}{second}"
+    );
+    for spool in [spool_a, spool_b] {
+        assert_eq!(fs::read_dir(spool).unwrap().count(), 1, "only the lock");
+    }
+    world.verify(&args).exits(0);
+}
