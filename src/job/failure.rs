@@ -85,6 +85,7 @@ impl Trouble {
                 failure: Failure::Store,
                 message: error.to_string(),
             }),
+            error if error.is_no_space() => Self::Host(JobError::Full(error.to_string())),
             error => Self::Host(error.into()),
         }
     }

@@ -16,7 +16,7 @@ use std::time::Instant;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use super::board::{Board, Fate};
 use super::error::JobError;
@@ -141,29 +141,30 @@ impl Puller {
                     }
                 }
                 Ok(()) = resting.changed(), if !queue.is_empty() => {}
-                Some((index, result)) = commits.next() => match result {
-                    Ok(committed) => {
-                        for id in &committed.layers {
-                            let freed = board.committed(*id);
-                            self.layer_is_in(*id, freed, &tasks);
-                        }
-                        layers.extend(committed.layers);
-                        if committed.image {
+                Some((index, committed)) = commits.next() => {
+                    for id in &committed.layers {
+                        let freed = board.committed(*id);
+                        self.layer_is_in(*id, freed, &tasks);
+                    }
+                    layers.extend(committed.layers);
+                    match committed.image {
+                        Ok(true) => {
                             self.say(plan, index, ImageState::Pulled, None);
                             board.settle(index, Fate::Pulled);
                         }
+                        Ok(false) => {}
+                        Err(Trouble::Image(reason)) => {
+                            self.say_failed(plan, index, &reason);
+                            board.settle(index, Fate::Failed(reason));
+                            unwanted.append(&mut board.take_unwanted());
+                        }
+                        Err(Trouble::Stopped) => {}
+                        Err(Trouble::Host(error)) => {
+                            halt.stop(StopReason::Trouble);
+                            trouble.get_or_insert(error);
+                        }
                     }
-                    Err(Trouble::Image(reason)) => {
-                        self.say_failed(plan, index, &reason);
-                        board.settle(index, Fate::Failed(reason));
-                        unwanted.append(&mut board.take_unwanted());
-                    }
-                    Err(Trouble::Stopped) => {}
-                    Err(Trouble::Host(error)) => {
-                        halt.stop(StopReason::Trouble);
-                        trouble.get_or_insert(error);
-                    }
-                },
+                }
                 else => break,
             }
             remove(unwanted, removals);
@@ -310,38 +311,46 @@ impl Puller {
         staged: Vec<StagedLayer>,
         turn: &Semaphore,
         halt: &Cancel,
-    ) -> (usize, Result<Committed, Trouble>) {
+    ) -> (usize, Committed) {
         let image = &plan.images[index];
         let (Need::Resolved(resolved), Ok(name)) = (&image.need, image.name.parse::<Reference>()) else {
-            return (index, Err(Trouble::Stopped));
+            return (index, Committed::nothing(Trouble::Stopped));
         };
         let Ok(_turn) = turn.acquire().await else {
-            return (index, Err(Trouble::Stopped));
+            return (index, Committed::nothing(Trouble::Stopped));
         };
         let (store, resolved, halt) = (Arc::clone(&self.store), Arc::clone(resolved), halt.clone());
         let mender = self.mender.clone();
         let task = tokio::task::spawn_blocking(move || {
-            halt.check().map_err(|_| Trouble::Stopped)?;
+            if halt.reason().is_some() {
+                return Committed::nothing(Trouble::Stopped);
+            }
+            let ids: Vec<LayerId> = staged.iter().map(|layer| layer.spec().id()).collect();
             let layers = match mender {
-                Some(mender) => mender.commit(staged, &halt)?,
-                None => store.commit_layers(staged, &halt).map_err(Trouble::storing)?,
+                Some(mender) => mender.commit(staged, &halt),
+                None => store.commit_layers(staged, &halt).map_err(Trouble::storing),
             };
-            let there = layers
-                .iter()
-                .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)));
-            let there = there.map(|(id, _)| *id).collect();
-            let image = store
-                .commit_image(&resolved, &name, &halt)
-                .map_err(Trouble::storing)?;
-            Ok(Committed {
-                layers: there,
-                image: matches!(image, ImageCommit::Committed(_)),
-            })
+            match layers {
+                Ok(layers) => Committed {
+                    layers: layers
+                        .iter()
+                        .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)))
+                        .map(|(id, _)| *id)
+                        .collect(),
+                    image: store
+                        .commit_image(&resolved, &name, &halt)
+                        .map(|commit| matches!(commit, ImageCommit::Committed(_)))
+                        .map_err(Trouble::storing),
+                },
+                Err(trouble) => Committed {
+                    layers: stored(&store, ids),
+                    image: Err(trouble),
+                },
+            }
         });
-        let result = task
-            .await
-            .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))));
-        (index, result)
+        let panicked =
+            |panic: JoinError| Committed::nothing(Trouble::Host(JobError::Panicked(panic.to_string())));
+        (index, task.await.unwrap_or_else(panicked))
     }
 }
 
@@ -356,6 +365,16 @@ pub(super) fn spec_of(layer: &LayerTask) -> LayerSpec {
     LayerSpec::new(layer.parent, &descriptor)
 }
 
+/// Those of the layers that are in the store after a commit that failed at one of them. If that cannot be found out they
+/// count as missing, and the next run sees them.
+fn stored(store: &Store, mut layers: Vec<LayerId>) -> Vec<LayerId> {
+    match store.inventory() {
+        Ok(inventory) => layers.retain(|id| inventory.layer(id).is_some()),
+        Err(_) => layers.clear(),
+    }
+    layers
+}
+
 /// Removes staged layers on a thread, for a large one takes seconds.
 fn remove(staged: Vec<StagedLayer>, removals: &mut Vec<JoinHandle<()>>) {
     if !staged.is_empty() {
@@ -367,5 +386,14 @@ fn remove(staged: Vec<StagedLayer>, removals: &mut Vec<JoinHandle<()>>) {
 struct Committed {
     layers: Vec<LayerId>,
     /// False if somebody had removed a layer that the image shares with others.
-    image: bool,
+    image: Result<bool, Trouble>,
+}
+
+impl Committed {
+    fn nothing(trouble: Trouble) -> Self {
+        Self {
+            layers: Vec::new(),
+            image: Err(trouble),
+        }
+    }
 }

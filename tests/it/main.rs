@@ -22,6 +22,7 @@ mod alongside;
 mod crash;
 mod cut_off;
 mod disk;
+mod disk_errors;
 mod faults;
 mod hostile;
 mod imports;

@@ -1,0 +1,193 @@
+//! A disk that fails or is full, at each call that the product makes: it says so, leaves nothing half-visible, and another
+//! run goes on.
+
+use std::fs;
+use std::io::Write as _;
+
+use crate::compare::census;
+use crate::image::{Image, Images};
+use crate::needs::{long, needs};
+use crate::registry::Registry;
+use crate::world::{Run, World};
+
+/// Two layers with every kind of entry.
+fn image() -> Image {
+    let text = "image all docker
+        layer gzip
+        dir  /d 0750 1:1
+        file /d/a 0640 2:2 \"a\"
+        link /d/hard -> /d/a 0640 2:2
+        symlink /d/soft -> a
+        layer gzip
+        whiteout /d/a
+        file /b 0644 0:0 random=70000 seed=1";
+    Images::of(text, &[]).images.remove(0)
+}
+
+/// Calls, and what they answer. `write` is not among them, for it is what wakes threads up too; a full disk is that of
+/// `disk_full`, a failing one that of `failing`.
+const CALLS: [(&str, &str); 18] = [
+    ("fsync", "EIO"),
+    ("fdatasync", "EIO"),
+    ("syncfs", "EIO"),
+    ("rename", "ENOSPC"),
+    ("rename", "EIO"),
+    ("renameat,renameat2", "EIO"),
+    ("mkdir,mkdirat", "ENOSPC"),
+    ("mkdir,mkdirat", "EIO"),
+    ("symlink,symlinkat", "ENOSPC"),
+    ("linkat", "EIO"),
+    ("pwrite64", "ENOSPC"),
+    ("pwrite64", "EIO"),
+    ("pread64", "EIO"),
+    ("getdents64", "EIO"),
+    ("unlink,unlinkat,rmdir", "EIO"),
+    ("fchmodat,fchmod,chmod", "EIO"),
+    ("fchownat,fchown", "EDQUOT"),
+    ("statfs,fstatfs", "EIO"),
+];
+
+/// Fewer errors than this mean that the calls have other names on this platform.
+const ERRORS: usize = 15;
+
+/// Of how many errors a quick test tries one.
+const SAMPLE: usize = 4;
+
+/// Runs it with one call that fails. None if there are not so many calls; `when` counts in each thread.
+fn run_with_error(world: &World, args: &[&str], calls: &str, error: &str, when: &str) -> Option<Run> {
+    let log = world.out("strace");
+    let (trace, inject) = (
+        format!("trace={calls}"),
+        format!("inject={calls}:error={error}:when={when}"),
+    );
+    let strace = [
+        "/usr/bin/strace",
+        "-f",
+        "-qq",
+        "-y",
+        "-o",
+        log.to_str().unwrap(),
+        "-e",
+        &trace,
+        "-e",
+        &inject,
+    ];
+    let run = world.start_under(&strace, "run", args).wait();
+    let log = fs::read_to_string(log).unwrap_or_else(|error| panic!("strace has no log: {error}: {run}"));
+    let injected: Vec<&str> = log.lines().filter(|line| line.contains("(INJECTED)")).collect();
+    (!injected.is_empty()).then_some(Run {
+        stderr: format!("{}--- strace\n{}\n", run.stderr, injected.join("\n")),
+        ..run
+    })
+}
+
+/// That code, or 0 if it could do without.
+fn expected(error: &str) -> [i32; 2] {
+    match error {
+        "ENOSPC" | "EDQUOT" => [0, 3],
+        _ => [0, 7],
+    }
+}
+
+#[test]
+fn an_error_at_any_call_is_named_and_mended_by_the_next_run() {
+    needs!(root(), strace());
+    let (registry, image) = (Registry::start(), image());
+    registry.push("all", Some("latest"), &image);
+    let args = ["--image", &registry.tagged("all")];
+    let (mut errors, mut borne, mut point) = (0, 0, 0);
+    let mut wrong = Vec::new();
+    for (calls, error) in CALLS {
+        for nth in 1.. {
+            point += 1;
+            if !long() && point % SAMPLE != 0 && nth < 40 {
+                if nth > 12 {
+                    break;
+                }
+                continue;
+            }
+            let world = World::trusting(&[registry.host()]);
+            let Some(run) = run_with_error(&world, &args, calls, error, &nth.to_string()) else {
+                break;
+            };
+            // The loader's own reads.
+            if run.code == 127 {
+                continue;
+            }
+            errors += 1;
+            borne += usize::from(run.code == 0);
+            let when = format!("{error} at the {nth}th of {calls}");
+            if !expected(error).contains(&run.code) {
+                wrong.push(format!("{when}: {run}"));
+            }
+            let said = [
+                "Input/output error",
+                "No space left",
+                "no space left",
+                "disk is full",
+                "quota",
+            ];
+            if run.code != 0 && !said.iter().any(|said| run.stderr.contains(said)) {
+                wrong.push(format!("{when}: nothing is said: {run}"));
+            }
+            let census = census(&world.graph_root());
+            // What could not be removed stays, and is found by the next run.
+            if !census.is_empty() && !calls.contains("unlink") && calls != "getdents64" {
+                wrong.push(format!("{when}: {}: {run}", census.join("\n")));
+            }
+            let next = world.run(&args);
+            if next.code != 0 {
+                wrong.push(format!("{when}: the next run: {next}"));
+            }
+            let census = crate::compare::census_after_kills(&world.graph_root());
+            if !census.is_empty() {
+                wrong.push(format!("{when}: at last: {}: {run}{next}", census.join("\n")));
+            }
+        }
+    }
+    // Not `eprintln!`: the test runner hides what passing tests print.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{errors} calls failed, {borne} of them did not matter"
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n=====\n")
+    );
+    assert!(errors >= ERRORS, "only {errors} errors");
+}
+
+/// The layers below the one that cannot be stored are in: they are counted, and their blobs are not kept.
+#[test]
+fn layers_that_were_stored_before_another_failed_are_accounted_for() {
+    needs!(root(), strace());
+    let (registry, image) = (Registry::start(), image());
+    registry.push("all", Some("latest"), &image);
+    let args = ["--image", &registry.tagged("all")];
+    let mut met = 0;
+    for nth in 1..=8 {
+        let world = World::trusting(&[registry.host()]);
+        let Some(run) = run_with_error(&world, &args, "rename", "EIO", &nth.to_string()) else {
+            break;
+        };
+        let layers = crate::compare::record_array(&world.graph_root().join("overlay-layers/layers.json"));
+        let spool = world.host().join("var/lib/containers/spoke-precache");
+        for (number, layer) in image.layers.iter().enumerate() {
+            let is_stored = layers.len() > number;
+            assert!(
+                !(is_stored && spool.join(&layer.digest).exists()),
+                "{nth}: layer {number}: {run}"
+            );
+        }
+        // The same error may have struck the report.
+        if run.code == 7 && !run.report.is_null() {
+            assert_eq!(run.total("layersPulled"), layers.len() as u64, "{nth}: {run}");
+            met += usize::from(layers.len() == 1);
+        }
+        world.run(&args).exits(0);
+        assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    }
+    assert!(met > 0, "no rename stands between the two layers");
+}
