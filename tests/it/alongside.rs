@@ -18,8 +18,20 @@ use crate::stock::tops;
 use crate::world::World;
 
 /// How long all write.
-fn span() -> Duration {
-    Duration::from_secs(if long() { 480 } else { 15 })
+const SPAN: Duration = Duration::from_secs(15);
+
+/// Kills of the product after which all stop; then the time does not matter.
+fn kills() -> Option<u64> {
+    let kills = std::env::var("SPOKE_KILLS");
+    let kills = kills
+        .ok()
+        .map(|kills| kills.parse().expect("SPOKE_KILLS is a number"));
+    long().then_some(kills.unwrap_or(300))
+}
+
+/// Kills one after the other before a run may end by itself.
+fn kills_in_a_row() -> u64 {
+    if long() { 6 } else { 1 }
 }
 
 /// How often, spread over that time, everybody stops and the store is counted.
@@ -77,6 +89,14 @@ impl Shared {
         self.world.podman_of(top, args).ok();
     }
 
+    /// How much is done, from 0 to 1.
+    fn progress(&self, begin: Instant) -> f64 {
+        match kills() {
+            Some(kills) => self.done.kills.load(Ordering::Relaxed) as f64 / kills as f64,
+            None => begin.elapsed().div_duration_f64(SPAN),
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
@@ -110,7 +130,7 @@ fn podman_works(shared: &Shared, top: &Path, names: &[&String]) {
     }
 }
 
-/// The product, over and over: it brings its images, every third time is killed on the way and runs again; then podman
+/// The product, over and over: it brings its images, of three times is killed on the way twice and runs again; then podman
 /// removes them.
 fn product_works(shared: &Shared, spool: &str, names: &[String]) {
     let images = names.iter().flat_map(|name| ["--image", name]);
@@ -118,11 +138,16 @@ fn product_works(shared: &Shared, spool: &str, names: &[String]) {
     let mut took = Duration::from_secs(1);
     for round in 0.. {
         let busy = shared.quiet.read();
-        if round % 3 == 2 {
+        let kills = if round % 3 == 0 { 0 } else { kills_in_a_row() };
+        for kill in 0..kills {
             let run = shared.world.start("run", &args);
-            std::thread::sleep(took.mul_f64(f64::from(random(1, round)[0]) / 256.0));
+            let seed = 1 + 100 * round + kill;
+            std::thread::sleep(took.mul_f64(f64::from(random(1, seed)[0]) / 256.0));
             run.signal(Signal::KILL);
-            assert!([0, 1009].contains(&run.wait().code));
+            match run.wait().code {
+                0 => break,
+                code => assert_eq!(code, 1009),
+            }
             shared.done.kills.fetch_add(1, Ordering::Relaxed);
         }
         took = shared.world.run(&args).exits(0).took;
@@ -179,12 +204,12 @@ fn podmans_pull_list_and_remove_while_we_write() {
             workers.push(scope.spawn(move || product_works(shared, spool.to_str().unwrap(), names)));
         }
         let begin = Instant::now();
-        let is_idle = |until: Duration| {
+        let is_idle = |until: f64| {
             // One that failed ends the others too.
-            begin.elapsed() >= until || workers.iter().any(|worker| worker.is_finished())
+            shared.progress(begin) >= until || workers.iter().any(|worker| worker.is_finished())
         };
         for count in 1..=COUNTS {
-            while !is_idle(span() * count / COUNTS) {
+            while !is_idle(f64::from(count) / f64::from(COUNTS)) {
                 std::thread::sleep(Duration::from_millis(100));
             }
             wrong.extend(shared.wrong());

@@ -2,47 +2,134 @@
 //! row 13 of 12.2).
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use rustix::process::Signal;
 
 use crate::compare::census_after_kills;
 use crate::image::release::{EXCLUDE, Release};
-use crate::image::{Image, Images};
-use crate::needs::needs;
+use crate::image::{Compression, Format, Image, Images, Layer, node_architecture};
+use crate::needs::{long, needs};
 use crate::registry::Registry;
+use crate::registry::faults::Fault;
+use crate::stock::{hello, top as stock_top, tops};
 use crate::world::World;
 
-/// The calls that change what others see, and every how many-th of them is tried.
-const CALLS: [(&str, u64); 6] = [
-    ("rename", 1),
-    ("renameat,renameat2", 1),
-    ("symlink,symlinkat", 1),
-    // The last-writer tokens.
-    ("pwrite64", 1),
-    ("unlink,unlinkat,rmdir", 2),
-    ("fsync", 3),
+/// Calls that change what others see or the next run finds, and every how many-th of each is tried: in a quick test, and
+/// with SPOKE_LONG=1. Each thread counts for itself: fetching, unpacking and committing have threads of their own.
+const CALLS: [(&str, u64, u64); 20] = [
+    // Records, big data, the report.
+    ("rename", 2, 1),
+    // A blob that is whole; a staged layer and its tar-split.
+    ("renameat,renameat2", 2, 1),
+    ("symlink,symlinkat", 1, 1),
+    // The last-writer tokens, and blobs.
+    ("pwrite64", 2, 1),
+    // Blobs, stages, temporary files.
+    ("unlink,unlinkat,rmdir", 7, 1),
+    ("fsync", 7, 1),
+    ("fdatasync", 7, 1),
+    ("syncfs", 1, 1),
+    ("open_tree", 1, 1),
+    // Stages and what is unpacked.
+    ("mkdir,mkdirat", 11, 1),
+    ("link,linkat", 2, 1),
+    ("mknod,mknodat", 1, 1),
+    ("fchown,fchownat,lchown", 4, 1),
+    ("chmod,fchmod,fchmodat", 9, 1),
+    ("setxattr,lsetxattr,fsetxattr", 2, 1),
+    ("utimensat", 5, 1),
+    // Files as they come to be, the tar-split, and what wakes threads up.
+    ("openat", 97, 5),
+    ("write", 97, 9),
+    // Locks.
+    ("fcntl", 19, 1),
+    ("exit_group", 1, 1),
 ];
+
+/// The same of a large blob on a slow link, which has a journal; with SPOKE_LONG=1.
+const CALLS_OF_A_LARGE_BLOB: [(&str, u64); 5] = [
+    ("pwrite64", 40),
+    ("fdatasync", 1),
+    ("sync_file_range", 1),
+    ("fsync", 2),
+    ("renameat,renameat2", 2),
+];
+
+/// Bytes a second of the slow link.
+const SLOW: u64 = 1536 << 10;
+
+/// Kills of each kind in a quick test.
+const OF_A_KIND: u64 = 2;
 
 /// Fewer kills than this mean that the calls have other names on this platform.
 const KILLS: u64 = 20;
 
-fn two_layers() -> Image {
-    let text = "image two docker
+/// Two layers with every kind of entry, and a program to be run if there is one.
+fn all_kinds() -> Image {
+    let text = "image all docker
         layer gzip
-        file /a 0644 0:0 \"a\"
+        dir  ./ 0755 0:0
+        dir  /d 0750 1:1
+        file /d/a 0640 2:2 \"a\"
+        xattr user.comment=\"a\"
+        link /d/hard -> /d/a 0640 2:2
+        symlink /d/soft -> a
+        char /d/null 1:3 0666 0:0
+        file /hello 0755 0:0 bytes=hello
         layer gzip
+        whiteout /d/a
         file /b 0644 0:0 \"b\"";
-    Images::of(text, &[]).images.remove(0)
+    let program = hello::program().unwrap_or(b"no program");
+    Images::of(text, &[("hello", program)]).images.remove(0)
 }
 
-/// Rows 1 and 7: podman lists what there is, and its check finds nothing. Everybody may come first, so every second time
-/// it is not podman.
-fn podman_is_content(world: &World, turn: u64) {
-    if turn.is_multiple_of(2) {
-        world.podman(&["images", "--all"]).ok();
-        if world.has_system_check() {
+/// What others do in the store before we come back: rows 1 and 7, and a podman that goes on with work of its own.
+struct Others {
+    tops: Vec<PathBuf>,
+    has_check: bool,
+    /// Not ours, and without a layer of ours.
+    theirs: String,
+}
+
+impl Others {
+    fn of(world: &World, registry: &Registry) -> Self {
+        let text = "image theirs oci\nlayer gzip\nfile /theirs 0644 0:0 \"theirs\"";
+        registry.push_all(&Images::of(text, &[]));
+        Self {
+            tops: tops(),
+            has_check: world.has_system_check(),
+            theirs: registry.tagged("theirs"),
+        }
+    }
+
+    /// Everybody may come first, so every second time it is not podman.
+    fn come(&self, world: &World, turn: u64) {
+        if turn % 2 == 1 {
+            return;
+        }
+        let top = &self.tops[turn as usize / 2 % self.tops.len()];
+        world.podman_of(top, &["images", "--all"]).ok();
+        if self.has_check && top == &stock_top() {
             let checked = world.podman(&["system", "check", "--quick"]);
             assert!(checked.is_ok() && checked.stdout.is_empty(), "{checked}");
+        }
+        if turn % 4 == 2 {
+            world.podman_of(top, &["pull", "--quiet", &self.theirs]).ok();
+            world.podman_of(top, &["image", "inspect", &self.theirs]).ok();
+        }
+    }
+
+    /// The image that was brought in the end is one like any other to every podman.
+    fn use_it(&self, world: &World, name: &str, image: &Image) {
+        for top in &self.tops {
+            let listed = world.podman_of(top, &["images", "--quiet", "--no-trunc"]).ok();
+            assert!(listed.contains(&format!("sha256:{}", image.id())), "{listed}");
+            world.podman_of(top, &["image", "inspect", name]).ok();
+        }
+        if hello::program().is_ok() {
+            let said = world.podman_run(name, "0:0", &["/hello", "/b"]).ok();
+            assert_eq!(said, "hello from uid 0 gid 0\nb");
         }
     }
 }
@@ -52,47 +139,78 @@ fn sound(world: &World, when: &str) {
     assert!(wrong.is_empty(), "{when}:\n{}", wrong.join("\n"));
 }
 
-/// strace kills the program on entering the n-th call of a kind, so that it needs no hooks; n counts in each thread, and
-/// all that is seen by others is done in one.
+/// Kills the program on entering the n-th of these calls, and lets others come; then it has to do its work. Says whether
+/// there were so many calls. strace does it, so that the program needs no hooks.
+fn kill_at(registry: &Registry, image: &Image, others: &Others, calls: &str, nth: u64, turn: u64) -> bool {
+    let name = registry.tagged(&image.name);
+    let args = ["--image", &name];
+    let world = World::trusting(&[registry.host()]);
+    let (trace, inject) = (
+        format!("trace={calls}"),
+        format!("inject={calls}:signal=KILL:when={nth}"),
+    );
+    let strace = [
+        "/usr/bin/strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        &trace,
+        "-e",
+        &inject,
+    ];
+    let run = world.start_under(&strace, "run", &args).wait();
+    let when = format!("killed on entering the {nth}th of {calls}");
+    let was_killed = run.code != 0;
+    if was_killed {
+        assert_eq!(run.code, 1009, "{when}: {run}");
+        others.come(&world, turn);
+    }
+    let run = world.run(&args);
+    assert_eq!(run.code, 0, "{when}: {run}");
+    sound(&world, &when);
+    let run = world.verify(&args);
+    assert_eq!(run.code, 0, "{when}: {run}");
+    if turn % 16 == 15 || long() && !was_killed {
+        others.use_it(&world, &name, image);
+    }
+    was_killed
+}
+
 #[test]
 fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
     needs!(root(), stock(), strace());
-    let (registry, image) = (Registry::start(), two_layers());
-    registry.push("two", Some("latest"), &image);
-    let name = registry.tagged("two");
-    let args = ["--image", &name];
+    let (registry, image) = (Registry::start(), all_kinds());
+    registry.push("all", Some("latest"), &image);
+    let others = Others::of(&World::trusting(&[registry.host()]), &registry);
     let mut kills = 0;
-    for (calls, every) in CALLS {
-        for nth in (1..).step_by(every as usize) {
-            let world = World::trusting(&[registry.host()]);
-            let (trace, inject) = (
-                format!("trace={calls}"),
-                format!("inject={calls}:signal=KILL:when={nth}"),
-            );
-            let strace = [
-                "/usr/bin/strace",
-                "-f",
-                "-qq",
-                "-o",
-                "/dev/null",
-                "-e",
-                &trace,
-                "-e",
-                &inject,
-            ];
-            let run = world.start_under(&strace, "run", &args).wait();
-            if run.code == 0 {
-                break;
-            }
-            let when = format!("killed on entering the {nth}th of {calls}");
-            assert_eq!(run.code, 1009, "{when}: {run}");
+    for (calls, quick, every) in CALLS {
+        let every = if long() { every } else { quick };
+        // The first of a kind is rarely the one that matters.
+        let mut nth = every.div_ceil(2);
+        let mut left = if long() { u64::MAX } else { OF_A_KIND };
+        while left > 0 && kill_at(&registry, &image, &others, calls, nth, kills) {
             kills += 1;
-            podman_is_content(&world, nth);
-            let run = world.run(&args);
-            assert_eq!(run.code, 0, "{when}: {run}");
-            sound(&world, &when);
-            let listed = world.podman(&["images", "--quiet", "--no-trunc"]).ok();
-            assert_eq!(listed, format!("sha256:{}", image.id()), "{when}");
+            left -= 1;
+            nth += every;
+        }
+    }
+    if long() {
+        let layer = Layer::of("file /noise 0644 0:0 random=7000000", Compression::None);
+        let image = Image::build("noise", Format::Oci, node_architecture(), vec![layer], |_, _| {});
+        registry.push("noise", Some("latest"), &image);
+        for (calls, every) in CALLS_OF_A_LARGE_BLOB {
+            let mut nth = 1;
+            loop {
+                registry.fault(Fault::on(&image.layers[0].digest).slow(SLOW));
+                if !kill_at(&registry, &image, &others, calls, nth, 2 * kills) {
+                    break;
+                }
+                kills += 1;
+                nth += every;
+            }
+            registry.mend();
         }
     }
     // Not `eprintln!`: the test runner hides what passing tests print.
@@ -106,7 +224,8 @@ fn a_kill_at_any_moment_of_a_release_is_mended_by_the_next_run() {
     let registry = Registry::start();
     let release = Release::build(&registry.host(), 20_000);
     registry.push_release(&release);
-    let rounds = if crate::needs::long() { 300 } else { 15 };
+    let others = Others::of(&World::trusting(&[registry.host()]), &registry);
+    let rounds = if long() { 300 } else { 10 };
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
     let whole = World::trusting(&[registry.host()]).run(&args).exits(0).took;
     let mut world = World::trusting(&[registry.host()]);
@@ -115,7 +234,7 @@ fn a_kill_at_any_moment_of_a_release_is_mended_by_the_next_run() {
         std::thread::sleep(whole * round / rounds);
         run.signal(Signal::KILL);
         assert!([0, 1009].contains(&run.wait().code));
-        podman_is_content(&world, round.into());
+        others.come(&world, round.into());
         // The store may be whole already; then the next rounds have nothing to interrupt.
         if round % 5 == 4 {
             world.run(&args).exits(0);

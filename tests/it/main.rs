@@ -26,6 +26,7 @@ mod disk_errors;
 mod faults;
 mod hostile;
 mod imports;
+mod instants;
 mod leaving;
 mod leftovers;
 mod oracles;
