@@ -434,10 +434,12 @@ impl<'a> Bringer<'a> {
             if is_first {
                 store.remove_leftovers();
             }
-            match spent.is_empty() {
-                true => Ok(()),
-                false => room::remove(&spent, &spool, "they are in the store, or a month old"),
+            if !spent.is_empty()
+                && let Err(error) = room::remove(&spent, &spool, "they are in the store, or a month old")
+            {
+                tracing::warn!("blobs that nobody needs stay in the spool: {error}");
             }
+            Ok(())
         })
         .await
     }

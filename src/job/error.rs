@@ -14,12 +14,12 @@ pub enum JobError {
     /// An exclude pattern is no basic regular expression.
     #[error("cannot use the exclude patterns: {0}")]
     Pattern(#[from] PatternError),
-    /// The store.
+    /// The store, for another reason than a full disk.
     #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The spool.
+    Store(StoreError),
+    /// The spool, likewise.
     #[error(transparent)]
-    Spool(#[from] SpoolError),
+    Spool(SpoolError),
     /// How to reach the registries is not to be had from the host's files.
     #[error(transparent)]
     Registries(RegistryError),
@@ -43,13 +43,29 @@ pub enum JobError {
     Panicked(String),
 }
 
+impl From<StoreError> for JobError {
+    fn from(error: StoreError) -> Self {
+        match error.is_no_space() {
+            true => Self::Full(error.to_string()),
+            false => Self::Store(error),
+        }
+    }
+}
+
+impl From<SpoolError> for JobError {
+    fn from(error: SpoolError) -> Self {
+        match error {
+            SpoolError::NoSpace { .. } => Self::Full(error.to_string()),
+            error => Self::Spool(error),
+        }
+    }
+}
+
 impl JobError {
     /// What it means for the exit code.
     pub fn failure(&self) -> Failure {
         match self {
             Self::Pattern(_) => Failure::Payload,
-            Self::Store(error) if error.is_no_space() => Failure::Space,
-            Self::Spool(SpoolError::NoSpace { .. }) => Failure::Space,
             Self::NotEnoughSpace(_) | Self::Full(_) => Failure::Space,
             Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Local(_) => Failure::Store,
             Self::Registries(error) => super::failure::of_kind(error.kind()),

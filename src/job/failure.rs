@@ -85,7 +85,6 @@ impl Trouble {
                 failure: Failure::Store,
                 message: error.to_string(),
             }),
-            error if error.is_no_space() => Self::Host(JobError::Full(error.to_string())),
             error => Self::Host(error.into()),
         }
     }
