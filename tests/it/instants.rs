@@ -26,7 +26,7 @@ const BEARABLE: Duration = Duration::from_secs(2);
 const STOPS: usize = 5;
 
 /// The slow link, in bytes a second on each connection.
-const SLOW: u64 = 2 << 20;
+const SLOW: u64 = 4 << 20;
 
 /// A node's `/dev` with a file for the last message, as kubelet mounts it; then the command.
 const WITH_TERMINATION_LOG: &str = r#"
@@ -77,16 +77,16 @@ fn images() -> Vec<Image> {
     let mut of = vec![
         (
             "large",
-            vec![layer("file /a random=9000000 seed=2", Compression::None)],
+            vec![layer("file /a random=5000000 seed=2", Compression::None)],
         ),
         ("files", vec![base.clone(), layer(&files, Compression::Gzip)]),
-        ("zeros", vec![layer("file /z zeros=80000000", Compression::Zstd)]),
+        ("zeros", vec![layer("file /z zeros=40000000", Compression::Zstd)]),
         (
             "two-large",
             vec![
                 base.clone(),
-                layer("file /b random=5000000 seed=3", Compression::Gzip),
-                layer("file /c random=2500000 seed=4", Compression::Zstd),
+                layer("file /b random=3000000 seed=3", Compression::Gzip),
+                layer("file /c random=1500000 seed=4", Compression::Zstd),
             ],
         ),
     ];

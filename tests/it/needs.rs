@@ -85,6 +85,14 @@ pub(crate) fn links() -> Result<(), String> {
     Ok(())
 }
 
+/// A file system of our own.
+pub(crate) fn fuse() -> Result<(), String> {
+    if Path::new("/dev/fuse").exists() {
+        return Ok(());
+    }
+    Err("there is no `/dev/fuse`".into())
+}
+
 /// A registry by somebody else, to push to.
 pub(crate) fn docker_registry() -> Result<(), String> {
     if Path::new(crate::stock::docker_registry::PROGRAM).exists() {
