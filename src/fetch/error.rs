@@ -21,6 +21,11 @@ pub enum FetchError {
 }
 
 impl FetchError {
+    /// True when the spool's disk fails.
+    pub fn is_broken_disk(&self) -> bool {
+        matches!(self, Self::Spool(error) if error.is_broken_disk())
+    }
+
     /// What it means for the run.
     pub fn kind(&self) -> Kind {
         match self {

@@ -14,7 +14,7 @@ pub enum JobError {
     /// An exclude pattern is no basic regular expression.
     #[error("cannot use the exclude patterns: {0}")]
     Pattern(#[from] PatternError),
-    /// The store, for another reason than a full disk.
+    /// The store, for another reason than a disk that is full or fails.
     #[error(transparent)]
     Store(StoreError),
     /// The spool, likewise.
@@ -32,6 +32,11 @@ pub enum JobError {
     /// Met: the disk is full.
     #[error("the disk is full: {0}\nhint: what was fetched is kept; free some space and run again")]
     Full(String),
+    /// Met: the disk fails.
+    #[error(
+        "the disk fails: {0}\nhint: the kernel's log says more; what was fetched is kept, run again when it is mended"
+    )]
+    Broken(String),
     /// The host's files, other than the store.
     #[error("{0}")]
     Local(String),
@@ -45,9 +50,10 @@ pub enum JobError {
 
 impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
-        match error.is_no_space() {
-            true => Self::Full(error.to_string()),
-            false => Self::Store(error),
+        match error {
+            error if error.is_no_space() => Self::Full(error.to_string()),
+            error if error.is_broken_disk() => Self::Broken(error.to_string()),
+            error => Self::Store(error),
         }
     }
 }
@@ -56,6 +62,7 @@ impl From<SpoolError> for JobError {
     fn from(error: SpoolError) -> Self {
         match error {
             SpoolError::NoSpace { .. } => Self::Full(error.to_string()),
+            error if error.is_broken_disk() => Self::Broken(error.to_string()),
             error => Self::Spool(error),
         }
     }
@@ -67,7 +74,9 @@ impl JobError {
         match self {
             Self::Pattern(_) => Failure::Payload,
             Self::NotEnoughSpace(_) | Self::Full(_) => Failure::Space,
-            Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Local(_) => Failure::Store,
+            Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Broken(_) | Self::Local(_) => {
+                Failure::Store
+            }
             Self::Registries(error) => super::failure::of_kind(error.kind()),
             Self::Panicked(_) | Self::Stopped(_) => Failure::Incomplete,
         }

@@ -56,6 +56,7 @@ impl Trouble {
         match error.kind() {
             Kind::Stopped => Self::Stopped,
             Kind::NoSpace => Self::Host(JobError::Full(error.to_string())),
+            Kind::Local if error.is_broken_disk() => Self::Host(JobError::Broken(error.to_string())),
             Kind::Local => Self::Host(JobError::Local(error.to_string())),
             kind => Self::Image(reason(kind)),
         }
@@ -66,6 +67,7 @@ impl Trouble {
         match error {
             UnpackError::Stopped(_) => Self::Stopped,
             error if error.is_no_space() => Self::Host(JobError::Full(message)),
+            error if error.is_broken_disk() => Self::Host(JobError::Broken(message)),
             error if error.is_content() => Self::Image(Reason {
                 failure: Failure::Content,
                 message,

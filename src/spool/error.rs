@@ -67,6 +67,11 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
+    /// True when the disk fails.
+    pub fn is_broken_disk(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
+    }
+
     /// Names the file in an error of the kernel and tells a full disk from the rest.
     pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
         let path = path.to_owned();

@@ -105,6 +105,11 @@ impl StoreError {
         matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
     }
 
+    /// True when the disk fails.
+    pub fn is_broken_disk(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
+    }
+
     pub(super) fn corrupt(path: &Path, reason: impl ToString) -> Self {
         Self::Corrupt {
             path: path.to_owned(),

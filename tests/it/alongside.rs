@@ -213,6 +213,9 @@ fn podmans_pull_list_and_remove_while_we_write() {
                 std::thread::sleep(Duration::from_millis(100));
             }
             wrong.extend(shared.wrong());
+            if long() {
+                let _ = writeln!(std::io::stderr(), "alongside, count {count}: {:?}", shared.done);
+            }
             if !wrong.is_empty() {
                 break;
             }

@@ -178,6 +178,11 @@ fn kill_at(registry: &Registry, image: &Image, others: &Others, calls: &str, nth
     was_killed
 }
 
+/// Not `eprintln!`: the test runner hides what passing tests print.
+fn tell(what: &str) {
+    let _ = writeln!(std::io::stderr(), "{what}");
+}
+
 #[test]
 fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
     needs!(root(), stock(), strace());
@@ -194,6 +199,9 @@ fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
             kills += 1;
             left -= 1;
             nth += every;
+        }
+        if long() {
+            tell(&format!("killed at {kills} steps, up to the last of {calls}"));
         }
     }
     if long() {
@@ -213,8 +221,7 @@ fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
             registry.mend();
         }
     }
-    // Not `eprintln!`: the test runner hides what passing tests print.
-    let _ = writeln!(std::io::stderr(), "killed at {kills} steps");
+    tell(&format!("killed at {kills} steps"));
     assert!(kills >= KILLS, "only {kills} kills");
 }
 

@@ -136,6 +136,11 @@ impl UnpackError {
         }
     }
 
+    /// True when the disk fails.
+    pub fn is_broken_disk(&self) -> bool {
+        matches!(self, Self::Host { source, .. } if source.raw_os_error() == Some(libc::EIO))
+    }
+
     /// True if the image itself is to blame, so that a retry cannot help.
     pub fn is_content(&self) -> bool {
         matches!(self, Self::Content { .. } | Self::Limit { .. })
