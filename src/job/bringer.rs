@@ -187,7 +187,7 @@ impl<'a> Bringer<'a> {
                 self.end_resolve(&plan, steps);
             }
             if scope == Scope::Everything && self.inquiry.open() == 0 {
-                self.tidy(&plan, &look.sight, is_first)
+                self.tidy(&plan, &look.sight)
                     .await
                     .map_err(|error| steps.ended_by(looking, error))?;
             }
@@ -422,18 +422,16 @@ impl<'a> Bringer<'a> {
         Ok(verdict)
     }
 
-    /// Removes what earlier runs have left and nobody needs: blobs in each round, for this run may have found out by
-    /// itself that they are in the store; the rest once.
-    async fn tidy(&self, plan: &Plan, sight: &Sight, is_first: bool) -> Result<(), JobError> {
+    /// Removes what earlier runs have left and nobody needs. In each round, for others may have brought meanwhile what a
+    /// blob lies here for.
+    async fn tidy(&self, plan: &Plan, sight: &Sight) -> Result<(), JobError> {
         let (Mode::Run, Some(spool)) = (self.mode, self.spool.clone()) else {
             return Ok(());
         };
         let spent = room::spent(plan, sight, SystemTime::now());
         let store = Arc::clone(&self.store);
         off_the_task(move || {
-            if is_first {
-                store.remove_leftovers();
-            }
+            store.remove_leftovers();
             if !spent.is_empty()
                 && let Err(error) = room::remove(&spent, &spool, "they are in the store, or a month old")
             {

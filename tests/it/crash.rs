@@ -41,9 +41,9 @@ const CALLS: [(&str, u64, u64); 20] = [
     ("utimensat", 5, 1),
     // Files as they come to be, the tar-split, and what wakes threads up.
     ("openat", 97, 5),
-    ("write", 97, 9),
+    ("write", 97, 1),
     // Locks.
-    ("fcntl", 19, 1),
+    ("fcntl", 19, 4),
     ("exit_group", 1, 1),
 ];
 
@@ -127,7 +127,7 @@ impl Others {
             assert!(listed.contains(&format!("sha256:{}", image.id())), "{listed}");
             world.podman_of(top, &["image", "inspect", name]).ok();
         }
-        if hello::program().is_ok() {
+        if image.name == "all" && hello::program().is_ok() {
             let said = world.podman_run(name, "0:0", &["/hello", "/b"]).ok();
             assert_eq!(said, "hello from uid 0 gid 0\nb");
         }
