@@ -40,10 +40,10 @@ fn a_full_disk_leaves_a_sound_store_wherever_it_is_met() {
         let committed = store.commit_layers(staged, &cancel);
         let committed = committed.and_then(|_| store.commit_image(&resolved, &name, &cancel));
         drop(area);
+        // A program that another test is just starting may have the file open still, and would keep what it takes up.
+        fill.set_len(0).unwrap();
         fs::remove_file(root.join("fill")).unwrap();
-        // An image's directory without a record is what a pull leaves too; it is used by the next.
-        let mut wrong = census(&root);
-        wrong.retain(|line| !line.contains("is among overlay-images/<id> and not among image records"));
+        let wrong = census(&root);
         assert!(wrong.is_empty(), "with {free} free blocks:\n{}", wrong.join("\n"));
         match committed {
             Ok(ImageCommit::Committed(_)) => return assert!(free > 2, "only {free} failures"),
