@@ -19,12 +19,12 @@ use crate::world::World;
 /// with SPOKE_LONG=1. Each thread counts for itself: fetching, unpacking and committing have threads of their own.
 const CALLS: [(&str, u64, u64); 20] = [
     // Records, big data, the report.
-    ("rename", 2, 1),
+    ("rename", 11, 1),
     // A blob that is whole; a staged layer and its tar-split.
-    ("renameat,renameat2", 2, 1),
+    ("renameat,renameat2", 5, 1),
     ("symlink,symlinkat", 1, 1),
     // The last-writer tokens, and blobs.
-    ("pwrite64", 2, 1),
+    ("pwrite64", 9, 1),
     // Blobs, stages, temporary files.
     ("unlink,unlinkat,rmdir", 7, 1),
     ("fsync", 7, 1),
@@ -60,10 +60,10 @@ const CALLS_OF_A_LARGE_BLOB: [(&str, u64); 5] = [
 const SLOW: u64 = 1536 << 10;
 
 /// Kills of each kind in a quick test.
-const OF_A_KIND: u64 = 2;
+const OF_A_KIND: u64 = 1;
 
 /// Fewer kills than this mean that the calls have other names on this platform.
-const KILLS: u64 = 20;
+const KILLS: u64 = 12;
 
 /// Two layers with every kind of entry, and a program to be run if there is one.
 fn all_kinds() -> Image {
@@ -170,8 +170,10 @@ fn kill_at(registry: &Registry, image: &Image, others: &Others, calls: &str, nth
     let run = world.run(&args);
     assert_eq!(run.code, 0, "{when}: {run}");
     sound(&world, &when);
-    let run = world.verify(&args);
-    assert_eq!(run.code, 0, "{when}: {run}");
+    if long() {
+        let run = world.verify(&args);
+        assert_eq!(run.code, 0, "{when}: {run}");
+    }
     if turn % 16 == 15 || long() && !was_killed {
         others.use_it(&world, &name, image);
     }
@@ -211,7 +213,9 @@ fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
         for (calls, every) in CALLS_OF_A_LARGE_BLOB {
             let mut nth = 1;
             loop {
-                registry.fault(Fault::on(&image.layers[0].digest).slow(SLOW));
+                // Only for the run that is killed.
+                registry.mend();
+                registry.fault(Fault::on(&image.layers[0].digest).slow(SLOW).times(1));
                 if !kill_at(&registry, &image, &others, calls, nth, 2 * kills) {
                     break;
                 }
