@@ -223,6 +223,9 @@ fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
                 nth += every;
             }
             registry.mend();
+            tell(&format!(
+                "killed at {kills} steps, up to the last of {calls} of a large blob"
+            ));
         }
     }
     tell(&format!("killed at {kills} steps"));
