@@ -49,7 +49,7 @@ const CALLS: [(&str, u64, u64); 20] = [
 
 /// The same of a large blob on a slow link, which has a journal; with SPOKE_LONG=1.
 const CALLS_OF_A_LARGE_BLOB: [(&str, u64); 5] = [
-    ("pwrite64", 40),
+    ("pwrite64", 150),
     ("fdatasync", 1),
     ("sync_file_range", 1),
     ("fsync", 2),
