@@ -257,17 +257,3 @@ fn a_kill_at_any_moment_of_a_release_is_mended_by_the_next_run() {
         }
     }
 }
-
-/// A run that was killed between its last commit and its end leaves a stage, and nothing for the next one to pull.
-#[test]
-fn the_stage_of_a_killed_run_goes_also_when_all_images_are_here() {
-    needs!(root());
-    let registry = Registry::start();
-    registry.push("two", Some("latest"), &two_layers());
-    let (world, name) = (World::trusting(&[registry.host()]), registry.tagged("two"));
-    world.run(&["--image", &name]).exits(0);
-    let stage = world.graph_root().join(".spoke-precache-stage-00000000deadbeef");
-    std::fs::create_dir_all(stage.join("0/diff")).unwrap();
-    world.run(&["--image", &name]).exits(0);
-    assert!(!stage.exists());
-}
