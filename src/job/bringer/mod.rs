@@ -1,18 +1,21 @@
 //! Brings images into the store, in rounds: look, ask, plan, hold the plan against the disk, pull, and look again.
 
+mod failing;
+mod look;
+
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::board::Fate;
 use super::error::JobError;
 use super::examiner::Examiner;
-use super::failure::{Reason, Trouble};
-use super::inquiry::{Answer, Inquiry};
+use super::failure::Reason;
+use super::inquiry::Inquiry;
 use super::knowledge::Knowledge;
 use super::mender::Mender;
 use super::puller::Puller;
-use super::sight::{Seen, Sight};
+use super::sight::Sight;
 use super::steps::Steps;
 use super::teller::Teller;
 use super::{Mode, Order, Outcome, off_the_task, release, room};
@@ -20,7 +23,7 @@ use crate::cancel::Cancel;
 use crate::exit::Failure;
 use crate::fetch::Fetcher;
 use crate::oci::{LayerId, Reference};
-use crate::plan::{Action, ExcludedImage, Here, Need, Plan, Wanted};
+use crate::plan::{Action, ExcludedImage, Here, Plan, Wanted};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
 use crate::report::{Event, ImageState, Observer, Step};
@@ -29,10 +32,6 @@ use crate::sources::{ImageRequest, Source};
 use crate::spec::Excludes;
 use crate::spool::Spool;
 use crate::store::Store;
-
-/// How long no answer may come before the images whose registries did answer are pulled. Long enough for a slow link to
-/// bring a manifest, short beside a deadline.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often the same images are pulled again because the store changed under the work: somebody removed a layer that was
 /// to be reused. More often than this is no accident.
@@ -166,7 +165,7 @@ impl<'a> Bringer<'a> {
             // Also if nothing is to be pulled: they may be as large as what they were to bring.
             let store = Arc::clone(&self.store);
             off_the_task(move || {
-                store.remove_dead_stages();
+                store.remove_leftovers();
                 Ok(())
             })
             .await?;
@@ -199,13 +198,6 @@ impl<'a> Bringer<'a> {
             }
             if !pulls || is_idle && self.inquiry.open() == 0 {
                 if pulls && is_first {
-                    // A run that was killed after its last commit leaves a stage too, and nobody else makes one now.
-                    let store = Arc::clone(&self.store);
-                    off_the_task(move || {
-                        store.remove_dead_stages();
-                        Ok(())
-                    })
-                    .await?;
                     let message = "every image that can be had is here".to_owned();
                     steps.end(Step::Pull, true, "NothingToPull", message);
                 }
@@ -235,107 +227,6 @@ impl<'a> Bringer<'a> {
         Outcome::of(self.mode, brought.plan, brought.verdict, &self.knowledge)
     }
 
-    /// Looks at the node, and asks registries about what is not there.
-    async fn look(
-        &mut self,
-        requests: &[ImageRequest],
-        is_first: bool,
-        pulls: bool,
-        steps: Steps<'_>,
-    ) -> Result<Look, JobError> {
-        let references: Vec<Reference> = requests.iter().map(|it| it.reference.clone()).collect();
-        let sight = self.sight(&references).await?;
-        if self.mode == Mode::Repair {
-            self.fail_what_is_in_use(&references, &sight).await?;
-            self.describe(&references, &sight).await?;
-        }
-        if self.mode == Mode::Verify {
-            self.fail_what_is_missing(&references, &sight);
-            let has_asked = false;
-            return Ok(Look { sight, has_asked });
-        }
-        let open = references
-            .iter()
-            .filter(|it| self.knowledge.is_open(it, &sight, self.mode));
-        let open: Vec<Reference> = open.cloned().collect();
-        let has_asked = is_first || !open.is_empty();
-        if has_asked {
-            steps.start(Step::Resolve);
-        }
-        if open.is_empty() {
-            return Ok(Look { sight, has_asked });
-        }
-        self.inquiry.ask(open, &sight.inventory);
-        self.gather(&references, &sight, pulls).await;
-        self.cancel.check()?;
-        // The answers may have taken hours.
-        let sight = self.sight(&references).await?;
-        Ok(Look { sight, has_asked })
-    }
-
-    /// Looks at the node; where all is to be read, reads it, and mends what needs no layer to be unpacked.
-    async fn sight(&mut self, references: &[Reference]) -> Result<Sight, JobError> {
-        let mut sight = self.glance(references).await?;
-        if !self.mode.reads_all() {
-            return Ok(sight);
-        }
-        let (at_once, host) = (self.order.max_unpacks, &self.order.host_state);
-        self.examiner.examine(&mut sight, at_once, self.cancel).await?;
-        if self.mode == Mode::Repair
-            && self
-                .examiner
-                .mend_frames(&sight, &self.store, host, self.cancel)
-                .await?
-        {
-            sight = self.glance(references).await?;
-            self.examiner.examine(&mut sight, at_once, self.cancel).await?;
-        }
-        Ok(sight)
-    }
-
-    async fn glance(&self, references: &[Reference]) -> Result<Sight, JobError> {
-        let (store, spool, mode) = (Arc::clone(&self.store), self.spool.clone(), self.mode);
-        let (references, platform) = (references.to_vec(), self.order.platform.clone());
-        let path = self.order.spool.clone();
-        off_the_task(move || {
-            let spooled = match (spool, mode) {
-                (Some(spool), _) => spool.list()?,
-                (None, Mode::Run | Mode::Plan | Mode::Repair) => Spool::glance(&path)?,
-                (None, Mode::Verify) => Vec::new(),
-            };
-            Sight::of(&store, spooled, &references, &platform)
-        })
-        .await
-    }
-
-    /// Takes the answers, until there are none to come or those that are to come can wait.
-    async fn gather(&mut self, references: &[Reference], sight: &Sight, pulls: bool) {
-        loop {
-            let Answer { reference, image } = match tokio::time::timeout(PATIENCE, self.inquiry.next()).await
-            {
-                Ok(Some(answer)) => answer,
-                Ok(None) => return,
-                Err(_elapsed) => {
-                    let to_pull = |it: &&Reference| self.knowledge.is_to_pull(it, sight, self.mode);
-                    let ready = references.iter().filter(to_pull).count();
-                    if pulls && ready > 0 {
-                        tracing::warn!(
-                            "no answer for {} images yet, going on with {ready} others meanwhile",
-                            self.inquiry.open()
-                        );
-                        return;
-                    }
-                    continue;
-                }
-            };
-            match image.map_err(|error| Trouble::resolving(&error)) {
-                Ok(image) => self.knowledge.resolve(&reference, image),
-                Err(Trouble::Image(reason)) => self.fail(&reference, reason),
-                Err(Trouble::Stopped | Trouble::Host(_)) => {}
-            }
-        }
-    }
-
     fn plan(&mut self, requests: &[ImageRequest], excluded: &[ExcludedImage], sight: &Sight) -> Plan {
         let wanted = requests.iter().map(|request| Wanted {
             name: request.reference.to_string(),
@@ -355,19 +246,6 @@ impl<'a> Bringer<'a> {
         plan
     }
 
-    /// What is resolved and yet failed contradicts itself or another manifest.
-    fn fail_contradictions(&mut self, plan: &Plan) {
-        for image in &plan.images {
-            if let Need::Failed(message) = &image.need
-                && let Ok(reference) = image.name.parse()
-                && self.knowledge.is_resolved(&reference)
-            {
-                let (failure, message) = (Failure::Payload, message.clone());
-                self.fail(&reference, Reason { failure, message });
-            }
-        }
-    }
-
     fn end_resolve(&self, plan: &Plan, steps: Steps<'_>) {
         let totals = &plan.totals;
         let (present, failed) = (totals.images_present, totals.images_failed);
@@ -379,7 +257,7 @@ impl<'a> Bringer<'a> {
         steps.end(Step::Resolve, failed == 0, reason, message);
     }
 
-    /// Holds the plan against the disk. If it has to fit and does not, what killed runs have left makes room for it.
+    /// Holds the plan against the disk. If it has to fit and does not, blobs that it does not want make room for it.
     async fn hold(
         &self,
         plan: &Plan,
@@ -392,12 +270,7 @@ impl<'a> Bringer<'a> {
         let demand = room::demand(self.order, self.mode, scope, plan, sight);
         let mut verdict = room::hold(self.order, demand)?;
         if must_fit && !verdict.fits {
-            let store = Arc::clone(&self.store);
-            off_the_task(move || {
-                store.remove_dead_stages();
-                Ok(())
-            })
-            .await?;
+            // What killed runs have left was removed a moment ago.
             verdict = room::hold_again(self.order, demand, self.cancel).await?;
         }
         // What images without an answer want is not known.
@@ -422,19 +295,18 @@ impl<'a> Bringer<'a> {
         Ok(verdict)
     }
 
-    /// Removes what earlier runs have left and nobody needs. In each round, for others may have brought meanwhile what a
-    /// blob lies here for.
+    /// Removes blobs that nobody needs any more. In each round, for others may have brought meanwhile what a blob lies here
+    /// for.
     async fn tidy(&self, plan: &Plan, sight: &Sight) -> Result<(), JobError> {
         let (Mode::Run, Some(spool)) = (self.mode, self.spool.clone()) else {
             return Ok(());
         };
         let spent = room::spent(plan, sight, SystemTime::now());
-        let store = Arc::clone(&self.store);
+        if spent.is_empty() {
+            return Ok(());
+        }
         off_the_task(move || {
-            store.remove_leftovers();
-            if !spent.is_empty()
-                && let Err(error) = room::remove(&spent, &spool, "they are in the store, or a month old")
-            {
+            if let Err(error) = room::remove(&spent, &spool, "they are in the store, or a month old") {
                 tracing::warn!("blobs that nobody needs stay in the spool: {error}");
             }
             Ok(())
@@ -517,103 +389,4 @@ impl<'a> Bringer<'a> {
         steps.end(Step::Pull, came == tried, reason, message);
         Ok(())
     }
-
-    /// The failure of the plan's images that has to be mended first.
-    fn gravest(&self, plan: &Plan) -> Option<Failure> {
-        let references = plan.images.iter().filter_map(|image| image.name.parse().ok());
-        let failures =
-            references.filter_map(|reference| self.knowledge.failure(&reference).map(|it| it.failure));
-        failures.min()
-    }
-
-    fn fail_what_is_missing(&mut self, references: &[Reference], sight: &Sight) {
-        for reference in references {
-            if self.knowledge.is_present(reference, sight, self.mode) {
-                continue;
-            }
-            let flaw = sight.image(reference).and_then(|seen| seen.flaw.clone());
-            let reason = flaw.unwrap_or_else(|| Reason {
-                failure: Failure::Incomplete,
-                message: "it is not in the store".to_owned(),
-            });
-            self.fail(reference, reason);
-        }
-    }
-
-    /// What somebody uses is not mended, and nothing is fetched for it.
-    async fn fail_what_is_in_use(&mut self, references: &[Reference], sight: &Sight) -> Result<(), JobError> {
-        let is_damaged = |it: &Reference| {
-            sight
-                .image(it)
-                .is_some_and(|seen| seen.damaged_layers().next().is_some())
-        };
-        let damaged: Vec<&Reference> = references.iter().filter(|it| is_damaged(it)).collect();
-        if damaged.is_empty() {
-            return Ok(());
-        }
-        let (store, host) = (Arc::clone(&self.store), self.order.host_state.clone());
-        let users = off_the_task(move || Ok(store.users(&host)?)).await?;
-        for reference in damaged {
-            let layers = sight.image(reference).into_iter().flat_map(Seen::damaged_layers);
-            let refusal = layers.into_iter().find_map(|layer| users.refuse(&layer).err());
-            if let Some(error) = refusal {
-                let (failure, message) = (Failure::Store, error.to_string());
-                self.fail(reference, Reason { failure, message });
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes from the store itself what it can say of damaged images, so that no registry has to be asked, and the image
-    /// that is mended is the one that is here.
-    async fn describe(&mut self, references: &[Reference], sight: &Sight) -> Result<(), JobError> {
-        for reference in references {
-            let Some(seen) = sight.image(reference) else {
-                continue;
-            };
-            if seen.flaw.is_none() || self.knowledge.is_resolved(reference) {
-                continue;
-            }
-            let (inventory, id) = (Arc::clone(&sight.inventory), seen.id);
-            let described = off_the_task(move || match inventory.image(&id) {
-                Some(image) => Ok(inventory.describe(image)?),
-                None => Ok(None),
-            });
-            if let Some(image) = described.await? {
-                self.knowledge.resolve(reference, image);
-            }
-        }
-        Ok(())
-    }
-
-    fn fail_what_is_open(&mut self, requests: &[ImageRequest], sight: &Sight) {
-        for request in requests {
-            if self.knowledge.is_to_pull(&request.reference, sight, self.mode) {
-                let flaw = sight.image(&request.reference).and_then(|seen| seen.flaw.clone());
-                let reason = flaw
-                    .filter(|flaw| flaw.failure == Failure::Store)
-                    .unwrap_or_else(|| Reason {
-                        failure: Failure::Incomplete,
-                        message: format!(
-                            "its layers were removed from the store while it was pulled, {ROUNDS} times"
-                        ),
-                    });
-                self.fail(&request.reference, reason);
-            }
-        }
-    }
-
-    fn fail(&mut self, reference: &Reference, reason: Reason) {
-        let message = reason.message.clone();
-        if self.knowledge.fail(reference, reason) {
-            self.teller
-                .say(&reference.to_string(), ImageState::Failed, Some(message));
-        }
-    }
-}
-
-/// What came of looking.
-struct Look {
-    sight: Sight,
-    has_asked: bool,
 }
