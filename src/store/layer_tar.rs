@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
 use super::inventory::Inventory;
@@ -38,7 +39,7 @@ impl Inventory {
 }
 
 impl Store {
-    /// Opens the tar of a layer; `None` if that has no tree or no tar-split.
+    /// Opens the tar of a layer; `None` if that has no tree or no tar-split, or what bears their names is neither.
     pub fn open_tar(&self, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
         let (split_path, diff_path) = (
             self.layout.tar_split(layer),
@@ -51,7 +52,7 @@ impl Store {
         };
         let diff = match rustix::fs::open(&diff_path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(diff) => Arc::new(diff),
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(errno) => return Err(io_error("open", &diff_path)(errno)),
         };
         let again = tar_split.try_clone().map_err(io_error("open", &split_path))?;
