@@ -33,8 +33,8 @@ const FILE_LIMIT: u64 = 16 << 20;
 /// The run root if storage.conf names none.
 const RUN_ROOT: &str = "run/containers/storage";
 
-/// Our own mounts, and the host's where its `/proc` is seen.
-const MOUNT_TABLES: [&str; 2] = ["/proc/self/mountinfo", "proc/1/mountinfo"];
+/// Our own mounts.
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
 /// Where the host's file system is seen.
 pub(super) struct HostRoot(PathBuf);
@@ -68,10 +68,10 @@ impl HostRoot {
     /// Where it is seen which layers are in use.
     pub(super) fn state(&self, conf: &StorageConf) -> HostState {
         let run_root = conf.run_root.as_deref().unwrap_or(Path::new(RUN_ROOT));
-        let [own, hosts] = MOUNT_TABLES;
         HostState {
             run_root: self.join(run_root),
-            mount_tables: vec![own.into(), self.join(hosts)],
+            mount_table: MOUNT_TABLE.into(),
+            proc: self.join("proc"),
         }
     }
 

@@ -3,16 +3,16 @@
 //! ```text
 //! overlay-containers/{containers,volatile-containers}.json   → the container's own layer, and its image's
 //! overlay-layers/mountpoints.json (run root)                 → layers that containers/storage has mounted
-//! /proc/…/mountinfo                                          → whatever else is mounted: `l/<link>` in its options
+//! /proc/<each>/mountinfo                                     → whatever else is mounted: `l/<link>` in its options
 //! ```
 //!
 //! With each, all that is below it is in use. Whoever makes a container or mounts a layer holds the layers lock, so that
 //! an answer stands as long as the lock is held. In doubt a layer is in use: a mount of another store that has a layer
 //! of the same id counts too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -34,8 +34,11 @@ const SHORT_ID: usize = 12;
 pub struct HostState {
     /// The run root.
     pub run_root: PathBuf,
-    /// Tables of mounts, ours and the host's. One that is not there is passed over.
-    pub mount_tables: Vec<PathBuf>,
+    /// The table of our own mounts.
+    pub mount_table: PathBuf,
+    /// Where the host's processes are seen, each with a table of the mounts that it sees. If they are not, only ours
+    /// count.
+    pub proc: PathBuf,
 }
 
 /// The layers in use, and by whom.
@@ -105,12 +108,16 @@ impl Store {
                 }
             }
         }
-        for table in &host.mount_tables {
-            match fs::read_to_string(table) {
-                Ok(text) => used.extend(mounted(&text, layout)?),
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(io_error("read", table)(error)),
-            }
+        let mut mounted = HashMap::new();
+        let own = fs::read(&host.mount_table).map_err(io_error("read", &host.mount_table))?;
+        note_mounts(&own, &mut mounted);
+        note_mounts_of_all(&host.proc, &mut mounted)?;
+        for (word, place) in mounted {
+            let layer = match layer_dir::is_link_name(&word) {
+                true => linked(layout, &word),
+                false => Some(word),
+            };
+            used.extend(layer.map(|layer| (layer, format!("the mount `{place}`"))));
         }
         let mut users = Users::default();
         for (layer, user) in used {
@@ -155,22 +162,65 @@ impl ContainerView {
     }
 }
 
-/// The layers that a table of mounts names, by id or by short name, in options and mount points.
-fn mounted(table: &str, layout: &Layout) -> Result<Vec<(String, String)>, StoreError> {
-    let mut found = Vec::new();
+/// Takes note of what each process at `proc` sees mounted, and of each mount namespace once: those of services repeat what
+/// the host has mounted.
+fn note_mounts_of_all(proc: &Path, mounted: &mut HashMap<String, Name>) -> Result<(), StoreError> {
+    let processes = match fs::read_dir(proc) {
+        Ok(processes) => processes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("list", proc)(error)),
+    };
+    let (mut seen, mut hidden) = (HashSet::new(), 0);
+    for process in processes {
+        let process = process.map_err(io_error("list", proc))?;
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        if !process.file_name().to_str().is_some_and(is_number) {
+            continue;
+        }
+        let (namespace, table) = (process.path().join("ns/mnt"), process.path().join("mountinfo"));
+        let read = fs::read_link(&namespace).and_then(|namespace| match seen.contains(&namespace) {
+            true => Ok(None),
+            false => fs::read(&table).map(|text| Some((namespace, text))),
+        });
+        match read {
+            Ok(None) => {}
+            Ok(Some((namespace, text))) => {
+                seen.insert(namespace);
+                note_mounts(&text, mounted);
+            }
+            Err(error) if has_ended(&error) => {}
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => hidden += 1,
+            Err(error) => return Err(io_error("read", &table)(error)),
+        }
+    }
+    if hidden > 0 {
+        // The records of containers still say what those of this store use.
+        tracing::warn!(
+            "what {hidden} processes in `{}` have mounted cannot be seen",
+            proc.display()
+        );
+    }
+    Ok(())
+}
+
+/// What the kernel says of a process that ended, or is about to.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL))
+}
+
+/// Gathers ids and short names of layers from a table of mounts, where they are in options and in mount points, each with
+/// the place of a mount that has it.
+fn note_mounts(table: &[u8], mounted: &mut HashMap<String, Name>) {
+    let table = String::from_utf8_lossy(table);
     for line in table.lines().filter(|line| line.contains("overlay")) {
         let place = line.split(' ').nth(4).unwrap_or_default();
         for word in line.split([' ', ',', '=', ':', '/']) {
-            let layer = if layer_dir::is_link_name(word) {
-                linked(layout, word)
-            } else {
-                LayerId::from_hex(word).map(|_| word.to_owned())
-            };
-            let user = || format!("the mount `{}`", Name::new(place.as_bytes()));
-            found.extend(layer.map(|layer| (layer, user())));
+            if layer_dir::is_link_name(word) || LayerId::from_hex(word).is_some() {
+                let place = || Name::new(place.as_bytes());
+                mounted.entry(word.to_owned()).or_insert_with(place);
+            }
         }
     }
-    Ok(found)
 }
 
 /// The layer to which `l/<link>` leads in this store.
@@ -230,16 +280,22 @@ mod tests {
         fs::create_dir_all(root.join("overlay/l")).unwrap();
         std::os::unix::fs::symlink(format!("../{}/diff", id('e')), root.join("overlay/l").join(link))
             .unwrap();
-        let table = root.join("mountinfo");
+        let (proc, own) = (root.join("proc"), root.join("mountinfo"));
+        fs::write(&own, "").unwrap();
+        fs::create_dir_all(proc.join("7/ns")).unwrap();
+        std::os::unix::fs::symlink("mnt:[4026531841]", proc.join("7/ns/mnt")).unwrap();
+        // One that has just ended.
+        fs::create_dir(proc.join("8")).unwrap();
         fs::write(
-            &table,
+            proc.join("7/mountinfo"),
             format!("36 35 0:40 / /some/place rw - overlay overlay rw,lowerdir=l/{link}:l/XX,upperdir=/u\n"),
         )
         .unwrap();
         let store = Store::open(root, &StorageConf::default()).unwrap();
         let host = HostState {
             run_root: run.path().into(),
-            mount_tables: vec![table, "/nonexistent/mountinfo".into()],
+            mount_table: own,
+            proc,
         };
         let users = store.users(&host).unwrap();
         let of = |digit| users.of(&LayerId::from_hex(&id(digit)).unwrap());
