@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::error::StoreError;
 use super::images::MANIFEST;
 use super::inventory::{Inventory, StoredImage};
-use crate::oci::{Digest, LayerId};
+use crate::oci::{DiffId, Digest, LayerId};
 
 #[derive(Deserialize)]
 struct Manifest {
@@ -69,6 +69,18 @@ impl Inventory {
             Err(flaw) => return Ok(Some(flaw)),
         };
         Ok(self.flaw_of_chain(image, &manifest, &config))
+    }
+
+    /// The diffIDs of the image's layers, base layer first; `None` if manifest or config cannot be read. Of a manifest that
+    /// we would refuse to pull too: others may have stored it, and CRI-O takes it as it is.
+    pub(super) fn diff_ids(&self, image: &StoredImage) -> Result<Option<Vec<DiffId>>, StoreError> {
+        let Ok(manifest) = self.read_json::<Manifest>(image, MANIFEST)? else {
+            return Ok(None);
+        };
+        let config = self.read_json::<Config>(image, &manifest.config.digest.to_string())?;
+        Ok(config
+            .ok()
+            .map(|config| config.rootfs.diff_ids.into_iter().map(DiffId).collect()))
     }
 
     fn flaw_of_chain(&self, image: &StoredImage, manifest: &Manifest, config: &Config) -> Option<String> {

@@ -58,11 +58,10 @@ impl Inventory {
     /// The layers that the image's config asks for, base layer first, under the ids that they have here; `None` if
     /// that cannot be told.
     pub fn places_of(&self, image: &StoredImage) -> Result<Option<Vec<LayerPlace>>, StoreError> {
-        let Some(described) = self.describe(image)? else {
+        let Some(diff_ids) = self.diff_ids(image)? else {
             return Ok(None);
         };
-        let diff_ids: Vec<_> = described.layers.iter().map(|layer| layer.diff_id).collect();
-        let mut ids = described.layer_ids();
+        let mut ids = LayerId::chain(diff_ids.iter().copied());
         if ids.last().copied() != image.top_layer() {
             // Made by somebody who gives other ids.
             let (mut chain, mut next) = (Vec::new(), image.top_layer());
@@ -92,4 +91,63 @@ impl Inventory {
 fn promised(key: &str) -> Option<Digest> {
     let digest = key.strip_prefix(MANIFEST).and_then(|rest| rest.strip_prefix('-'));
     digest.unwrap_or(key).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use serde_json::json;
+
+    use crate::oci::{DiffId, Digest, LayerId};
+    use crate::store::{StorageConf, Store};
+
+    #[test]
+    fn layers_are_told_of_a_manifest_that_we_would_not_pull() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let store = Store::open(root, &StorageConf::default()).unwrap();
+        store.create_if_missing().unwrap();
+        let diff_id = Digest::of(b"the layer's tar");
+        let config = json!({"rootfs": {"diff_ids": [diff_id.to_string()]}}).to_string();
+        let config_digest = Digest::of(config.as_bytes());
+        let media_type = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
+        let manifest = json!({
+            "schemaVersion": 2,
+            "config": {"digest": config_digest.to_string()},
+            "layers": [{"digest": Digest::of(b"a blob").to_string(), "mediaType": media_type}],
+        })
+        .to_string();
+        let id = config_digest.hex();
+        let top = LayerId::of(None, DiffId(diff_id));
+        let (mut sizes, mut digests) = (json!({}), json!({}));
+        for (key, content) in [("manifest", &manifest), (&*config_digest.to_string(), &config)] {
+            sizes[key] = content.len().into();
+            digests[key] = Digest::of(content.as_bytes()).to_string().into();
+        }
+        let names: Vec<_> = sizes.as_object().unwrap().keys().collect();
+        let record = json!([{
+            "id": id, "layer": top.to_string(),
+            "big-data-names": names, "big-data-sizes": sizes, "big-data-digests": digests,
+        }]);
+        fs::write(root.join("overlay-images/images.json"), record.to_string()).unwrap();
+        let inventory = store.inventory().unwrap();
+        let [image] = inventory.images() else {
+            panic!("{record}")
+        };
+        for (key, content) in [("manifest", &manifest), (&*config_digest.to_string(), &config)] {
+            let path = store.layout.big_data(&image.id, key);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        assert!(inventory.check_data(image).unwrap().is_empty());
+        assert!(inventory.describe(image).unwrap().is_none());
+        let places = inventory.places_of(image).unwrap().unwrap();
+        assert_eq!(places.len(), 1);
+        assert_eq!((places[0].id, places[0].diff_id), (top, DiffId(diff_id)));
+    }
 }
