@@ -216,7 +216,8 @@ impl Expectations {
         let linked = std::mem::take(&mut self.linked);
         self.is_odd |=
             !self.late.is_empty() || linked.iter().any(|(number, path)| self.is_moved(*number, path));
-        let (mut suspects, all) = (std::mem::take(&mut self.suspects), self.suspects.len());
+        let mut suspects = std::mem::take(&mut self.suspects);
+        let all = suspects.len();
         suspects.retain(|suspect| !self.is_replaced(suspect));
         self.is_odd |= suspects.len() < all;
         // Of what is only missing nothing can be said then; of content the tar itself says it.
