@@ -247,6 +247,25 @@ fn content_and_tar_splits_are_mended_by_fetching_the_layer_and_no_other() {
         ("rm overlay-layers/$TOP.tar-split.gz", "tar-split: it is missing", 7),
         ("rm -r overlay/$MIDDLE/diff", "the layer's directory cannot be opened", 7),
         ("rm -r overlay/$MIDDLE", "`link`: it is missing", 7),
+        ("rm -r overlay/$MIDDLE/diff; : > overlay/$MIDDLE/diff", "the layer's directory cannot be opened", 7),
+        (
+            "rm -r overlay/$MIDDLE/diff; ln -s ../$BASE/diff overlay/$MIDDLE/diff",
+            "the layer's directory cannot be opened",
+            7,
+        ),
+        // Files and tar-split fit together, and are those of something else.
+        (
+            "rm -r overlay/$TOP/diff; cp -a overlay/$BASE/diff overlay/$TOP/
+             cp overlay-layers/$BASE.tar-split.gz overlay-layers/$TOP.tar-split.gz",
+            "make up a tar of diffID",
+            7,
+        ),
+        (
+            "zcat overlay-layers/$MIDDLE.tar-split.gz | head -n 2 | gzip > x
+             cat x > overlay-layers/$MIDDLE.tar-split.gz; rm x",
+            "tar-split",
+            7,
+        ),
         (
             "jq -c 'map(if .id == env.TOP then .flags = {incomplete: true} else . end)' overlay-layers/layers.json > x
              cat x > overlay-layers/layers.json; rm x",
@@ -451,6 +470,40 @@ fn what_is_in_use_or_was_not_asked_for_is_left_alone() {
     }
     scene.repair().exits(0);
     scene.verify().exits(0);
+}
+
+/// As that of a container in a container that has our graph root as an additional store.
+#[test]
+fn what_another_mount_namespace_has_mounted_is_left_alone() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let root = scene.ours.graph_root();
+    let script = "mkdir x y; mount -t overlay overlay -o lowerdir=overlay/l/$(cat overlay/$TOP/link):overlay/l/$(cat overlay/$BASE/link) x
+                  rmdir y; exec sleep 600";
+    let mut other = Command::new("unshare")
+        .args(["--mount", "bash", "-euc", script])
+        .current_dir(&root)
+        .envs(["BASE", "MIDDLE", "TOP"].into_iter().zip(layer_ids(&scene.rich)))
+        .spawn()
+        .unwrap();
+    while !root.join("x").exists() || root.join("y").exists() {
+        assert!(other.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    scene.damage("chmod 0600 overlay/$BASE/diff/d/a");
+    let before = snapshot(&root);
+    // Other tests do not show it: they have the same layers, and podman's mounts of those are seen by all.
+    let proc = scene.ours.host().join("proc");
+    std::os::unix::fs::symlink("/proc", &proc).unwrap();
+    let refused = scene.repair();
+    let after = snapshot(&root);
+    std::fs::remove_file(&proc).unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    refused.exits(7).says("in use by the mount");
+    assert_eq!(after, before);
+    std::fs::remove_dir(root.join("x")).unwrap();
+    scene.repair().exits(0);
 }
 
 /// strace kills the program on entering the n-th call of a kind, as in `crash.rs`.

@@ -33,6 +33,9 @@ use crate::store::unpack::{
 /// As many damaged files are remembered by name.
 const MAX_NOTED: usize = 10_000;
 
+/// Bytes of a tar's blocks.
+const BLOCK: u64 = 512;
+
 /// What the assembler told.
 #[derive(Default)]
 struct Heard {
@@ -56,6 +59,9 @@ pub(super) struct Layer<'a> {
 struct Reading {
     /// Its diffID and length, or why it is no tar.
     tar: Result<(DiffId, u64), String>,
+    /// It has an entry of a kind whose tar-split podman is known to write wrongly: with another size than its data has,
+    /// or with data and without a file in the tree.
+    is_excused: bool,
     /// Files that are damaged and that no entry has.
     leftover: Vec<(Vec<u8>, String)>,
 }
@@ -97,9 +103,14 @@ impl Layer<'_> {
         };
         let suspects = expected.take_suspects();
         let is_damaged = !reading.leftover.is_empty() || suspects.iter().any(|suspect| suspect.is_content);
-        // With the files as they were, what does not come out right was never right.
         if let Some(reason) = self.flaw_of_tar(&reading, found).filter(|_| !is_damaged) {
-            return Ok(Some(reason));
+            // With the files as they were, what does not come out right was never right.
+            if reading.is_excused || expected.is_odd || self.ends_within_block(&reading) {
+                return Ok(Some(reason));
+            }
+            // Files and tar-split fit together, and are those of something else.
+            found.add(Damage::TarSplit(reason));
+            return Ok(None);
         }
         for (path, reason) in reading.leftover {
             found.at(&path, reason);
@@ -152,6 +163,14 @@ impl Layer<'_> {
         }
     }
 
+    /// Podman's tar-split has not the end of a tar that ends within a block.
+    fn ends_within_block(&self, reading: &Reading) -> bool {
+        match (&reading.tar, self.recorded_size()) {
+            (Ok((_, size)), Some(recorded)) => (1..BLOCK).contains(&size.abs_diff(recorded)),
+            _ => false,
+        }
+    }
+
     fn recorded_size(&self) -> Option<u64> {
         self.view.diff_size.and_then(|size| u64::try_from(size).ok())
     }
@@ -192,9 +211,14 @@ impl Layer<'_> {
             Counted { tar, read },
             Limits::for_blob(self.recorded_size().unwrap_or(0)),
         );
+        let mut is_excused = false;
         let run = || -> Result<(DiffId, u64), UnpackError> {
             let mut entries = Entries::new(Stream::open(tar, limits, self.cancel)?);
-            while let Some(entry) = entries.next(&mut |_| Ok(()))? {
+            loop {
+                let next = entries.next(&mut |_| Ok(()));
+                is_excused |= entries.has_odd_size();
+                let Some(entry) = next? else { break };
+                is_excused |= entry.size > 0 && !is_in_tree(&entry.clean);
                 let spot = expected.add(&entry);
                 if entry.kind == Kind::File {
                     read_file(&mut entries, &entry, spot.as_ref(), expected, &heard)?;
@@ -221,7 +245,11 @@ impl Layer<'_> {
             Err(error) => Err(error.to_string()),
         };
         let leftover = std::mem::take(&mut heard.borrow_mut().damaged);
-        Ok(Reading { tar, leftover })
+        Ok(Reading {
+            tar,
+            is_excused,
+            leftover,
+        })
     }
 }
 
@@ -233,15 +261,20 @@ impl Heard {
             }
             Note::Damaged(name, error) if self.damaged.len() < MAX_NOTED => {
                 let name = clean(name);
-                let (_, base) = split(in_root(&name));
-                // Of these nothing is in the tree. Only podman looks for their content there, if they have any.
-                if !base.is_empty() && !base.starts_with(WHITEOUT_PREFIX) {
+                // Only podman looks for their content in the tree, if they have any.
+                if is_in_tree(&name) {
                     self.damaged.push((name, reason_of(error)));
                 }
             }
             Note::Damaged(..) => {}
         }
     }
+}
+
+/// False for names that make nothing of themselves: the root's own, and whiteouts.
+fn is_in_tree(clean: &[u8]) -> bool {
+    let (_, base) = split(in_root(clean));
+    !base.is_empty() && base != b"." && !base.starts_with(WHITEOUT_PREFIX)
 }
 
 /// Reads an entry's data. If the tar-split itself holds it, nobody has compared the file with it yet.

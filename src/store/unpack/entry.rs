@@ -145,6 +145,7 @@ pub(in crate::store) struct Entries<'a, R: Read> {
     padding: usize,
     headers: u64,
     entries: u64,
+    has_odd_size: bool,
 }
 
 /// The headers that describe the next entry.
@@ -163,6 +164,7 @@ impl<'a, R: Read> Entries<'a, R> {
             padding: 0,
             headers: 0,
             entries: 0,
+            has_odd_size: false,
         }
     }
 
@@ -205,6 +207,12 @@ impl<'a, R: Read> Entries<'a, R> {
         };
         self.body -= piece.len() as u64;
         Ok(piece)
+    }
+
+    /// True if some entry has a size other than that of the data behind its header: sparse files, also those that cannot
+    /// be understood, and links with a size.
+    pub(in crate::store) fn has_odd_size(&self) -> bool {
+        self.has_odd_size
     }
 
     /// The stream, after the last entry.
@@ -364,6 +372,7 @@ impl<'a, R: Read> Entries<'a, R> {
             b'S' => return Err(self.stream.content(Fault::Type(b'S')).in_entry(&fields.name)),
             other => Kind::Other(other),
         };
+        self.has_odd_size |= !kind.has_body() && fields.size != 0;
         self.start_body(if kind.has_body() { fields.size } else { 0 })?;
         let sparse = self.sparse(&mut fields, &records, kind, raw);
         let sparse = sparse.map_err(|error| error.in_entry(&fields.name))?;
@@ -382,6 +391,7 @@ impl<'a, R: Read> Entries<'a, R> {
         if layout == Layout::Plain {
             return Ok(None);
         }
+        self.has_odd_size = true;
         if !records.value("GNU.sparse.name").is_empty() {
             fields.name = records.value("GNU.sparse.name").to_vec();
         }
