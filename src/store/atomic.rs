@@ -83,9 +83,17 @@ pub(super) fn create_dir(path: &Path, mode: u32) -> Result<bool, StoreError> {
     }
 }
 
+/// Opens a file for reading. A FIFO in its place is like an empty file; without `O_NONBLOCK` it would hold us for ever.
+pub(super) fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+}
+
 /// Reads a whole file of at most `limit` bytes; `None` if there is none.
 pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-    let file = match File::open(path) {
+    let file = match open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);

@@ -3,7 +3,7 @@
 //! Both locks are held. The record comes last and in one rename, for a record whose files are missing breaks
 //! `crictl images` for every image.
 
-use super::error::{StoreError, io_error};
+use super::error::StoreError;
 use super::images::{ImageTable, Item, MANIFEST, NewImage};
 use super::layers::LayerTable;
 use super::lock::{ImagesLock, SharedLayersLock};
@@ -127,14 +127,11 @@ impl Store {
         atomic::sync_dir(&self.layout.images())?;
         for item in items {
             let path = self.layout.big_data(id, &item.key);
-            match std::fs::read(&path) {
+            match atomic::read(&path, item.bytes.len() as u64) {
                 // A second name for the same image is an ordinary thing.
-                Ok(bytes) if bytes == item.bytes => {}
-                Ok(_) => atomic::write(&path, item.bytes)?,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    atomic::write(&path, item.bytes)?
-                }
-                Err(error) => return Err(io_error("read", &path)(error)),
+                Ok(Some(bytes)) if bytes == item.bytes => {}
+                // What cannot be read, or is too long, is replaced like what says something else.
+                _ => atomic::write(&path, item.bytes)?,
             }
         }
         // Also if all was there, for the same reason.

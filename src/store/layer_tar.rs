@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::atomic;
 use super::error::{StoreError, io_error};
 use super::inventory::Inventory;
 use super::layers::LayerView;
@@ -45,7 +46,7 @@ impl Store {
             self.layout.tar_split(layer),
             self.layout.layer(layer).join("diff"),
         );
-        let tar_split = match File::open(&split_path) {
+        let tar_split = match atomic::open(&split_path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error("open", &split_path)(error)),

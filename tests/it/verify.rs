@@ -245,6 +245,7 @@ fn content_and_tar_splits_are_mended_by_fetching_the_layer_and_no_other() {
         ("echo garbage > overlay-layers/$MIDDLE.tar-split.gz", "tar-split: cannot read the tar-split", 7),
         (": > overlay-layers/$TOP.tar-split.gz", "tar-split: it is empty", 7),
         ("rm overlay-layers/$TOP.tar-split.gz", "tar-split: it is missing", 7),
+        ("rm overlay-layers/$TOP.tar-split.gz; mkfifo overlay-layers/$TOP.tar-split.gz", "tar-split: it is empty", 7),
         ("rm -r overlay/$MIDDLE/diff", "the layer's directory cannot be opened", 7),
         ("rm -r overlay/$MIDDLE", "`link`: it is missing", 7),
         ("rm -r overlay/$MIDDLE/diff; : > overlay/$MIDDLE/diff", "the layer's directory cannot be opened", 7),
@@ -300,6 +301,16 @@ fn what_surrounds_layers_and_what_describes_images_is_mended() {
     for (script, said, code) in [
         (": > overlay/$MIDDLE/link", "`link`: it is missing", 7),
         ("rm overlay/$TOP/link", "`link`: it is missing", 7),
+        (
+            "rm overlay/$TOP/link; mkfifo overlay/$TOP/link",
+            "`link`: it is missing",
+            7,
+        ),
+        (
+            "rm overlay-images/$IMAGE/manifest; mkfifo overlay-images/$IMAGE/manifest",
+            "`manifest`: it has 0 bytes",
+            7,
+        ),
         (
             "rm overlay/l/$(cat overlay/$BASE/link)",
             "does not lead to the layer",
@@ -470,6 +481,34 @@ fn what_is_in_use_or_was_not_asked_for_is_left_alone() {
     }
     scene.repair().exits(0);
     scene.verify().exits(0);
+}
+
+/// As after a power loss that the file system did not survive unharmed.
+#[test]
+fn a_directory_that_the_disk_does_not_give_is_a_damage() {
+    needs!(root(), stock(), strace());
+    let scene = Scene::new();
+    let base = &layer_ids(&scene.rich)[0];
+    let dir = scene.ours.graph_root().join(format!("overlay/{base}/diff/d"));
+    let strace = [
+        "/usr/bin/strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-P",
+        dir.to_str().unwrap(),
+        "-e",
+        "trace=getdents64",
+        "-e",
+        "inject=getdents64:error=EIO",
+    ];
+    let run = scene
+        .ours
+        .start_under(&strace, "verify", &["--image", &scene.name])
+        .wait();
+    let run = run.exits(7).says("`/d`: it cannot be listed: Input/output error");
+    assert_eq!(run.images("failed"), [&scene.name]);
 }
 
 /// As that of a container in a container that has our graph root as an additional store.

@@ -17,9 +17,10 @@ use super::LayerPlace;
 use super::damage::{Damage, Found};
 use super::expected::{Expectations, Spot};
 use super::twin::Twin;
-use super::walk::{self, WalkError};
+use super::walk;
 use crate::cancel::{Cancel, Stopped};
 use crate::oci::DiffId;
+use crate::store::atomic;
 use crate::store::error::{StoreError, io_error};
 use crate::store::layers::LayerView;
 use crate::store::layout::Layout;
@@ -127,16 +128,13 @@ impl Layer<'_> {
             return Ok(Some("entries of its tar replace each other".to_owned()));
         }
         self.check_root(&path, &expected, found)?;
-        match walk::compare(&diff, &expected, found, self.cancel) {
-            Ok(()) => Ok(None),
-            Err(WalkError::Stopped(stopped)) => Err(stopped.into()),
-            Err(WalkError::Refused(errno)) => Err(io_error("list", &path)(errno)),
-        }
+        walk::compare(&diff, &expected, found, self.cancel)?;
+        Ok(None)
     }
 
     fn open_tar_split(&self) -> Result<File, String> {
         let path = self.layout.tar_split(&self.place.id);
-        match File::open(path).and_then(|file| Ok((file.metadata()?.len(), file))) {
+        match atomic::open(&path).and_then(|file| Ok((file.metadata()?.len(), file))) {
             // So a power loss leaves what was not synced; gzip of nothing has twenty bytes.
             Ok((0, _)) => Err("it is empty".to_owned()),
             Ok((_, file)) => Ok(file),

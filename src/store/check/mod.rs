@@ -51,8 +51,8 @@ pub struct LayerPlace {
 pub enum LayerState {
     /// It is what its image's config says.
     Whole,
-    /// Its files and its tar-split agree, but do not make up the tar of its diffID: podman writes such tar-splits for
-    /// sparse files and hard links with a size. Or the tar's entries replace each other, so that its headers do not say
+    /// Its files and its tar-split agree, but do not make up the tar of its diffID, and the tar has what podman writes such
+    /// tar-splits for: sparse files, links with a size and the like. Or the tar's entries replace each other, so that its headers do not say
     /// what the tree must be; then only files' contents were compared.
     Unproven(String),
     /// There is no such layer, or no longer.

@@ -28,38 +28,33 @@ const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Times that every file system can hold.
 const SAFE_SECONDS: std::ops::RangeInclusive<i64> = i32::MIN as i64..=i32::MAX as i64;
 
-/// Why a walk ended early.
-pub(super) enum WalkError {
-    Stopped(Stopped),
-    Refused(Errno),
-}
-
-impl From<Errno> for WalkError {
-    fn from(errno: Errno) -> Self {
-        Self::Refused(errno)
-    }
-}
-
 /// Compares every inode below `diff`.
 pub(super) fn compare(
     diff: &OwnedFd,
     expected: &Expectations,
     found: &mut Found,
     cancel: &Cancel,
-) -> Result<(), WalkError> {
+) -> Result<(), Stopped> {
     let mut buffers = Buffers::default();
     let mut pending = vec![(Vec::new(), expected.root)];
     while let Some((path, inode)) = pending.pop() {
-        cancel.check().map_err(WalkError::Stopped)?;
-        let directory = match open_in(diff.as_fd(), &path, DIRECTORY, ResolveFlags::NO_SYMLINKS) {
-            Ok(directory) => directory,
+        cancel.check()?;
+        let opened = open_in(diff.as_fd(), &path, DIRECTORY, ResolveFlags::NO_SYMLINKS);
+        let (items, directory) = match opened.and_then(|it| Ok((Dir::read_from(&it)?, it))) {
+            Ok(opened) => opened,
             Err(errno) => {
                 found.at(&path, format!("it cannot be opened: {errno}"));
                 continue;
             }
         };
-        for item in Dir::read_from(&directory)? {
-            let item = item?;
+        for item in items {
+            let item = match item {
+                Ok(item) => item,
+                Err(errno) => {
+                    found.at(&path, format!("it cannot be listed: {errno}"));
+                    break;
+                }
+            };
             let base = item.file_name().to_bytes();
             if matches!(base, b"." | b"..") {
                 continue;
