@@ -6,7 +6,7 @@
 //! /proc/<each>/mountinfo                                     → whatever else is mounted: `l/<link>` in its options
 //! ```
 //!
-//! With each, all that is below it is in use. Whoever makes a container or mounts a layer holds the layers lock, so that
+//! With each, all that is below it is in use, by the records and by its `lower`. Whoever makes a container or mounts a layer holds the layers lock, so that
 //! an answer stands as long as the lock is held. In doubt a layer is in use: a mount of another store that has a layer
 //! of the same id counts too.
 
@@ -118,6 +118,16 @@ impl Store {
                 false => Some(word),
             };
             used.extend(layer.map(|layer| (layer, format!("the mount `{place}`"))));
+        }
+        // What is mounted below a container's layer is what its `lower` says; a record may be damaged.
+        for (layer, user) in used.clone() {
+            let Some(id) = LayerId::from_hex(&layer) else {
+                continue;
+            };
+            let lower = layer_dir::lower(layout, &id)?.unwrap_or_default();
+            let links = lower.split(':').filter_map(|name| name.strip_prefix("l/"));
+            let below = links.filter_map(|link| linked(layout, link));
+            used.extend(below.map(|layer| (layer, user.clone())));
         }
         let mut users = Users::default();
         for (layer, user) in used {
@@ -278,8 +288,19 @@ mod tests {
         );
         let link = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
         fs::create_dir_all(root.join("overlay/l")).unwrap();
-        std::os::unix::fs::symlink(format!("../{}/diff", id('e')), root.join("overlay/l").join(link))
-            .unwrap();
+        let lower = "234567ABCDEFGHIJKLMNOPQRST";
+        for (digit, link) in [('e', link), ('4', lower)] {
+            let target = format!("../{}/diff", id(digit));
+            std::os::unix::fs::symlink(target, root.join("overlay/l").join(link)).unwrap();
+        }
+        // No record has this one below the container's layer.
+        let top = root.join("overlay").join(id('1'));
+        fs::create_dir_all(&top).unwrap();
+        fs::write(
+            top.join("lower"),
+            format!("l/AAAAAAAAAAAAAAAAAAAAAAAAAA:l/{lower}"),
+        )
+        .unwrap();
         let (proc, own) = (root.join("proc"), root.join("mountinfo"));
         fs::write(&own, "").unwrap();
         fs::create_dir_all(proc.join("7/ns")).unwrap();
@@ -299,7 +320,7 @@ mod tests {
         };
         let users = store.users(&host).unwrap();
         let of = |digit| users.of(&LayerId::from_hex(&id(digit)).unwrap());
-        for digit in ['a', 'b'] {
+        for digit in ['a', 'b', '4'] {
             assert_eq!(of(digit), Some("container `web` (999999999999)"));
         }
         for digit in ['d', 'e'] {
