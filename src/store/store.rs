@@ -107,7 +107,7 @@ impl Store {
         ];
         for (dir, mode) in dirs {
             if atomic::create_dir(&dir, mode)? {
-                tracing::info!(path = %dir.display(), "created a directory of the store");
+                tracing::debug!(path = %dir.display(), "created a directory of the store");
                 if let Some(parent) = dir.parent() {
                     atomic::sync_dir(parent)?;
                 }
