@@ -4,7 +4,7 @@
 //! Store::open → Inventory                        what is there; no lock, nothing written
 //! Store::stage → StagingLayer → StagedLayer      unpacking, no lock, nobody can see it
 //! Store::commit_layers, commit_image             visible at once and as a whole, locks for milliseconds
-//! Store::read_file                               a file out of an image's layers, nothing mounted
+//! Store::read_file, tree                         files and directories out of an image's layers, nothing mounted
 //! Inventory::check_layer, check_data             everything read again and compared; each damage by name
 //! Store::mend_layers, mend_frame                 what is damaged, put right in its place
 //! ```
@@ -38,6 +38,7 @@ mod store;
 mod synced;
 pub mod tar_split;
 mod time;
+mod tree;
 pub mod unpack;
 mod unpacked;
 mod users;
@@ -52,5 +53,6 @@ pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_tar::LayerTar;
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
 pub use store::Store;
+pub use tree::{Directory, Entry, EntryKind, Node, Tree};
 pub use unpacked::{Compression, Unpacked};
 pub use users::{HostState, Users};

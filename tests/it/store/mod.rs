@@ -4,6 +4,7 @@ mod commit;
 mod damage;
 mod names;
 mod read;
+mod tree;
 
 use std::io::Cursor;
 use std::os::fd::AsFd as _;

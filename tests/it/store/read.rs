@@ -86,7 +86,7 @@ fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() {
 }
 
 /// The layers as the kernel puts them together; unmounted with the world if a test fails.
-fn mounted(world: &World, chain: &[LayerId]) -> PathBuf {
+pub(super) fn mounted(world: &World, chain: &[LayerId]) -> PathBuf {
     let target = world.out("mounted");
     fs::create_dir(&target).unwrap();
     let diff = |id: &LayerId| {
