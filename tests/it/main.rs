@@ -20,6 +20,7 @@ mod unpack;
 mod world;
 
 mod alongside;
+mod catalog;
 mod crash;
 mod cut_off;
 mod disk;

@@ -27,6 +27,11 @@ pub(crate) fn leave_out(why: &str) {
     say("LEFT OUT", why);
 }
 
+/// Tells what a test counted.
+pub(crate) fn note(what: &str) {
+    say("COUNTED", what);
+}
+
 /// Not `eprintln!`: the test runner hides what passing tests print.
 fn say(what: &str, why: &str) {
     let thread = std::thread::current();
@@ -73,6 +78,14 @@ pub(crate) fn strace() -> Result<(), String> {
         return Ok(());
     }
     Err("`strace` is not installed".into())
+}
+
+/// Writes random catalogs and their right answers.
+pub(crate) fn python() -> Result<(), String> {
+    if Path::new("/usr/bin/python3").exists() {
+        return Ok(());
+    }
+    Err("`python3` is not installed".into())
 }
 
 /// Network namespaces, TUN devices and a rate for them.
