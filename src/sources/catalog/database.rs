@@ -17,6 +17,7 @@
 //! The file is opened by its descriptor, as one that nobody changes: nothing is locked, no journal is looked for or
 //! written. SQLite is told to distrust it, only real tables are read, and a handler ends what takes too long.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -44,6 +45,9 @@ const ENTRIES_LIMIT: usize = 500_000;
 /// Rows of any other kind for one package or bundle.
 const ROWS_LIMIT: usize = 100_000;
 
+/// Bytes of all texts of the rows that are kept.
+const TEXT_BYTES_LIMIT: usize = 64 << 20;
+
 /// Steps of SQLite's machine between two looks at the signal to stop: about a millisecond.
 const STEPS: i32 = 100_000;
 
@@ -58,6 +62,8 @@ struct Database<'a> {
     path: &'a str,
     connection: Connection,
     cancel: &'a Cancel,
+    /// Bytes of texts so far.
+    kept: Cell<usize>,
 }
 
 /// Reads what was asked for out of `file`; `path` is for messages.
@@ -107,6 +113,7 @@ impl<'a> Database<'a> {
             path,
             connection,
             cancel,
+            kept: Cell::new(0),
         };
         for table in TABLES {
             if !database.has_table(table)? {
@@ -147,13 +154,17 @@ impl<'a> Database<'a> {
         let query = "SELECT entry_id, replaces, depth, channel_name, operatorbundle_name FROM channel_entry \
                      WHERE package_name = ?";
         let row = |row: &Row<'_>| {
-            Ok(Link {
+            let link = Link {
                 id: row.get(0)?,
                 replaces: row.get(1)?,
                 depth: row.get(2)?,
                 channel: row.get(3)?,
                 bundle: row.get(4)?,
-            })
+            };
+            // A bundle's name is also what others skip.
+            let texts = [&link.channel, &link.bundle, &link.bundle];
+            let bytes = texts.into_iter().flatten().map(String::len).sum();
+            Ok((link, bytes))
         };
         let links: Vec<Link> = self.rows(query, [package], ENTRIES_LIMIT, row)?;
         let least: Option<i64> = self.one("SELECT min(depth) FROM channel_entry", [])?.flatten();
@@ -282,16 +293,22 @@ impl<'a> Database<'a> {
 
     /// Texts of a query's only column; nulls are passed over.
     fn column<P: rusqlite::Params>(&self, query: &str, params: P) -> Result<Vec<String>, CatalogError> {
-        let texts = self.rows(query, params, ROWS_LIMIT, |row| row.get::<_, Option<String>>(0))?;
+        let row = |row: &Row<'_>| {
+            let text: Option<String> = row.get(0)?;
+            let bytes = text.as_ref().map_or(0, String::len);
+            Ok((text, bytes))
+        };
+        let texts = self.rows(query, params, ROWS_LIMIT, row)?;
         Ok(texts.into_iter().flatten().collect())
     }
 
+    /// Rows of a query, each with the bytes of its texts.
     fn rows<T, P: rusqlite::Params>(
         &self,
         query: &str,
         params: P,
         limit: usize,
-        row: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+        row: impl Fn(&Row<'_>) -> rusqlite::Result<(T, usize)>,
     ) -> Result<Vec<T>, CatalogError> {
         let mut statement = self
             .connection
@@ -307,7 +324,16 @@ impl<'a> Database<'a> {
                     what: "rows for one question",
                 });
             }
-            values.push(row(next).map_err(|error| self.failed(&error))?);
+            let (value, bytes) = row(next).map_err(|error| self.failed(&error))?;
+            self.kept.set(self.kept.get().saturating_add(bytes));
+            if self.kept.get() > TEXT_BYTES_LIMIT {
+                return Err(CatalogError::TooMuch {
+                    file: self.path.to_owned(),
+                    limit: TEXT_BYTES_LIMIT as u64,
+                    what: "bytes of names",
+                });
+            }
+            values.push(value);
         }
         Ok(values)
     }

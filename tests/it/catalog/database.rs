@@ -248,6 +248,41 @@ fn databases_that_are_none_or_damaged_are_refused() {
 }
 
 #[test]
+fn what_is_kept_is_counted() {
+    for (trick, expected) in [
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
+                 INSERT INTO package SELECT printf('%.*c', 4000000, 'x') || i, '' FROM n",
+            "has more than 67108864 bytes of names",
+        ),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100001)
+                 INSERT INTO package SELECT i, '' FROM n",
+            "has more than 100000 rows for one question",
+        ),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500001)
+                 INSERT INTO channel_entry (package_name) SELECT 'p' FROM n",
+            "has more than 500000 rows for one question",
+        ),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001)
+                 UPDATE operatorbundle SET csv = '{\"spec\": {\"relatedImages\": [' || (SELECT group_concat('{}') FROM n) || ']}}'",
+            "its csv: invalid length 10001, expected a list of at most 10000",
+        ),
+        (
+            "UPDATE operatorbundle SET csv = zeroblob(70000000)",
+            "string or blob too big",
+        ),
+    ] {
+        let dir = database(NEWEST);
+        change(&dir, trick);
+        let error = ask(dir.path(), "p:stable").unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn a_database_that_computes_is_refused() {
     for (trick, expected) in [
         (

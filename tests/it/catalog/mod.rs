@@ -1,5 +1,6 @@
 //! Operator catalogs: the same answers as operator-registry's own code, from whatever form and however they are split.
 
+mod bugs;
 mod configs;
 mod corpus;
 mod database;
