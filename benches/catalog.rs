@@ -1,10 +1,10 @@
-//! How long a catalog of 500 MB takes to read, and how much memory.
+//! How long a large catalog takes to read, and how much memory.
 //!
 //! ```text
 //! cargo bench --bench catalog
 //! ```
 //!
-//! Three catalogs in the shape of Red Hat's are written below `TMPDIR`: 350 packages with a directory each, 20 bundles in
+//! Three catalogs of 640 to 890 MB in the shape of Red Hat's are written below `TMPDIR`: 350 packages with a directory each, 20 bundles in
 //! each with their metadata and manifests; as `opm` renders JSON and YAML, and as a database. Sixteen packages are asked
 //! for, as a DU node has them at most. The files are in the page cache; each figure is the best of three. Peak memory is
 //! the process's, reset before each reading.

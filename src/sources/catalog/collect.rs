@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::document::{BUNDLE, CHANNEL, Document, PACKAGE, RelatedImage};
-use super::error::CatalogError;
 use super::head::Entry;
 use super::request::Request;
 
@@ -32,6 +31,8 @@ pub(super) struct Package {
     /// Their entries; those of channels that nobody asked for are not kept.
     pub(super) channels: BTreeMap<String, Vec<Entry>>,
     pub(super) bundles: HashMap<String, Bundle>,
+    /// What the catalog says more than once of it, and its name: nobody knows which is meant.
+    pub(super) twice: Option<(&'static str, String)>,
 }
 
 /// A bundle's images, as written.
@@ -74,7 +75,7 @@ impl<'r> Collection<'r> {
     }
 
     /// Takes in a document; true if any of it is kept. What is wrong with it is said in words.
-    pub(super) fn take(&mut self, document: Document) -> Result<bool, Fault> {
+    pub(super) fn take(&mut self, document: Document) -> Result<bool, &'static str> {
         let Document {
             schema,
             package,
@@ -87,54 +88,44 @@ impl<'r> Collection<'r> {
         let (package, name) = match schema.as_str() {
             PACKAGE => (name, None),
             CHANNEL | BUNDLE => (package, Some(name)),
-            "" => return Err(Fault::Words("it has no `schema`")),
+            "" => return Err("it has no `schema`"),
             // Deprecations, and schemas of other programs.
             _ => return Ok(false),
         };
         if package.is_empty() {
-            return Err(Fault::Words("it does not name its package"));
+            return Err("it does not name its package");
         }
         if name.as_deref() == Some("") {
-            return Err(Fault::Words("it has no `name`"));
+            return Err("it has no `name`");
         }
         self.name(&package);
         if !self.is_wanted(&package) {
             return Ok(false);
         }
-        let twice = |what, name: &str| {
-            Fault::Error(CatalogError::Twice {
-                package: package.clone(),
-                what,
-                name: name.to_owned(),
-            })
-        };
         let is_channel_wanted = name
             .as_deref()
             .is_some_and(|name| self.is_channel_wanted(&package, name));
         let known = self.packages.entry(package.clone()).or_default();
         match name {
-            None if known.declared => return Err(twice("the declaration", &package)),
+            None if known.declared => known.is_twice("the declaration", package),
             None => {
                 known.declared = true;
                 known.default_channel = default_channel;
             }
             Some(channel) if schema == CHANNEL => {
                 if known.channels.contains_key(&channel) {
-                    return Err(twice("the channel", &channel));
+                    known.is_twice("the channel", channel);
+                    return Ok(true);
                 }
                 let mut names = HashSet::new();
-                for entry in &entries {
-                    if !names.insert(&entry.name) {
-                        return Err(twice("the channel entry", &entry.name));
-                    }
+                if let Some(entry) = entries.iter().find(|entry| !names.insert(&entry.name)) {
+                    known.is_twice("the channel entry", entry.name.clone());
                 }
                 let entries = if is_channel_wanted { entries } else { Vec::new() };
                 known.channels.insert(channel, entries);
             }
+            Some(bundle) if known.bundles.contains_key(&bundle) => known.is_twice("the bundle", bundle),
             Some(bundle) => {
-                if known.bundles.contains_key(&bundle) {
-                    return Err(twice("the bundle", &bundle));
-                }
                 let value = Bundle {
                     image,
                     related_images,
@@ -146,10 +137,9 @@ impl<'r> Collection<'r> {
     }
 }
 
-/// What is wrong with a document.
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// For whoever knows the file and the line.
-    Words(&'static str),
-    Error(CatalogError),
+impl Package {
+    /// Remembers what the catalog says more than once, the first of it.
+    fn is_twice(&mut self, what: &'static str, name: String) {
+        self.twice.get_or_insert((what, name));
+    }
 }

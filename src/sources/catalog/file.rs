@@ -10,7 +10,7 @@ use std::io::{BufRead as _, Seek as _};
 
 use serde::de::DeserializeSeed as _;
 
-use super::collect::{Collection, Fault};
+use super::collect::Collection;
 use super::document::{DocumentSeed, Meter};
 use super::error::CatalogError;
 use super::source::{Allowance, DOCUMENT_LIMIT, Watched};
@@ -105,10 +105,9 @@ impl FileReader<'_, '_, '_> {
                 }
             };
             let document = document.map(|document| self.collection.take(document));
-            let kept = document.unwrap_or(Ok(false)).map_err(|fault| match fault {
-                Fault::Words(why) => self.malformed(first_line, format!("the object from here on: {why}")),
-                Fault::Error(error) => error,
-            })?;
+            let kept = document
+                .unwrap_or(Ok(false))
+                .map_err(|why| self.malformed(first_line, format!("the object from here on: {why}")))?;
             if !kept {
                 self.meter.rewind(mark);
             }
@@ -185,10 +184,10 @@ impl FileReader<'_, '_, '_> {
             self.malformed(first_line + line.saturating_sub(1), why)
         })?;
         let Some(document) = document else { return Ok(()) };
-        let kept = self.collection.take(document).map_err(|fault| match fault {
-            Fault::Words(why) => self.malformed(first_line, format!("the document from here on: {why}")),
-            Fault::Error(error) => error,
-        })?;
+        let kept = self
+            .collection
+            .take(document)
+            .map_err(|why| self.malformed(first_line, format!("the document from here on: {why}")))?;
         if !kept {
             self.meter.rewind(mark);
         }

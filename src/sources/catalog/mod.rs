@@ -96,8 +96,8 @@ impl Head {
 /// Reads the catalog at `place` in `tree`, and answers `requests`.
 ///
 /// # Errors
-/// When the catalog as a whole cannot be read: something in it is malformed, whoever's it is, says a thing twice about a
-/// package that was asked for, or is more than a catalog can have. What is wrong with one request is in its answer.
+/// When the catalog as a whole cannot be read: something in it is malformed, whoever's it is, or is more than a catalog
+/// can have. What is wrong with one package is in its answers.
 pub fn read(
     tree: &Tree,
     place: &CatalogPlace,
@@ -140,6 +140,13 @@ fn head(collection: &Collection<'_>, package: &str, asked: &str) -> Result<Head,
             near: near(package, collection.names.iter().map(String::as_str)),
         });
     };
+    if let Some((what, name)) = &known.twice {
+        return Err(CatalogError::Twice {
+            package: package.to_owned(),
+            what,
+            name: name.clone(),
+        });
+    }
     let channels = || known.channels.keys().cloned().collect();
     let channel = match asked {
         "" => known.default_channel.as_str(),

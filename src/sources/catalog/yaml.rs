@@ -37,7 +37,8 @@ pub(super) fn parse(text: &str, seed: DocumentSeed<'_>) -> Result<Option<Documen
 /// fields of the outermost mapping at the beginning of lines, and nothing else there. `None` where it is not as plain
 /// as that.
 ///
-/// Parsing runs at 40 MB/s, and nearly all of a catalog is packages that nobody asked for.
+/// Parsing runs at 30 MB/s (serde-saphyr 2.0, release build), telling at 600, and nearly all of a catalog is packages that
+/// nobody asked for.
 pub(super) fn package_of(text: &str) -> Option<&str> {
     let (mut package, mut schema) = (None, None);
     for line in text.lines() {

@@ -165,7 +165,7 @@ fn what_is_asked_for_and_not_there_is_named_with_what_may_be_meant() {
         assert_eq!(error.is_absence(), !line.starts_with("other:"), "{line}");
     }
     // One that is missing does not hide the others.
-    let answers = read_files(&[("c", JSON)], &["zzz:c", "p:zzz", "p:stable"])
+    let answers = read_files(&[("c", JSON)], &["zzz:c", "p:zzz", "p:stable", "other:c"])
         .unwrap()
         .answers;
     assert!(answers[0].head.is_err() && answers[1].head.is_err() && answers[2].head.is_ok());

@@ -74,7 +74,7 @@ fn what_is_kept_is_counted() {
             vec!["{\"name\": \"a\"}"; 100_000].join(","),
             package.1
         );
-        let error = refused(&text.repeat(12));
+        let error = refused(&text.repeat(6));
         assert!(error.starts_with("the catalog has no package `p`"), "{error}");
     }
 }

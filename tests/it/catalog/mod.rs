@@ -6,6 +6,7 @@ mod corpus;
 mod database;
 mod graphs;
 mod hostile;
+mod image;
 
 use std::collections::BTreeSet;
 use std::fs;

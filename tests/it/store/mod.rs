@@ -32,14 +32,14 @@ fn three_layers() -> Image {
 }
 
 /// The store of `world`, made if need be.
-fn store(world: &World) -> Store {
+pub(crate) fn store(world: &World) -> Store {
     let store = Store::open(&world.graph_root(), &StorageConf::default()).unwrap();
     store.create_if_missing().unwrap();
     store
 }
 
 /// What a registry client makes of `image`, found through `list` if there is one.
-fn resolved(image: &Image, list: Option<&List>) -> ResolvedImage {
+pub(crate) fn resolved(image: &Image, list: Option<&List>) -> ResolvedImage {
     let list = list.map(|list| Content::new(list.bytes.clone()));
     let (manifest, config) = (image.manifest.clone(), image.config.clone());
     ResolvedImage::assemble(list, Content::new(manifest), Content::new(config)).unwrap()
@@ -66,7 +66,7 @@ fn stage(stage: &Stage, spec: LayerSpec, layer: &Layer) -> StagedLayer {
 }
 
 /// Stages and commits all of `image`.
-fn put(store: &Store, image: &Image, list: Option<&List>, name: &str) {
+pub(crate) fn put(store: &Store, image: &Image, list: Option<&List>, name: &str) {
     let resolved = resolved(image, list);
     let area = store.stage().unwrap();
     let pairs = specs(&resolved).into_iter().zip(&image.layers);
