@@ -6,7 +6,7 @@ use super::document::{BUNDLE, CHANNEL, Document, PACKAGE, RelatedImage};
 use super::head::Entry;
 use super::request::Request;
 
-/// Names of other packages, for near misses. The largest catalogs have 350.
+/// Names of other packages, for near misses; far more than a catalog has.
 const NAMES_LIMIT: usize = 20_000;
 
 /// The longest of these that is remembered; a package's name is a DNS label.

@@ -23,8 +23,7 @@ const IGNORE_LIMIT: u64 = 1 << 20;
 /// As many patterns as all of them may have: each is tried on each file.
 const PATTERNS_LIMIT: usize = 10_000;
 
-/// As many files and directories as a catalog may have. The largest of Red Hat's have 500; one file for each bundle, in
-/// a catalog of all operators, would be 10,000.
+/// As many files and directories as a catalog may have: a file for each bundle of all operators is a tenth of it.
 const FILES_LIMIT: usize = 100_000;
 
 /// The deepest directory.

@@ -1,4 +1,4 @@
-//! An SQLite catalog, read as `opm render` reads it (operator-registry before 1.60, `pkg/sqlite`).
+//! An SQLite catalog, read as `opm render` reads it (operator-registry up to 1.73, `pkg/sqlite`).
 //!
 //! ```text
 //! package         name, default_channel
@@ -36,10 +36,10 @@ use crate::cancel::Cancel;
 /// What must be there, whatever the migration.
 const TABLES: [&str; 4] = ["package", "channel", "channel_entry", "operatorbundle"];
 
-/// The longest value. A bundle with its manifests has up to 3 MiB.
+/// The longest value: a bundle with its manifests.
 const VALUE_LIMIT: i32 = 64 << 20;
 
-/// Channel entries of one package; the largest have 10,000.
+/// Channel entries of one package: 1,000 bundles that replace or skip 500 others each.
 const ENTRIES_LIMIT: usize = 500_000;
 
 /// Rows of any other kind for one package or bundle.

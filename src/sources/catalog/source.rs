@@ -7,10 +7,10 @@ use std::io::{self, BufReader, Read};
 use super::error::CatalogError;
 use crate::cancel::Cancel;
 
-/// The longest document. Bundles with all their manifests in them have up to 3 MiB.
+/// The longest document. A bundle may hold all its manifests; the cluster's API takes none above 1.5 MiB.
 pub(super) const DOCUMENT_LIMIT: u64 = 64 << 20;
 
-/// The largest catalog, all its files together. The largest of Red Hat's has 0.6 GB.
+/// The largest catalog, all its files together: a minute's reading, and thirty times what is usual.
 const CATALOG_LIMIT: u64 = 16 << 30;
 
 /// How much is read at a time, and between two looks at the signal to stop.
