@@ -40,7 +40,7 @@
 //! | [`registry`] | registries.conf, logins, certificates, faults, the one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
 //! | [`fetch`] | many blobs, bounded, each once |
-//! | [`sources`] | what a release's payload names |
+//! | [`sources`] | what a release's payload and an operator catalog name |
 //! | [`plan`] | what is to be done, decided once |
 //! | [`preflight`] | whether it fits below the kubelet's line |
 //! | [`exit`] | from failures to the one exit code |
