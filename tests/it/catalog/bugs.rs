@@ -43,7 +43,7 @@ fn bug_6_a_bundle_without_related_images_has_its_own() {
     assert_eq!(images(&head), normalised(["quay.io/p/bundle:1"]));
 }
 
-/// Ten times the catalog may take ten times as long, and some for a busy machine; a hundred times is quadratic.
+/// Ten times the catalog takes ten times as long; a hundred times would be quadratic.
 #[test]
 fn bug_15_time_grows_with_the_length() {
     let took = |packages: usize| {
@@ -51,9 +51,13 @@ fn bug_15_time_grows_with_the_length() {
             .map(|n| CATALOG.replace("\"p\"", &format!("\"p{n}\"")))
             .collect();
         let dir = super::directory(&[("c", &text)]);
-        let start = std::time::Instant::now();
-        only(super::read(dir.path(), &["p7:a"])).unwrap();
-        start.elapsed()
+        // The best of three, for a busy machine says nothing about this.
+        let once = || {
+            let start = std::time::Instant::now();
+            only(super::read(dir.path(), &["p7:a"])).unwrap();
+            start.elapsed()
+        };
+        (0..3).map(|_| once()).min().unwrap()
     };
     let (short, long) = (took(1_000), took(10_000));
     assert!(long < short * 60, "{short:?} {long:?}");
