@@ -107,7 +107,7 @@ pub(super) struct Entry {
 
 impl Store {
     /// Removes the stages of dead programs, which may take up as much as what they were about to store.
-    pub fn remove_dead_stages(&self) {
+    pub(super) fn remove_dead_stages(&self) {
         sweep(self.layout.root());
     }
 
