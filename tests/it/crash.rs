@@ -145,22 +145,7 @@ fn kill_at(registry: &Registry, image: &Image, others: &Others, calls: &str, nth
     let name = registry.tagged(&image.name);
     let args = ["--image", &name];
     let world = World::trusting(&[registry.host()]);
-    let (trace, inject) = (
-        format!("trace={calls}"),
-        format!("inject={calls}:signal=KILL:when={nth}"),
-    );
-    let strace = [
-        "/usr/bin/strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        &trace,
-        "-e",
-        &inject,
-    ];
-    let run = world.start_under(&strace, "run", &args).wait();
+    let run = world.start_to_kill(calls, nth, "run", &args).wait();
     let when = format!("killed on entering the {nth}th of {calls}");
     let was_killed = run.code != 0;
     if was_killed {

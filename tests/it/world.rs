@@ -150,6 +150,26 @@ impl World {
         self.start_under(&[], verb, args)
     }
 
+    /// Starts it under strace, which kills it on entering the `nth` of these calls; each thread counts for itself.
+    pub(crate) fn start_to_kill(&self, calls: &str, nth: u64, verb: &str, args: &[&str]) -> Running {
+        let (trace, inject) = (
+            format!("trace={calls}"),
+            format!("inject={calls}:signal=KILL:when={nth}"),
+        );
+        let strace = [
+            "/usr/bin/strace",
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            &trace,
+            "-e",
+            &inject,
+        ];
+        self.start_under(&strace, verb, args)
+    }
+
     /// Starts it as the last arguments of another program, such as strace.
     pub(crate) fn start_under(&self, wrapper: &[&str], verb: &str, args: &[&str]) -> Running {
         let number = fs::read_dir(self.out("")).map_or(0, Iterator::count);

@@ -494,24 +494,9 @@ fn a_kill_while_mending_is_mended_by_the_next() {
     ] {
         for nth in 1.. {
             scene.damage(damage);
-            let (trace, inject) = (
-                format!("trace={calls}"),
-                format!("inject={calls}:signal=KILL:when={nth}"),
-            );
-            let strace = [
-                "/usr/bin/strace",
-                "-f",
-                "-qq",
-                "-o",
-                "/dev/null",
-                "-e",
-                &trace,
-                "-e",
-                &inject,
-            ];
             let run = scene
                 .ours
-                .start_under(&strace, "verify", &["--repair", "--image", &scene.name])
+                .start_to_kill(calls, nth, "verify", &["--repair", "--image", &scene.name])
                 .wait();
             let when = format!("killed on entering the {nth}th of {calls}");
             if run.code == 0 {
