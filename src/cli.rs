@@ -28,7 +28,7 @@ pub struct Cli {
 pub enum Command {
     /// Put every image that the version spec asks for into the store
     Run(Flags),
-    /// Show what `run` would do; of all images only the release image is pulled, for its payload names the others
+    /// Show what `run` would do; pulls only the release image and the operator indexes, which name the others
     Plan(Flags),
     /// Read every image in the store again and say what is missing or damaged; pulls and changes nothing
     Verify(VerifyFlags),
@@ -67,14 +67,33 @@ pub struct Flags {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Version spec")]
 pub struct What {
-    /// Directory with the keys of a mounted ConfigMap [default: /etc/config; not read if `--platform-image` or `--image`
-    /// is given, unless it is named]
+    /// Directory with the keys of a mounted ConfigMap [default: /etc/config; not read if `--platform-image`,
+    /// `--operator-index` or `--image` is given, unless it is named]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CONFIG")]
     pub config: Option<PathBuf>,
 
     /// Release image; overrides `platform.image`
     #[arg(long, value_name = "REF", env = "SPOKE_PRECACHE_PLATFORM_IMAGE")]
     pub platform_image: Option<Reference>,
+
+    /// Index image with an operator catalog; adds to `operators.indexes`
+    #[arg(
+        long = "operator-index",
+        value_name = "REF",
+        env = "SPOKE_PRECACHE_OPERATOR_INDEX",
+        value_delimiter = ','
+    )]
+    pub operators_indexes: Vec<Reference>,
+
+    /// Operator whose images are wanted, from the package's default channel unless one is named; adds to
+    /// `operators.packagesAndChannels`
+    #[arg(
+        long = "package",
+        value_name = "PKG[:CHANNEL]",
+        env = "SPOKE_PRECACHE_PACKAGE",
+        value_delimiter = ','
+    )]
+    pub packages: Vec<String>,
 
     /// Additional image, by tag or digest; adds to `additionalImages`
     #[arg(

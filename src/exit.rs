@@ -6,7 +6,7 @@
 //!   2  arguments or version spec unusable
 //!   3  not enough disk space
 //!   4  a registry refused the credentials
-//!   5  a release is not as expected: payload, pattern, platform, manifest
+//!   5  a release or catalog is not as expected: payload, package, pattern, platform, manifest
 //!   6  content did not match its digest or diffID at any mirror
 //!   7  containers/storage cannot be used
 //! 124  deadline         128+n  signal n         in both cases a later run goes on
@@ -29,7 +29,7 @@ pub enum Failure {
     Credentials,
     /// Content did not match its digest or diffID.
     Content,
-    /// A release, an image or a pattern is not as expected.
+    /// A release, a catalog, an image or a pattern is not as expected.
     Payload,
     /// An image could not be had, for the time being.
     Incomplete,
@@ -80,7 +80,9 @@ impl Failure {
             Self::Usage => "the arguments or the version spec cannot be used",
             Self::Space => "there is not enough disk space",
             Self::Credentials => "a registry refused the credentials, or they cannot be read",
-            Self::Payload => "a release, an image or a pattern is not as expected; another run will not help",
+            Self::Payload => {
+                "a release, a catalog, an image or a pattern is not as expected; another run will not help"
+            }
             Self::Content => "content did not match its digest at any mirror",
             Self::Store => "the store, or another part of the host, is damaged or cannot be used",
         }

@@ -3,8 +3,10 @@
 //! # The way of the data
 //!
 //! ```text
-//! VersionSpec ─→ release image ─→ Payload ─select→ ImageRequest*                       settings, spec, sources
-//!                                                       │
+//! VersionSpec ─→ release image ─→ Payload ─select→ ImageRequest* ─┐                   settings, spec, sources
+//!      ├───────→ index images ──→ Catalog ─heads─→ ImageRequest* ─┤
+//!      └───────→ additional images ──────────────→ ImageRequest* ─┤
+//!                                                       ┌─────────┘
 //!                  Registries::resolve → ResolvedImage* ┤                              registry
 //!                  Store::inventory ───→ Inventory ─────┴─Plan::build→ Plan            store, plan
 //!                                                                       │
@@ -19,8 +21,8 @@
 //!
 //! Every arrow is one function, and every type is evidence of the step before: a [`VerifiedBlob`](spool::VerifiedBlob)
 //! exists only after its digest matched, a [`StagedLayer`](store::StagedLayer) removes itself unless it is committed, a
-//! [`Plan`](plan::Plan) is a value that can be printed, and `plan` shows what `run` would do. The release image goes the
-//! same way as every other, and what its payload names follows it. [`job`] has the pipeline on one screen.
+//! [`Plan`](plan::Plan) is a value that can be printed, and `plan` shows what `run` would do. Images that name others go
+//! the same way as every other, and what they name follows them. [`job`] has the pipeline on one screen.
 //!
 //! `verify` ends with the inventory, and reads every layer in it again; `verify --repair` goes the same way as `run`, with
 //! the layers that are damaged taken for missing, and replaces them in their place.

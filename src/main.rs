@@ -294,11 +294,13 @@ impl Edge {
                     .as_ref()
                     .map(ToString::to_string)
                     .unwrap_or_default();
-                outcome.plan.table(&space)
+                outcome.plan.table(&outcome.operators, &space)
             }
-            (Mode::Plan, Some(outcome), OutputForm::Json) => {
-                serde_json::to_string_pretty(&Document::new(&outcome.plan, outcome.verdict.as_ref()))?
-            }
+            (Mode::Plan, Some(outcome), OutputForm::Json) => serde_json::to_string_pretty(&Document::new(
+                &outcome.plan,
+                &outcome.operators,
+                outcome.verdict.as_ref(),
+            ))?,
             (_, _, OutputForm::Text) => report.summary(meaning),
             (_, _, OutputForm::Json) => report.json(),
         })

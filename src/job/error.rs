@@ -4,6 +4,7 @@ use crate::cancel::Stopped;
 use crate::exit::Failure;
 use crate::preflight::{NotEnoughSpace, SpaceError};
 use crate::registry::RegistryError;
+use crate::sources::catalog::RequestError;
 use crate::spec::PatternError;
 use crate::spool::SpoolError;
 use crate::store::StoreError;
@@ -14,6 +15,9 @@ pub enum JobError {
     /// An exclude pattern is no basic regular expression.
     #[error("cannot use the exclude patterns: {0}")]
     Pattern(#[from] PatternError),
+    /// A line of `operators.packagesAndChannels` is no `package:channel`.
+    #[error("cannot use `operators.packagesAndChannels`: {0}")]
+    Packages(#[from] RequestError),
     /// The store, for another reason than a disk that is full or fails.
     #[error(transparent)]
     Store(StoreError),
@@ -72,7 +76,7 @@ impl JobError {
     /// What it means for the exit code.
     pub fn failure(&self) -> Failure {
         match self {
-            Self::Pattern(_) => Failure::Payload,
+            Self::Pattern(_) | Self::Packages(_) => Failure::Payload,
             Self::NotEnoughSpace(_) | Self::Full(_) => Failure::Space,
             Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Broken(_) | Self::Local(_) => {
                 Failure::Store

@@ -1,13 +1,16 @@
 //! Questions to registries about images, the registries side by side.
 //!
 //! Each registry has a lane of its own: one that does not answer, and is asked again until the run gives up, keeps only
-//! its own images waiting. Nothing goes on while nobody calls [`Inquiry::next`].
+//! its own images waiting. The lanes are tasks: they go on while images are pulled.
 
 use std::collections::{BTreeMap, HashSet};
+use std::panic;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use futures::stream::{self, BoxStream, SelectAll};
+use futures::stream;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Platform, Reference, ResolvedImage};
@@ -22,7 +25,11 @@ pub(super) struct Inquiry {
     registries: Arc<Registries>,
     platform: Platform,
     cancel: Cancel,
-    lanes: SelectAll<BoxStream<'static, Answer>>,
+    /// Ended with the inquiry.
+    lanes: JoinSet<()>,
+    /// At most one for each image, so bounded.
+    sender: UnboundedSender<Answer>,
+    answers: UnboundedReceiver<Answer>,
     unanswered: HashSet<Reference>,
 }
 
@@ -34,11 +41,14 @@ pub(super) struct Answer {
 
 impl Inquiry {
     pub(super) fn new(registries: Arc<Registries>, platform: Platform, cancel: Cancel) -> Self {
+        let (sender, answers) = mpsc::unbounded_channel();
         Self {
             registries,
             platform,
             cancel,
-            lanes: SelectAll::new(),
+            lanes: JoinSet::new(),
+            sender,
+            answers,
             unanswered: HashSet::new(),
         }
     }
@@ -58,9 +68,10 @@ impl Inquiry {
         for (_, references) in lanes {
             let (registries, inventory) = (Arc::clone(&self.registries), Arc::clone(inventory));
             let (platform, cancel) = (self.platform.clone(), self.cancel.clone());
-            let answers = stream::iter(references).map(move |reference| {
+            let sender = self.sender.clone();
+            let lane = stream::iter(references).for_each_concurrent(AT_ONCE, move |reference| {
                 let (registries, inventory) = (Arc::clone(&registries), Arc::clone(&inventory));
-                let (platform, cancel) = (platform.clone(), cancel.clone());
+                let (platform, cancel, sender) = (platform.clone(), cancel.clone(), sender.clone());
                 async move {
                     let known = |digest: &Digest| {
                         inventory.content(digest).unwrap_or_else(|error| {
@@ -71,22 +82,45 @@ impl Inquiry {
                         })
                     };
                     let image = registries.resolve(&reference, &platform, &known, &cancel).await;
-                    Answer { reference, image }
+                    // Nobody listens any more when the run ends.
+                    let _ = sender.send(Answer { reference, image });
                 }
             });
-            self.lanes.push(answers.buffer_unordered(AT_ONCE).boxed());
+            self.lanes.spawn(lane);
         }
     }
 
     /// The next answer, in no order; none when nothing is unanswered.
     pub(super) async fn next(&mut self) -> Option<Answer> {
-        let answer = self.lanes.next().await?;
-        self.unanswered.remove(&answer.reference);
-        Some(answer)
+        while !self.unanswered.is_empty() {
+            tokio::select! {
+                biased;
+                Some(answer) = self.answers.recv() => {
+                    self.unanswered.remove(&answer.reference);
+                    return Some(answer);
+                }
+                Some(ended) = self.lanes.join_next(), if !self.lanes.is_empty() => {
+                    ended.unwrap_or_else(pass_on);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether nobody has answered yet about an image that was asked about.
+    pub(super) fn is_open(&self, reference: &Reference) -> bool {
+        self.unanswered.contains(reference)
     }
 
     /// How many images have no answer.
     pub(super) fn open(&self) -> usize {
         self.unanswered.len()
+    }
+}
+
+/// A lane that panicked has lost its answers: nobody is to wait for them.
+fn pass_on(error: JoinError) {
+    if let Ok(reason) = error.try_into_panic() {
+        panic::resume_unwind(reason);
     }
 }

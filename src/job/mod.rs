@@ -1,23 +1,28 @@
 //! The pipeline on one screen: from the version spec to a store that holds all it asks for.
 //!
 //! ```text
-//! spec ─→ release image ─bring→ payload ─select→ requests ─bring→ outcome
+//! spec ─→ release image, index images, additional images ─bring→ outcome
 //!
 //! bring:  look into the store ─→ resolve what is missing ─→ plan ─→ is there space? ─→ pull ─┐
-//!              ↑─────────────────────── look again: all there? ───────────────────────────┘
+//!              ↑   ├─ a release image, an index image? ─→ what it names is wanted too         │
+//!              ├───┘                                                                         │
+//!              └───────────────────────── look again: all there? ────────────────────────────┘
 //! ```
 //!
-//! The release image takes the same way as every other. What is said to be present was seen in the store after the
+//! Images that name others take the same way as every other, only earlier. What is said to be present was seen in the store after the
 //! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
 
 mod board;
 mod bringer;
+mod catalog;
 mod error;
 mod examiner;
 mod failure;
 mod inquiry;
 mod knowledge;
 mod mender;
+mod naming;
+mod operators;
 mod order;
 mod outcome;
 mod puller;
@@ -32,11 +37,12 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::report::{Event, Observer, Size, Step};
-use crate::sources::{ImageRequest, Source, dedupe};
+use crate::sources::catalog::Request;
 use crate::spec::{Excludes, VersionSpec};
 
-use bringer::{Bringer, Scope};
+use bringer::Bringer;
 pub use error::JobError;
+use naming::Naming;
 pub use order::Order;
 pub use outcome::Outcome;
 use steps::Steps;
@@ -46,7 +52,7 @@ use steps::Steps;
 pub enum Mode {
     /// Put everything into the store.
     Run,
-    /// Put the release image there, and say what `Run` would do.
+    /// Put the images there that name others, and say what `Run` would do.
     Plan,
     /// Put nothing there, ask nobody, read all that is there, and say what is missing or damaged.
     Verify,
@@ -85,61 +91,21 @@ pub async fn run(
             message: message.clone(),
         });
     }
-    let excludes = steps.take(Step::Spec, || {
+    let (excludes, packages) = steps.take(Step::Spec, || {
         let excludes = Excludes::new(&order.spec.exclude_patterns)?;
-        Ok((excludes, spec_message(&order.spec)))
+        let packages = Request::of_lines(order.spec.packages_and_channels.iter().map(String::as_str))?;
+        Ok(((excludes, packages), spec_message(&order.spec)))
     })?;
-    let mut bringer = Bringer::new(order, mode, observer, cancel, steps)?;
-    let mut requests = Vec::new();
-    let mut excluded = Vec::new();
-    if let Some(release) = &order.spec.platform_image {
-        requests.push(ImageRequest::new(release.clone(), Source::ReleaseImage));
-        steps.start(Step::Release);
-        match bringer.release(release, &excludes).await {
-            Ok(Some((payload, selection))) => {
-                let named = payload.tags.len();
-                excluded = release::excluded(&payload, &selection);
-                let left_out = excluded.len();
-                let message = format!(
-                    "release {} names {named} images, {left_out} of them are excluded",
-                    payload.version
-                );
-                steps.end(Step::Release, true, "PayloadRead", message);
-                for message in selection.warnings {
-                    observer.observe(Event::Warned { message });
-                }
-                for note in &selection.notes {
-                    tracing::info!("{note}");
-                }
-                requests.extend(selection.wanted);
-            }
-            // It is a row like any other; the additional images do not depend on it.
-            Ok(None) => {
-                if let Some(reason) = bringer.failure_of(release) {
-                    steps.end(
-                        Step::Release,
-                        false,
-                        reason.failure.reason(),
-                        reason.message.clone(),
-                    );
-                }
-            }
-            Err(error) => return Err(steps.ended_by(Step::Release, error)),
-        }
-    } else {
-        steps.end(
-            Step::Release,
-            true,
-            "NotSpecified",
-            "no release is asked for".to_owned(),
-        );
+    if packages.is_empty() && !order.spec.operators_indexes.is_empty() {
+        let message =
+            "`operators.packagesAndChannels` is empty: of the operators only the index images are wanted";
+        observer.observe(Event::Warned {
+            message: message.to_owned(),
+        });
     }
-    let additional = order.spec.additional_images.iter().cloned();
-    requests.extend(additional.map(|reference| ImageRequest::new(reference, Source::Additional)));
-    let brought = bringer
-        .bring(&dedupe(requests), &excluded, Scope::Everything)
-        .await?;
-    Ok(bringer.outcome(brought))
+    let naming = Naming::new(&order.spec, excludes, packages);
+    let bringer = Bringer::new(order, mode, naming, observer, cancel, steps)?;
+    bringer.bring().await
 }
 
 fn spec_message(spec: &VersionSpec) -> String {
@@ -148,8 +114,10 @@ fn spec_message(spec: &VersionSpec) -> String {
         None => "Release index is not specified, no release".to_owned(),
     };
     format!(
-        "{release}, {} exclude patterns, {} additional images, {} required",
+        "{release}, {} exclude patterns, {} operator indexes, {} packages, {} additional images, {} required",
         spec.exclude_patterns.len(),
+        spec.operators_indexes.len(),
+        spec.packages_and_channels.len(),
         spec.additional_images.len(),
         Size(spec.space_required)
     )

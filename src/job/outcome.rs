@@ -4,25 +4,36 @@ use crate::cancel::{Cancel, Stopped};
 use crate::exit::{Ending, Failure};
 use crate::plan::{Need, Plan};
 use crate::preflight::Verdict;
+use crate::report::OperatorReport;
 
 use super::Mode;
 use super::error::JobError;
 use super::knowledge::Knowledge;
+use super::operators::Operators;
 
 /// How a run went that was not ended by a [`JobError`].
 #[derive(Debug)]
 pub struct Outcome {
     /// The last plan: what was still to be done; after a complete [`Mode::Run`] nothing.
     pub plan: Plan,
+    /// The operators that are asked for, and what catalogs say of them.
+    pub operators: Vec<OperatorReport>,
     /// Whether that plan fits the disk, where it was held against it.
     pub verdict: Option<Verdict>,
-    /// One for each image that was wanted and is not there; for a plan, that cannot be had.
+    /// One for each image that was wanted and is not there, and for each operator that no catalog has; for a plan, that
+    /// cannot be had.
     pub failures: Vec<Failure>,
 }
 
 impl Outcome {
     /// The outcome of a run that saw `plan` last.
-    pub(super) fn of(mode: Mode, plan: Plan, verdict: Option<Verdict>, knowledge: &Knowledge) -> Self {
+    pub(super) fn of(
+        mode: Mode,
+        plan: Plan,
+        operators: &Operators,
+        verdict: Option<Verdict>,
+        knowledge: &Knowledge,
+    ) -> Self {
         let failures = plan.images.iter().filter_map(|image| {
             let reference = image.name.parse().ok();
             let known = reference.and_then(|reference| knowledge.failure(&reference));
@@ -35,8 +46,12 @@ impl Outcome {
             }
         });
         let space = verdict.as_ref().filter(|verdict| !verdict.fits);
-        let failures = failures.chain(space.map(|_| Failure::Space)).collect();
+        let failures = failures
+            .chain(operators.failures())
+            .chain(space.map(|_| Failure::Space))
+            .collect();
         Self {
+            operators: operators.rows(),
             plan,
             verdict,
             failures,

@@ -54,14 +54,14 @@ pub(super) fn demand(order: &Order, mode: Mode, scope: Scope, plan: &Plan, sight
         spool: plan.totals.bytes_to_fetch,
         store: plan.totals.unpacked_estimate,
         required: match (mode, scope) {
-            // Whether everything fits is what `plan` is to say; for that it needs the payload.
-            (Mode::Plan, Scope::Release) => 0,
+            // Whether everything fits is what `plan` is to say; for that it needs what is named.
+            (Mode::Plan, Scope::Naming) => 0,
             _ => order.spec.space_required,
         },
         cached: match scope {
             Scope::Everything => cached(plan, sight),
             // Which of it will be wanted is not known yet; any of it may be.
-            Scope::Release => sight.inventory.stored_bytes().saturating_add(sum(&sight.spooled)),
+            Scope::Naming => sight.inventory.stored_bytes().saturating_add(sum(&sight.spooled)),
         },
     }
 }

@@ -62,6 +62,11 @@ impl ImageId {
         Self(config)
     }
 
+    /// The digest of its config.
+    pub fn config(self) -> Digest {
+        self.0
+    }
+
     /// Parses the 64 hexadecimal digits of a record.
     pub fn from_hex(hex: &str) -> Option<Self> {
         Digest::from_hex(hex).ok().map(Self)

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Totals};
-use crate::report::{API_VERSION, ImageSource};
+use crate::report::{API_VERSION, ImageSource, OperatorReport};
 use crate::sources::Source;
 
 /// The plan as a document. `S` is the verdict on space, which is none of the plan's business.
@@ -15,6 +15,8 @@ pub struct Document<'a, S> {
     totals: Totals,
     #[serde(skip_serializing_if = "Option::is_none")]
     space: Option<&'a S>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    operators: &'a [OperatorReport],
     images: Vec<Image<'a>>,
     excluded: Vec<Excluded<'a>>,
 }
@@ -58,8 +60,8 @@ struct Excluded<'a> {
 }
 
 impl<'a, S: Serialize> Document<'a, S> {
-    /// The document for `plan`, with the verdict on space when one was reached.
-    pub fn new(plan: &'a Plan, space: Option<&'a S>) -> Self {
+    /// The document for `plan`, with the operators whose images it names, and the verdict on space when one was reached.
+    pub fn new(plan: &'a Plan, operators: &'a [OperatorReport], space: Option<&'a S>) -> Self {
         let excluded = plan.excluded.iter().map(|image| Excluded {
             name: &image.name,
             source: image.source.kind(),
@@ -71,6 +73,7 @@ impl<'a, S: Serialize> Document<'a, S> {
             kind: "Plan",
             totals: plan.totals,
             space,
+            operators,
             images: plan.images.iter().map(Image::of).collect(),
             excluded: excluded.collect(),
         }
@@ -124,6 +127,6 @@ pub(super) fn action_of(need: &Need) -> &'static str {
 fn tag(source: &Source) -> Option<&str> {
     match source {
         Source::Release { tag } => Some(tag),
-        Source::ReleaseImage | Source::Additional => None,
+        Source::ReleaseImage | Source::OperatorIndex | Source::Operator { .. } | Source::Additional => None,
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::document::action_of;
 use super::{Action, Need, Plan, PlannedImage};
-use crate::report::{Printable, Size};
+use crate::report::{OperatorReport, OperatorState, Printable, Size};
 
 /// With the numbers' columns and the gaps this makes 100.
 const SOURCE_WIDTH: usize = 26;
@@ -15,8 +15,9 @@ const NAME_WIDTH: usize = 36;
 const SHORT_DIGEST: usize = 12;
 
 impl Plan {
-    /// The table, then the sums, then `space`, the verdict on space, when it is not empty.
-    pub fn table(&self, space: &str) -> String {
+    /// The table, then the operators that no catalog has, then the sums, then `space`, the verdict on space, when it is not
+    /// empty.
+    pub fn table(&self, operators: &[OperatorReport], space: &str) -> String {
         let mut table = String::new();
         row(
             &mut table,
@@ -37,6 +38,9 @@ impl Plan {
                 ["-"; 4],
             );
             line(&mut table, format_args!("        {}", Printable(&image.reason)));
+        }
+        for operator in operators {
+            operator_rows(&mut table, operator);
         }
         self.sums(&mut table);
         if !space.is_empty() {
@@ -107,6 +111,14 @@ fn image_rows(table: &mut String, image: &PlannedImage) {
         cells.each_ref().map(String::as_str),
     );
     if let Need::Failed(reason) = &image.need {
+        line(table, format_args!("        {}", Printable(reason)));
+    }
+}
+
+fn operator_rows(table: &mut String, operator: &OperatorReport) {
+    if operator.state != OperatorState::Found {
+        row(table, "failed", "operator", &operator.name(), ["-"; 4]);
+        let reason = operator.reason.as_deref().unwrap_or("its catalog was not read");
         line(table, format_args!("        {}", Printable(reason)));
     }
 }

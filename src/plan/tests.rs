@@ -331,7 +331,7 @@ fn small_release() -> Plan {
 
 #[test]
 fn the_table_fits_100_columns() {
-    let table = small_release().table("space: fits\n");
+    let table = small_release().table(&[], "space: fits\n");
     assert_eq!(
         table,
         "\
@@ -358,7 +358,7 @@ space: fits
 #[test]
 fn the_document_says_the_same_to_machines() {
     let plan = small_release();
-    let document = serde_json::to_value(Document::new(&plan, Some(&"fits"))).unwrap();
+    let document = serde_json::to_value(Document::new(&plan, &[], Some(&"fits"))).unwrap();
     assert_eq!(document["apiVersion"], "spoke-precache/v1");
     assert_eq!(document["kind"], "Plan");
     assert_eq!(document["space"], "fits");

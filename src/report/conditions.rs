@@ -161,6 +161,7 @@ mod tests {
                 (Step::Spec, Status::True),
                 (Step::Store, Status::Unknown),
                 (Step::Release, Status::Unknown),
+                (Step::Operators, Status::Unknown),
                 (Step::Resolve, Status::Unknown),
                 (Step::Preflight, Status::Unknown),
                 (Step::Pull, Status::Unknown),
@@ -175,7 +176,7 @@ mod tests {
                 "lastProbeTime": Time(at(2)), "lastTransitionTime": Time(at(2)),
             })
         );
-        let pull = &list[5];
+        let pull = &list[6];
         assert_eq!(
             (pull.reason.as_str(), pull.start_time),
             ("Unfinished", Some(Time(at(3))))
@@ -185,7 +186,7 @@ mod tests {
             (Time(at(9)), Time(at(3)))
         );
         assert_eq!(
-            (list[6].reason.as_str(), list[6].last_transition_time),
+            (list[7].reason.as_str(), list[7].last_transition_time),
             ("NotReached", Time(at(0)))
         );
     }
@@ -197,7 +198,7 @@ mod tests {
             conditions.start(Step::Pull, at(time));
             conditions.end(Step::Pull, ok, "Any", "", at(time + 1));
         }
-        let pull = &conditions.list(at(9))[5];
+        let pull = &conditions.list(at(9))[6];
         assert_eq!(
             (pull.start_time, pull.complete_time),
             (Some(Time(at(1))), Some(Time(at(6))))

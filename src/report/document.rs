@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Condition, ImageSource, ImageState, Time};
+use super::{Condition, ImageSource, ImageState, OperatorReport, Time};
 
 /// The outcome of a run. Made by [`super::Recorder::report`], whenever one is wanted: after a run that was cut off,
 /// images are pending and steps unfinished.
@@ -25,7 +25,10 @@ pub struct Report {
     pub conditions: Vec<Condition>,
     /// Sums.
     pub totals: Totals,
-    /// Each image that is wanted or excluded, in the order of the plan.
+    /// Each operator that is asked for, once for each catalog that has it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<OperatorReport>,
+    /// Each image that is wanted: the release's, the operators', the additional ones; then those that are excluded.
     pub images: Vec<ImageReport>,
     /// What the reader should know though it stopped nothing.
     pub warnings: Vec<String>,
@@ -54,7 +57,8 @@ impl Phase {
     }
 }
 
-/// Sums over a run. `images_wanted` is present, pulled, failed and pending together.
+/// Sums over a run. `images_wanted` is present, pulled, failed and pending together; `operators_wanted` is found, failed and
+/// pending together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
@@ -66,6 +70,12 @@ pub struct Totals {
     pub images_pulled: u64,
     /// Of these, not to be had.
     pub images_failed: u64,
+    /// Operators that are asked for, each once for each catalog that has it.
+    pub operators_wanted: u64,
+    /// Of these, found in a catalog.
+    pub operators_found: u64,
+    /// Of these, not to be had.
+    pub operators_failed: u64,
     /// Layers that this run put into the store.
     pub layers_pulled: u64,
     /// Layers of images to pull that were in the store before.

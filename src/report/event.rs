@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::OperatorReport;
 use crate::oci::Digest;
 
 /// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
@@ -33,6 +34,8 @@ pub enum Step {
     Store,
     /// The release image was pulled and its payload read.
     Release,
+    /// The operator indexes were pulled and their catalogs have what is asked for.
+    Operators,
     /// Every image's manifest and config are known.
     Resolve,
     /// There is space for what the plan needs.
@@ -45,10 +48,11 @@ pub enum Step {
 
 impl Step {
     /// All of them, in the order in which a run comes to them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Spec,
         Self::Store,
         Self::Release,
+        Self::Operators,
         Self::Resolve,
         Self::Preflight,
         Self::Pull,
@@ -57,7 +61,7 @@ impl Step {
 }
 
 /// Who asks for an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageSource {
     /// The release: its image or its payload.
@@ -114,8 +118,10 @@ pub enum Event {
         /// Compressed bytes to fetch for it, those that another image brings left out.
         bytes: u64,
     },
-    /// The plan is made; totals to come. A run may plan twice, the release image first and then everything: the bytes
-    /// add up, the later count of images stands.
+    /// An operator that is asked for: first that it is, then what a catalog has of it, once for each that has it.
+    Operator(OperatorReport),
+    /// The plan is made; totals to come. A run may plan twice, the images that name others first and then everything: the
+    /// bytes add up, the later count of images stands.
     Planned {
         /// Images that are wanted and not excluded.
         images: u64,

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::progress::{Progress, Snapshot};
-use super::{Event, ImageState, Observer, Printable, Size, Span};
+use super::{Event, ImageState, Observer, OperatorReport, OperatorState, Printable, Size, Span};
 
 /// How often a failed attempt is told: when a link goes down, every blob on it fails, and fails again at every attempt.
 /// Those in between are told to whoever wants to know more.
@@ -100,6 +100,7 @@ fn log(event: &Event, settled: u64, images: u64) {
             }
         }
         Event::Warned { message } => tracing::warn!("{}", Printable(message)),
+        Event::Operator(operator) => log_operator(operator),
         Event::Planned {
             images,
             present,
@@ -143,6 +144,28 @@ fn log(event: &Event, settled: u64, images: u64) {
         | Event::BlobRepeated { .. }
         | Event::LayerCommitted { .. }
         | Event::Retrying { .. } => (),
+    }
+}
+
+fn log_operator(operator: &OperatorReport) {
+    let (name, index) = (
+        operator.name(),
+        operator.index.as_deref().unwrap_or("any catalog"),
+    );
+    match (operator.state, &operator.reason) {
+        (OperatorState::Found, _) => tracing::info!(
+            "operator `{}` is `{}` of `{}`: {} images",
+            Printable(&name),
+            Printable(operator.bundle.as_deref().unwrap_or_default()),
+            Printable(index),
+            operator.images.len()
+        ),
+        (OperatorState::Failed, reason) => tracing::error!(
+            "operator `{}`: {}",
+            Printable(&name),
+            Printable(reason.as_deref().unwrap_or("no reason is known"))
+        ),
+        (OperatorState::Pending, _) => {}
     }
 }
 

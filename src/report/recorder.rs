@@ -7,7 +7,8 @@ use jiff::Timestamp;
 
 use super::conditions::Conditions;
 use super::{
-    API_VERSION, Event, ImageReport, ImageSource, ImageState, Observer, Phase, Report, Time, Totals,
+    API_VERSION, Event, ImageReport, ImageSource, ImageState, Observer, OperatorReport, OperatorState, Phase,
+    Report, Time, Totals,
 };
 use crate::oci::Digest;
 
@@ -20,6 +21,7 @@ pub struct Recorder {
 
 struct Record {
     conditions: Conditions,
+    operators: Vec<OperatorReport>,
     images: Vec<ImageReport>,
     places: HashMap<String, usize>,
     /// What an earlier run had fetched of the blobs that were begun, and what of that was not thrown away since.
@@ -38,6 +40,7 @@ impl Recorder {
             began,
             record: Mutex::new(Record {
                 conditions: Conditions::new(began),
+                operators: Vec::new(),
                 images: Vec::new(),
                 places: HashMap::new(),
                 resumed: HashMap::new(),
@@ -51,6 +54,9 @@ impl Recorder {
     pub fn report(&self, exit_code: u8) -> Report {
         let now = (self.clock)();
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut images = record.images.clone();
+        // What a catalog names is listed after what the version spec does.
+        images.sort_by_key(|image| (image.state == ImageState::Excluded, image.source));
         Report {
             api_version: API_VERSION,
             kind: "Report",
@@ -60,7 +66,8 @@ impl Recorder {
             complete_time: Time(now),
             conditions: record.conditions.list(now),
             totals: record.totals(),
-            images: record.images.clone(),
+            operators: record.operators.clone(),
+            images,
             warnings: record.warnings.clone(),
         }
     }
@@ -82,6 +89,7 @@ impl Observer for Recorder {
                     record.warnings.push(message);
                 }
             }
+            Event::Operator(operator) => record.note(operator),
             Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
             Event::Planned { bytes, .. } => record.totals.bytes_planned += bytes,
             Event::BlobStarted { blob, resumed, .. } => {
@@ -115,6 +123,18 @@ impl Record {
         &mut self.images[place]
     }
 
+    /// What is known of an operator takes the place of what was not known.
+    fn note(&mut self, operator: OperatorReport) {
+        let is_same = |known: &&mut OperatorReport| {
+            (&known.package, &known.channel) == (&operator.package, &operator.channel)
+                && (known.state == OperatorState::Pending || known.index == operator.index)
+        };
+        match self.operators.iter_mut().find(is_same) {
+            Some(known) => *known = operator,
+            None => self.operators.push(operator),
+        }
+    }
+
     fn list(&mut self, name: String, source: ImageSource, bytes: u64) {
         let image = self.image(name);
         image.source.get_or_insert(source);
@@ -137,7 +157,14 @@ impl Record {
 
     fn totals(&self) -> Totals {
         let count = |state| self.images.iter().filter(|image| image.state == state).count() as u64;
+        let operators = |state| {
+            let in_state = self.operators.iter().filter(|operator| operator.state == state);
+            in_state.count() as u64
+        };
         Totals {
+            operators_wanted: self.operators.len() as u64,
+            operators_found: operators(OperatorState::Found),
+            operators_failed: operators(OperatorState::Failed),
             images_wanted: self.images.len() as u64 - count(ImageState::Excluded),
             images_present: count(ImageState::Present),
             images_pulled: count(ImageState::Pulled),

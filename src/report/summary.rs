@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ImageState, Phase, Printable, Report, Size, Span, conditions::Status};
+use super::{ImageState, OperatorState, Phase, Printable, Report, Size, Span, conditions::Status};
 
 impl Report {
     /// Several lines; `meaning` says what the exit code means.
@@ -20,6 +20,18 @@ impl Report {
             totals.images_failed,
             self.in_state(ImageState::Excluded).count()
         );
+        if totals.operators_wanted > 0 {
+            let (wanted, found, failed) = (
+                totals.operators_wanted,
+                totals.operators_found,
+                totals.operators_failed,
+            );
+            let _ = writeln!(
+                text,
+                "operators: {found} found, {failed} failed, {} pending",
+                wanted.saturating_sub(found + failed)
+            );
+        }
         let _ = writeln!(
             text,
             "layers:   {} pulled, {} present before",
@@ -40,7 +52,7 @@ impl Report {
             let _ = writeln!(
                 text,
                 "failed:   {}\n          {}",
-                Printable(name),
+                Printable(&name),
                 Printable(reason)
             );
         }
@@ -59,8 +71,12 @@ impl Report {
             Phase::Timeout => "Timeout",
             Phase::UnrecoverableError => "UnrecoverableError",
         };
+        let failed = self.totals.operators_failed;
         match self.totals.images_missing() {
             _ if wanted == 0 => format!("{phase}: no image was listed"),
+            0 if failed > 0 => format!(
+                "{phase}: all {wanted} images that could be found are in the store, {failed} operators could not be found"
+            ),
             0 => format!("{phase}: all {wanted} images are in the store"),
             missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} missing"),
         }
@@ -82,14 +98,17 @@ impl Report {
         })
     }
 
-    /// The images that failed, with the reason.
-    pub(super) fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.in_state(ImageState::Failed).map(|image| {
-            (
-                image.name.as_str(),
-                image.reason.as_deref().unwrap_or("no reason is known"),
-            )
-        })
+    /// The operators and images that failed, with the reason.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (String, &str)> {
+        let operators = self.operators.iter();
+        let operators = operators
+            .filter(|operator| operator.state == OperatorState::Failed)
+            .map(|operator| (format!("operator {}", operator.name()), &operator.reason));
+        let images = self.in_state(ImageState::Failed);
+        let images = images.map(|image| (image.name.clone(), &image.reason));
+        operators
+            .chain(images)
+            .map(|(name, reason)| (name, reason.as_deref().unwrap_or("no reason is known")))
     }
 
     fn in_state(&self, state: ImageState) -> impl Iterator<Item = &super::ImageReport> {

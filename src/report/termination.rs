@@ -22,7 +22,7 @@ impl Report {
         let problems = self.problems();
         let failures = self
             .failures()
-            .map(|(name, reason)| format!("{}: {}", Printable(name), Printable(reason)));
+            .map(|(name, reason)| format!("{}: {}", Printable(&name), Printable(reason)));
         let mut details = problems.chain(failures);
         while let Some(mut detail) = details.next() {
             if detail.len() > SHARE {

@@ -122,6 +122,15 @@ fn eventful() -> Vec<Event> {
         Event::Warned {
             message: "pattern `ab` matches digests only".into(),
         },
+        Event::Operator(OperatorReport::pending("ptp", "stable")),
+        Event::Operator(OperatorReport::pending("ptp", "")),
+        Event::Operator(OperatorReport {
+            state: OperatorState::Found,
+            index: Some("example.com/index:4.18".into()),
+            bundle: Some("ptp.v1".into()),
+            images: vec!["example.com/ptp:v1".into()],
+            ..OperatorReport::pending("ptp", "stable")
+        }),
         // Now everything, the release image being there.
         listed(release, ImageSource::Release, 0),
         listed("example.com/etcd@sha256:e", ImageSource::Release, 7),
@@ -172,7 +181,8 @@ fn the_report_is_the_documented_json() {
                     "startTime": time(1), "completeTime": time(2),
                     "lastProbeTime": time(2), "lastTransitionTime": time(2),
                 },
-                not_reached("Store"), not_reached("Release"), not_reached("Resolve"), not_reached("Preflight"),
+                not_reached("Store"), not_reached("Release"), not_reached("Operators"), not_reached("Resolve"),
+                not_reached("Preflight"),
                 {
                     "type": "Pull", "status": "Unknown", "reason": "Unfinished",
                     "message": "the run ended before this step did",
@@ -182,9 +192,17 @@ fn the_report_is_the_documented_json() {
             ],
             "totals": {
                 "imagesWanted": 3, "imagesPresent": 0, "imagesPulled": 1, "imagesFailed": 1,
+                "operatorsWanted": 2, "operatorsFound": 1, "operatorsFailed": 0,
                 "layersPulled": 1, "layersReused": 2,
                 "bytesPlanned": (3 << 20) + 12, "bytesFetched": 3 << 20, "bytesResumed": 1 << 20,
             },
+            "operators": [
+                {
+                    "package": "ptp", "channel": "stable", "state": "found", "index": "example.com/index:4.18",
+                    "bundle": "ptp.v1", "images": ["example.com/ptp:v1"],
+                },
+                { "package": "ptp", "channel": "", "state": "pending" },
+            ],
             "images": [
                 { "name": "example.com/release:4.18", "source": "release", "state": "pulled", "bytes": 3 << 20 },
                 { "name": "example.com/etcd@sha256:e", "source": "release", "state": "pending", "bytes": 7 },
@@ -218,6 +236,7 @@ fn the_summary_says_what_is_here_what_is_not_and_why() {
         "\
 UnrecoverableError: 1 of 3 images are in the store, 2 missing
 images:   1 pulled, 0 present before, 1 failed, 1 pending; 1 excluded
+operators: 1 found, 0 failed, 1 pending
 layers:   1 pulled, 2 present before
 fetched:  3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
 Pull: ImagesFailed: 1 image could not be had hint: see above

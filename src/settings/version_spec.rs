@@ -17,7 +17,8 @@ const KEY_LIMIT: u64 = 1 << 20;
 
 /// The spec, and what is odd about it and stops nothing.
 pub(super) fn version_spec(what: &What) -> Result<(VersionSpec, Vec<String>), SettingsError> {
-    let by_flags_alone = what.platform_image.is_some() || !what.images.is_empty();
+    let by_flags_alone =
+        what.platform_image.is_some() || !what.operators_indexes.is_empty() || !what.images.is_empty();
     let (spec, warnings) = match &what.config {
         Some(dir) => from_keys(&read_keys(dir)?)?,
         // A person's flags name everything; a ConfigMap that lies there by chance is not theirs.
@@ -26,12 +27,22 @@ pub(super) fn version_spec(what: &What) -> Result<(VersionSpec, Vec<String>), Se
     };
     let spec = spec.merge(Overrides {
         platform_image: what.platform_image.clone(),
+        operators_indexes: what.operators_indexes.clone(),
+        packages_and_channels: what.packages.iter().map(|package| with_colon(package)).collect(),
         images: what.images.clone(),
         excludes: what.excludes.clone(),
         space_required: what.space_required,
     });
     spec.validate()?;
     Ok((spec, warnings))
+}
+
+/// As the spec has it. In a file a missing colon is a slip, where a person types it there is nothing to slip in.
+fn with_colon(package: &str) -> String {
+    match package.contains(':') {
+        true => package.to_owned(),
+        false => format!("{package}:"),
+    }
 }
 
 /// The regular files of the directory, through the symbolic links by which Kubernetes mounts a ConfigMap

@@ -1,7 +1,7 @@
 //! What is wanted, and why: sources turn a version spec into image requests.
 //!
-//! A release names its images in a payload ([`release`]), operators in a catalog ([`catalog`], which no job asks yet);
-//! additional images name themselves. Knows references and documents; how an image is laid out in the store, and how it
+//! A release names its images in a payload ([`release`]), operators in a catalog ([`catalog`]); additional images name
+//! themselves. Knows references and documents; how an image is laid out in the store, and how it
 //! gets there, is others' matter.
 
 pub mod catalog;

@@ -35,6 +35,15 @@ pub enum Source {
         /// Its name there: `etcd`.
         tag: String,
     },
+    /// It is an index image, which holds an operator catalog.
+    OperatorIndex,
+    /// An operator's bundle, or an image that it runs.
+    Operator {
+        /// The operator's package: `ptp-operator`.
+        package: String,
+        /// The bundle that an installation begins with.
+        bundle: String,
+    },
     /// The version spec lists it.
     Additional,
 }
@@ -44,16 +53,20 @@ impl Source {
     pub fn kind(&self) -> ImageSource {
         match self {
             Self::ReleaseImage | Self::Release { .. } => ImageSource::Release,
+            Self::OperatorIndex | Self::Operator { .. } => ImageSource::Operator,
             Self::Additional => ImageSource::Additional,
         }
     }
 
-    /// Smaller goes first: without the release image there is no upgrade, without additional images there is.
+    /// Smaller goes first: without the release image there is no upgrade, without operators and additional images there
+    /// is one.
     pub fn priority(&self) -> u8 {
         match self {
             Self::ReleaseImage => 0,
             Self::Release { .. } => 1,
-            Self::Additional => 2,
+            Self::OperatorIndex => 2,
+            Self::Operator { .. } => 3,
+            Self::Additional => 4,
         }
     }
 }
@@ -63,6 +76,8 @@ impl fmt::Display for Source {
         match self {
             Self::ReleaseImage => f.write_str("release image"),
             Self::Release { tag } => f.write_str(tag),
+            Self::OperatorIndex => f.write_str("operator index"),
+            Self::Operator { package, .. } => f.write_str(package),
             Self::Additional => f.write_str("additional"),
         }
     }

@@ -316,12 +316,16 @@ mod tests {
         assert_eq!(spec.clone().merge(super::super::Overrides::default()), spec);
         let merged = spec.merge(super::super::Overrides {
             platform_image: Some(image("quay.io/a:2")),
+            operators_indexes: vec![image("quay.io/i:1")],
+            packages_and_channels: vec!["ptp:4.16".to_owned()],
             images: vec![image("quay.io/b:latest"), image("quay.io/c")],
             excludes: ["gcp", " aws ", ""].map(str::to_owned).to_vec(),
             space_required: Some(1),
         });
         assert_eq!(merged.platform_image, Some(image("quay.io/a:2")));
         assert_eq!(merged.additional_images, [image("quay.io/b"), image("quay.io/c")]);
+        assert_eq!(merged.operators_indexes, [image("quay.io/i:1")]);
+        assert_eq!(merged.packages_and_channels, ["ptp:4.16"]);
         assert_eq!(merged.exclude_patterns, ["aws", "gcp"]);
         assert_eq!(merged.space_required, 1);
     }
@@ -330,14 +334,14 @@ mod tests {
     fn refuses_what_would_silently_do_less_than_asked() {
         let nothing = spec(&[(SPACE_REQUIRED, "35"), (EXCLUDES, "aws")]);
         assert_eq!(nothing.validate(), Err(SpecError::NothingToDo));
-        for key in [OPERATORS_INDEXES, OPERATORS_PACKAGES] {
-            let operators = spec(&[(PLATFORM_IMAGE, "quay.io/a:1"), (key, "a:b")]);
-            let error = operators.validate().unwrap_err().to_string();
-            assert!(
-                error.starts_with("operators are not supported by this version"),
-                "{error}"
-            );
+        let packages = spec(&[(PLATFORM_IMAGE, "quay.io/a:1"), (OPERATORS_PACKAGES, "ptp:4.16")]);
+        let error = packages.validate().unwrap_err().to_string();
+        assert!(
+            error.contains("asks for `ptp:4.16` and `operators.indexes` names no catalog"),
+            "{error}"
+        );
+        for key in [ADDITIONAL_IMAGES, OPERATORS_INDEXES, PLATFORM_IMAGE] {
+            assert_eq!(spec(&[(key, "quay.io/a")]).validate(), Ok(()));
         }
-        assert_eq!(spec(&[(ADDITIONAL_IMAGES, "quay.io/a")]).validate(), Ok(()));
     }
 }

@@ -25,9 +25,9 @@ const SHOWN: usize = 200;
 pub struct VersionSpec {
     /// The release image of the coming version.
     pub platform_image: Option<Reference>,
-    /// Operator catalogs; not supported yet.
+    /// Index images: each holds an operator catalog.
     pub operators_indexes: Vec<Reference>,
-    /// `package:channel`, as written; not supported yet.
+    /// `package:channel`, as written: what of the catalogs is wanted.
     pub packages_and_channels: Vec<String>,
     /// Basic regular expressions for images of the release that are not wanted.
     pub exclude_patterns: Vec<String>,
@@ -42,6 +42,10 @@ pub struct VersionSpec {
 pub struct Overrides {
     /// Instead of the spec's.
     pub platform_image: Option<Reference>,
+    /// Besides the spec's.
+    pub operators_indexes: Vec<Reference>,
+    /// Besides the spec's.
+    pub packages_and_channels: Vec<String>,
     /// Besides the spec's.
     pub images: Vec<Reference>,
     /// Besides the spec's.
@@ -62,24 +66,22 @@ pub enum SpecError {
         /// Names of what is there.
         found: Vec<String>,
     },
-    /// Neither a release nor an image.
+    /// Neither a release nor an operator nor an image.
     #[error(
         "the version spec asks for nothing\n\
-         hint: set `platform.image` or `additionalImages`, or give `--platform-image` or `--image`"
+         hint: set `platform.image`, `operators.indexes` or `additionalImages`, or give `--platform-image`, \
+         `--operator-index` or `--image`"
     )]
     NothingToDo,
-    /// `operators.*` is filled.
+    /// Packages and no catalog.
     #[error(
-        "operators are not supported by this version, which cannot read catalogs yet, \
-         but the version spec names {indexes} operator indexes and {packages} packages; nothing was pulled\n\
-         hint: empty `operators.indexes` and `operators.packagesAndChannels`, or list the operators' images in \
-         `additionalImages`"
+        "`operators.packagesAndChannels` asks for {} and `operators.indexes` names no catalog to find it in\n\
+         hint: set `operators.indexes`, or give `--operator-index`",
+        list(packages)
     )]
-    OperatorsUnsupported {
-        /// How many catalogs.
-        indexes: usize,
-        /// How many packages.
-        packages: usize,
+    PackagesWithoutIndex {
+        /// What is asked for.
+        packages: Vec<String>,
     },
     /// Bytes that are no text.
     #[error("`{key}`, line {line}: not UTF-8")]
@@ -151,20 +153,30 @@ impl VersionSpec {
         let excludes = overrides.excludes.iter().flat_map(|text| keys::patterns(text));
         Self {
             platform_image: overrides.platform_image.or(self.platform_image),
+            operators_indexes: unique(
+                self.operators_indexes
+                    .into_iter()
+                    .chain(overrides.operators_indexes),
+            ),
+            packages_and_channels: unique(
+                self.packages_and_channels
+                    .into_iter()
+                    .chain(overrides.packages_and_channels),
+            ),
             additional_images: unique(self.additional_images.into_iter().chain(overrides.images)),
             exclude_patterns: unique(self.exclude_patterns.into_iter().chain(excludes)),
             space_required: overrides.space_required.unwrap_or(self.space_required),
-            ..self
         }
     }
 
-    /// Refuses a spec that asks for nothing, or for what this version cannot do.
+    /// Refuses a spec that asks for nothing, or for packages of no catalog.
     pub fn validate(&self) -> Result<(), SpecError> {
-        let (indexes, packages) = (self.operators_indexes.len(), self.packages_and_channels.len());
-        if indexes + packages > 0 {
-            return Err(SpecError::OperatorsUnsupported { indexes, packages });
+        let has_indexes = !self.operators_indexes.is_empty();
+        if !has_indexes && !self.packages_and_channels.is_empty() {
+            let packages = self.packages_and_channels.clone();
+            return Err(SpecError::PackagesWithoutIndex { packages });
         }
-        if self.platform_image.is_none() && self.additional_images.is_empty() {
+        if self.platform_image.is_none() && !has_indexes && self.additional_images.is_empty() {
             return Err(SpecError::NothingToDo);
         }
         Ok(())

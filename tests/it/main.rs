@@ -13,6 +13,7 @@ mod failing;
 mod image;
 mod link;
 mod needs;
+mod operators;
 mod registry;
 mod stock;
 mod store;

@@ -50,14 +50,16 @@ fn a_spec_with_nothing_to_do_is_refused() {
 }
 
 #[test]
-fn a_spec_with_operators_is_refused_until_they_can_be_had() {
+fn packages_without_a_catalog_are_refused() {
     let world = World::trusting(&[]);
     world.spec(&[
         ("additionalImages", "127.0.0.1:1/a:1"),
-        ("operators.indexes", "127.0.0.1:1/index:1"),
         ("operators.packagesAndChannels", "ptp-operator:stable"),
     ]);
-    world.run(&[]).exits(2).says("operators");
+    world
+        .run(&[])
+        .exits(2)
+        .says("`operators.indexes` names no catalog");
 }
 
 #[test]

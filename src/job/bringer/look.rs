@@ -31,7 +31,6 @@ impl Bringer<'_> {
         &mut self,
         requests: &[ImageRequest],
         is_first: bool,
-        pulls: bool,
         steps: Steps<'_>,
     ) -> Result<Look, JobError> {
         let references: Vec<Reference> = requests.iter().map(|it| it.reference.clone()).collect();
@@ -57,7 +56,7 @@ impl Bringer<'_> {
             return Ok(Look { sight, has_asked });
         }
         self.inquiry.ask(open, &sight.inventory);
-        self.gather(&references, &sight, pulls).await;
+        self.gather(&references, &sight).await;
         self.cancel.check()?;
         // The answers may have taken hours.
         let sight = self.sight(&references).await?;
@@ -100,8 +99,8 @@ impl Bringer<'_> {
     }
 
     /// Takes the answers, until there are none to come or those that are to come can wait.
-    async fn gather(&mut self, references: &[Reference], sight: &Sight, pulls: bool) {
-        loop {
+    async fn gather(&mut self, references: &[Reference], sight: &Sight) {
+        while !self.can_read_on(sight) {
             let Answer { reference, image } = match tokio::time::timeout(PATIENCE, self.inquiry.next()).await
             {
                 Ok(Some(answer)) => answer,
@@ -109,7 +108,7 @@ impl Bringer<'_> {
                 Err(_elapsed) => {
                     let to_pull = |it: &&Reference| self.knowledge.is_to_pull(it, sight, self.mode);
                     let ready = references.iter().filter(to_pull).count();
-                    if pulls && ready > 0 {
+                    if self.pulls(self.scope(sight)) && ready > 0 {
                         tracing::warn!(
                             "no answer for {} images yet, going on with {ready} others meanwhile",
                             self.inquiry.open()

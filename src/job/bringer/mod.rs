@@ -2,6 +2,7 @@
 
 mod failing;
 mod look;
+mod name;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,26 +11,24 @@ use std::time::SystemTime;
 use super::board::Fate;
 use super::error::JobError;
 use super::examiner::Examiner;
-use super::failure::Reason;
 use super::inquiry::Inquiry;
 use super::knowledge::Knowledge;
 use super::mender::Mender;
+use super::naming::Naming;
 use super::puller::Puller;
 use super::sight::Sight;
 use super::steps::Steps;
 use super::teller::Teller;
-use super::{Mode, Order, Outcome, off_the_task, release, room};
+use super::{Mode, Order, Outcome, off_the_task, room};
 use crate::cancel::Cancel;
 use crate::exit::Failure;
 use crate::fetch::Fetcher;
-use crate::oci::{LayerId, Reference};
-use crate::plan::{Action, ExcludedImage, Here, Plan, Wanted};
+use crate::oci::LayerId;
+use crate::plan::{Action, Here, Plan, Wanted};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
 use crate::report::{Event, ImageState, Observer, Step};
-use crate::sources::release::{Payload, Selection};
-use crate::sources::{ImageRequest, Source};
-use crate::spec::Excludes;
+use crate::sources::{ImageRequest, dedupe};
 use crate::spool::Spool;
 use crate::store::Store;
 
@@ -40,8 +39,8 @@ const ROUNDS: usize = 5;
 /// Whether everything is known that will be wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Only the release image, whose payload names the others.
-    Release,
+    /// Only the images that name others.
+    Naming,
     /// All of it.
     Everything,
 }
@@ -57,6 +56,7 @@ pub(super) struct Bringer<'a> {
     spool: Option<Spool>,
     registries: Arc<Registries>,
     inquiry: Inquiry,
+    naming: Naming,
     knowledge: Knowledge,
     examiner: Examiner,
     teller: Teller,
@@ -64,20 +64,11 @@ pub(super) struct Bringer<'a> {
     counted: HashSet<LayerId>,
 }
 
-/// What came of it.
-pub(super) struct Brought {
-    /// What was still to be done when the store was last looked at.
-    pub(super) plan: Plan,
-    /// Whether a plan fits, as it was last held against the disk.
-    pub(super) verdict: Option<Verdict>,
-    /// The store as it was then.
-    pub(super) sight: Sight,
-}
-
 impl<'a> Bringer<'a> {
     pub(super) fn new(
         order: &'a Order,
         mode: Mode,
+        naming: Naming,
         observer: &Arc<dyn Observer>,
         cancel: &'a Cancel,
         steps: Steps<'_>,
@@ -104,6 +95,7 @@ impl<'a> Bringer<'a> {
             spool,
             inquiry: Inquiry::new(Arc::clone(&registries), order.platform.clone(), cancel.clone()),
             registries,
+            naming,
             knowledge: Knowledge::default(),
             examiner: Examiner::new(Arc::clone(observer)),
             teller: Teller::new(Arc::clone(observer)),
@@ -111,57 +103,17 @@ impl<'a> Bringer<'a> {
         })
     }
 
-    /// Brings the release image into the store and reads what it names. Its failure is a row, and then there is nothing.
-    pub(super) async fn release(
-        &mut self,
-        reference: &Reference,
-        excludes: &Excludes,
-    ) -> Result<Option<(Payload, Selection)>, JobError> {
-        let request = ImageRequest::new(reference.clone(), Source::ReleaseImage);
-        let brought = self.bring(&[request], &[], Scope::Release).await?;
-        if self.knowledge.failure(reference).is_some() {
-            return Ok(None);
-        }
-        self.cancel.check()?;
-        let (platform, inventory) = (&self.order.platform, &brought.sight.inventory);
-        match release::payload(reference, platform, excludes, &self.store, inventory) {
-            Ok(read) => Ok(Some(read)),
-            Err(reason) => {
-                self.fail(reference, reason);
-                Ok(None)
-            }
-        }
-    }
-
-    /// Why an image failed, if it did.
-    pub(super) fn failure_of(&self, reference: &Reference) -> Option<&Reason> {
-        self.knowledge.failure(reference)
-    }
-
-    /// Brings `requests` into the store, as far as the mode goes. The steps of the report are those of the whole; the
-    /// release image's way is one step by itself.
-    pub(super) async fn bring(
-        &mut self,
-        requests: &[ImageRequest],
-        excluded: &[ExcludedImage],
-        scope: Scope,
-    ) -> Result<Brought, JobError> {
+    /// Brings everything into the store, as far as the mode goes: first the images that name others, as long as there are such
+    /// to pull, then all. The steps of the report are those of the whole.
+    pub(super) async fn bring(mut self) -> Result<Outcome, JobError> {
         let observer = Arc::clone(&self.observer);
-        let steps = Steps((scope == Scope::Everything).then_some(observer.as_ref()));
-        let pulls = match self.mode {
-            Mode::Run | Mode::Repair => true,
-            Mode::Plan => scope == Scope::Release,
-            Mode::Verify => false,
-        };
-        for request in requests {
-            self.teller
-                .list(&request.reference.to_string(), request.sources.first(), 0);
-        }
+        let steps = Steps(Some(observer.as_ref()));
+        self.announce(steps);
         let looking = match self.mode {
             Mode::Run | Mode::Plan | Mode::Repair => Step::Resolve,
             Mode::Verify => Step::Verify,
         };
-        if pulls {
+        if self.pulls(Scope::Everything) {
             // Also if nothing is to be pulled: they may be as large as what they were to bring.
             let store = Arc::clone(&self.store);
             off_the_task(move || {
@@ -172,20 +124,33 @@ impl<'a> Bringer<'a> {
         }
         let mut verdict = None;
         let mut is_first = true;
+        let mut is_resolving = false;
         let mut rounds = 0;
         loop {
-            let looked = self.look(requests, is_first, pulls, steps).await;
+            let requests = dedupe(self.naming.requests.iter().cloned());
+            let looked = self.look(&requests, is_first, steps).await;
             let look = looked.map_err(|error| steps.ended_by(looking, error))?;
+            is_resolving |= look.has_asked;
+            if self.read_namers(&look.sight, steps).await? {
+                rounds = 0;
+                continue;
+            }
+            let scope = self.scope(&look.sight);
+            let (requests, round_steps) = match scope {
+                Scope::Everything => (requests, steps),
+                Scope::Naming => (self.naming_requests(), Steps(None)),
+            };
+            let pulls = self.pulls(scope);
             // While answers are missing, each round is about other images.
             rounds += usize::from(self.inquiry.open() == 0);
             if rounds > ROUNDS {
-                self.fail_what_is_open(requests, &look.sight);
+                self.fail_what_is_open(&requests, &look.sight);
             }
-            let plan = self.plan(requests, excluded, &look.sight);
-            if look.has_asked && self.inquiry.open() == 0 {
-                self.end_resolve(&plan, steps);
-            }
+            let plan = self.plan(&requests, &look.sight);
             if scope == Scope::Everything && self.inquiry.open() == 0 {
+                if std::mem::take(&mut is_resolving) {
+                    self.end_resolve(&plan, steps);
+                }
                 self.tidy(&plan, &look.sight)
                     .await
                     .map_err(|error| steps.ended_by(looking, error))?;
@@ -193,15 +158,15 @@ impl<'a> Bringer<'a> {
             let is_idle = plan.totals.images_to_pull == 0;
             if self.mode != Mode::Verify && (is_first || !is_idle) {
                 let must_fit = pulls && !is_idle;
-                let held = self.hold(&plan, &look.sight, scope, must_fit, steps).await;
-                verdict = Some(held.map_err(|error| steps.ended_by(Step::Preflight, error))?);
+                let held = self.hold(&plan, &look.sight, scope, must_fit, round_steps).await;
+                verdict = Some(held.map_err(|error| self.ended_by(scope, Step::Preflight, error))?);
             }
             if !pulls || is_idle && self.inquiry.open() == 0 {
                 if pulls && is_first {
                     let message = "every image that can be had is here".to_owned();
                     steps.end(Step::Pull, true, "NothingToPull", message);
                 }
-                if pulls && scope == Scope::Everything {
+                if pulls {
                     // "Done" is to outlast a power loss, also for what others brought.
                     let (store, layers) = (Arc::clone(&self.store), look.sight.layers());
                     let synced = off_the_task(move || Ok(store.make_durable(&layers)?)).await;
@@ -210,24 +175,28 @@ impl<'a> Bringer<'a> {
                 if self.mode != Mode::Plan {
                     steps.verified(&plan.totals, self.gravest(&plan));
                 }
-                let sight = look.sight;
-                return Ok(Brought { plan, verdict, sight });
+                let operators = &self.naming.operators;
+                return Ok(Outcome::of(self.mode, plan, operators, verdict, &self.knowledge));
             }
-            is_first = false;
+            is_first &= scope == Scope::Naming;
             if is_idle {
                 continue;
             }
-            let pulled = self.pull(&plan, &look.sight, steps).await;
-            pulled.map_err(|error| steps.ended_by(Step::Pull, error))?;
+            let pulled = self.pull(&plan, &look.sight, round_steps).await;
+            pulled.map_err(|error| self.ended_by(scope, Step::Pull, error))?;
         }
     }
 
-    /// Sums up what became of everything.
-    pub(super) fn outcome(self, brought: Brought) -> Outcome {
-        Outcome::of(self.mode, brought.plan, brought.verdict, &self.knowledge)
+    /// Whether what is missing is pulled.
+    fn pulls(&self, scope: Scope) -> bool {
+        match self.mode {
+            Mode::Run | Mode::Repair => true,
+            Mode::Plan => scope == Scope::Naming,
+            Mode::Verify => false,
+        }
     }
 
-    fn plan(&mut self, requests: &[ImageRequest], excluded: &[ExcludedImage], sight: &Sight) -> Plan {
+    fn plan(&mut self, requests: &[ImageRequest], sight: &Sight) -> Plan {
         let wanted = requests.iter().map(|request| Wanted {
             name: request.reference.to_string(),
             sources: request.sources.clone(),
@@ -240,7 +209,7 @@ impl<'a> Bringer<'a> {
                 .collect(),
             blobs: sight.spooled_bytes(),
         };
-        let plan = Plan::build(wanted.collect(), excluded.to_vec(), &here);
+        let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
         self.teller.tell(&plan);
         self.fail_contradictions(&plan);
         plan

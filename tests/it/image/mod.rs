@@ -15,6 +15,7 @@
 //! for these bytes are what it is tested with.
 
 pub(crate) mod layer;
+pub(crate) mod operator;
 pub(crate) mod release;
 mod sparse;
 pub(crate) mod tar;

@@ -1,0 +1,230 @@
+//! Images that name others, as they come into the store.
+
+use std::sync::Arc;
+
+use super::{Bringer, Scope};
+use crate::exit::Failure;
+use crate::job::error::JobError;
+use crate::job::failure::Trouble;
+use crate::job::naming::Namer;
+use crate::job::operators::Added;
+use crate::job::sight::Sight;
+use crate::job::steps::Steps;
+use crate::job::{catalog, off_the_task, release};
+use crate::oci::Reference;
+use crate::report::{Event, OperatorReport, Step};
+use crate::sources::ImageRequest;
+use crate::sources::catalog::Catalog;
+use crate::sources::release::{Payload, Selection};
+
+impl Bringer<'_> {
+    /// Says what is known to be wanted, so that a run which is cut off says what it did not come to.
+    pub(super) fn announce(&self, steps: Steps<'_>) {
+        self.list(&self.naming.requests);
+        for operator in self.naming.operators.rows() {
+            self.observer.observe(Event::Operator(operator));
+        }
+        let is_specified = |step| self.naming.namers.iter().any(|namer| step_of(namer) == step);
+        for (step, message) in [
+            (
+                Step::Release,
+                "Release index is not specified, no release is asked for",
+            ),
+            (
+                Step::Operators,
+                "Operators index is not specified, no operator is asked for",
+            ),
+        ] {
+            match is_specified(step) {
+                true => steps.start(step),
+                false => steps.end(step, true, "NotSpecified", message.to_owned()),
+            }
+        }
+    }
+
+    fn list(&self, requests: &[ImageRequest]) {
+        for request in requests {
+            let name = request.reference.to_string();
+            self.teller.list(&name, request.sources.first(), 0);
+        }
+    }
+
+    /// What the next round is about. What others name goes before most of what is known; but nobody waits for a registry
+    /// that does not answer.
+    pub(super) fn scope(&self, sight: &Sight) -> Scope {
+        let mut unread = self.naming.unread();
+        match unread.any(|namer| self.knowledge.is_to_pull(namer.reference(), sight, self.mode)) {
+            true => Scope::Naming,
+            false => Scope::Everything,
+        }
+    }
+
+    /// Requests for the images that name others.
+    pub(super) fn naming_requests(&self) -> Vec<ImageRequest> {
+        let names_others = |request: &&ImageRequest| {
+            let mut namers = self.naming.namers.iter();
+            namers.any(|namer| *namer.reference() == request.reference)
+        };
+        self.naming
+            .requests
+            .iter()
+            .filter(names_others)
+            .cloned()
+            .collect()
+    }
+
+    /// Whether images are awaited that name others, and registries have answered about all of them.
+    pub(super) fn can_read_on(&self, sight: &Sight) -> bool {
+        let unread = || self.naming.unread().map(Namer::reference);
+        unread().all(|it| !self.inquiry.is_open(it))
+            && unread().any(|it| self.knowledge.is_to_pull(it, sight, self.mode))
+    }
+
+    /// Reads those that are in the store and were not read before. Says whether there were any, for then more is wanted.
+    pub(super) async fn read_namers(&mut self, sight: &Sight, steps: Steps<'_>) -> Result<bool, JobError> {
+        let mut has_read = false;
+        for namer in self.naming.namers.clone() {
+            let reference = namer.reference();
+            if self.naming.is_read(&namer) {
+                continue;
+            }
+            if self.knowledge.failure(reference).is_none() {
+                if !self.knowledge.is_present(reference, sight, self.mode) {
+                    continue;
+                }
+                self.cancel.check()?;
+                match self.read(&namer, sight).await? {
+                    Ok(Contents::Release(payload, selection)) => self.take_release(payload, selection, steps),
+                    Ok(Contents::Catalog(catalog)) => self.take_catalog(reference, catalog),
+                    Err(Trouble::Image(reason)) => self.fail(reference, reason),
+                    Err(Trouble::Stopped) => self.cancel.check()?,
+                    Err(Trouble::Host(error)) => return Err(steps.ended_by(step_of(&namer), error)),
+                }
+            }
+            self.naming.has_read(&namer);
+            has_read = true;
+            self.conclude(&namer, steps);
+        }
+        Ok(has_read)
+    }
+
+    async fn read(&self, namer: &Namer, sight: &Sight) -> Result<Result<Contents, Trouble>, JobError> {
+        let (store, inventory) = (Arc::clone(&self.store), Arc::clone(&sight.inventory));
+        let (platform, cancel) = (self.order.platform.clone(), self.cancel.clone());
+        let (excludes, packages) = (
+            Arc::clone(&self.naming.excludes),
+            Arc::clone(&self.naming.packages),
+        );
+        let namer = namer.clone();
+        off_the_task(move || {
+            Ok(match &namer {
+                Namer::Release(image) => release::payload(image, &platform, &excludes, &store, &inventory)
+                    .map(|(payload, selection)| Contents::Release(payload, selection))
+                    .map_err(Trouble::Image),
+                Namer::Index(image) => {
+                    catalog::catalog(image, &platform, &packages, &store, &inventory, &cancel)
+                        .map(Contents::Catalog)
+                }
+            })
+        })
+        .await
+    }
+
+    fn take_release(&mut self, payload: Payload, selection: Selection, steps: Steps<'_>) {
+        let excluded = release::excluded(&payload, &selection);
+        let message = format!(
+            "release {} names {} images, {} of them are excluded",
+            payload.version,
+            payload.tags.len(),
+            excluded.len()
+        );
+        steps.end(Step::Release, true, "PayloadRead", message);
+        for message in selection.warnings {
+            self.observer.observe(Event::Warned { message });
+        }
+        for note in &selection.notes {
+            tracing::info!("{note}");
+        }
+        self.list(&selection.wanted);
+        self.naming.excluded = excluded;
+        self.naming.requests.extend(selection.wanted);
+    }
+
+    fn take_catalog(&mut self, index: &Reference, catalog: Catalog) {
+        let Added {
+            requests,
+            rows,
+            warnings,
+        } = self.naming.operators.take(index, catalog);
+        for message in warnings {
+            self.observer.observe(Event::Warned { message });
+        }
+        self.tell(rows);
+        self.list(&requests);
+        self.naming.requests.extend(requests);
+    }
+
+    fn tell(&self, rows: Vec<OperatorReport>) {
+        for row in rows {
+            self.observer.observe(Event::Operator(row));
+        }
+    }
+
+    /// Ends the step that a namer belongs to, if it was the last of it, and says what could not be had.
+    fn conclude(&mut self, namer: &Namer, steps: Steps<'_>) {
+        let failed = |it: &Reference| self.knowledge.failure(it).map(|reason| reason.failure);
+        match namer {
+            Namer::Release(release) => {
+                if let Some(reason) = self.knowledge.failure(release) {
+                    let message = reason.message.clone();
+                    steps.end(Step::Release, false, reason.failure.reason(), message);
+                }
+            }
+            Namer::Index(_) => {
+                if self.naming.unread().any(|it| matches!(it, Namer::Index(_))) {
+                    return;
+                }
+                let indexes = self.naming.indexes();
+                let unread = indexes.filter_map(|it| Some((it.clone(), failed(it)?)));
+                let unread: Vec<(Reference, Failure)> = unread.collect();
+                let rows = self.naming.operators.conclude(&unread);
+                self.tell(rows);
+                let failures = self.naming.operators.failures();
+                let gravest = failures.chain(unread.iter().map(|(_, failure)| *failure)).min();
+                let rows = self.naming.operators.rows();
+                let found = rows.iter().filter(|row| row.bundle.is_some()).count();
+                let indexes = self.naming.indexes().count();
+                let message = format!(
+                    "operators: {found} found, {} not found, in {} of {indexes} catalogs",
+                    rows.len() - found,
+                    indexes - unread.len()
+                );
+                let reason = gravest.map_or("CatalogsRead", Failure::reason);
+                steps.end(Step::Operators, gravest.is_none(), reason, message);
+            }
+        }
+    }
+
+    /// An error that ends the run ends the step too. Rounds for the images that name others belong to the naming.
+    pub(super) fn ended_by(&self, scope: Scope, step: Step, error: JobError) -> JobError {
+        let naming = self.naming.unread().next().map(step_of);
+        let step = match (scope, naming) {
+            (Scope::Naming, Some(naming)) => naming,
+            _ => step,
+        };
+        Steps(Some(self.observer.as_ref())).ended_by(step, error)
+    }
+}
+
+/// What an image names.
+enum Contents {
+    Release(Payload, Selection),
+    Catalog(Catalog),
+}
+
+fn step_of(namer: &Namer) -> Step {
+    match namer {
+        Namer::Release(_) => Step::Release,
+        Namer::Index(_) => Step::Operators,
+    }
+}

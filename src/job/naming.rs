@@ -1,0 +1,87 @@
+//! Images that name others: the release image by its payload, an index image by its catalog. They come first, and what they
+//! name is wanted from then on.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::operators::Operators;
+use crate::oci::Reference;
+use crate::plan::ExcludedImage;
+use crate::sources::catalog::Request;
+use crate::sources::{ImageRequest, Source};
+use crate::spec::{Excludes, VersionSpec};
+
+/// An image that names others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Namer {
+    Release(Reference),
+    Index(Reference),
+}
+
+impl Namer {
+    pub(super) fn reference(&self) -> &Reference {
+        match self {
+            Self::Release(reference) | Self::Index(reference) => reference,
+        }
+    }
+}
+
+/// What is wanted, as far as it is known, and what has still to be read.
+pub(super) struct Naming {
+    pub(super) excludes: Arc<Excludes>,
+    pub(super) packages: Arc<[Request]>,
+    pub(super) namers: Vec<Namer>,
+    pub(super) operators: Operators,
+    /// In the order of their naming; several may be for one image.
+    pub(super) requests: Vec<ImageRequest>,
+    pub(super) excluded: Vec<ExcludedImage>,
+    read: HashSet<Namer>,
+}
+
+impl Naming {
+    /// What the version spec names by itself.
+    pub(super) fn new(spec: &VersionSpec, excludes: Excludes, packages: Vec<Request>) -> Self {
+        let indexes = spec.operators_indexes.iter().cloned();
+        let release = spec.platform_image.iter().cloned().map(Namer::Release);
+        let namers: Vec<Namer> = release.chain(indexes.map(Namer::Index)).collect();
+        let naming = namers.iter().map(|namer| {
+            let source = match namer {
+                Namer::Release(_) => Source::ReleaseImage,
+                Namer::Index(_) => Source::OperatorIndex,
+            };
+            ImageRequest::new(namer.reference().clone(), source)
+        });
+        let additional = spec.additional_images.iter().cloned();
+        let additional = additional.map(|reference| ImageRequest::new(reference, Source::Additional));
+        Self {
+            excludes: Arc::new(excludes),
+            operators: Operators::new(&packages),
+            packages: packages.into(),
+            requests: naming.chain(additional).collect(),
+            namers,
+            excluded: Vec::new(),
+            read: HashSet::new(),
+        }
+    }
+
+    /// Whether it was read, for better or worse.
+    pub(super) fn is_read(&self, namer: &Namer) -> bool {
+        self.read.contains(namer)
+    }
+
+    pub(super) fn has_read(&mut self, namer: &Namer) {
+        self.read.insert(namer.clone());
+    }
+
+    /// Those that were not read, whether or not they will be.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &Namer> {
+        self.namers.iter().filter(|namer| !self.read.contains(namer))
+    }
+
+    pub(super) fn indexes(&self) -> impl Iterator<Item = &Reference> {
+        self.namers.iter().filter_map(|namer| match namer {
+            Namer::Index(reference) => Some(reference),
+            Namer::Release(_) => None,
+        })
+    }
+}
