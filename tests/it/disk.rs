@@ -25,7 +25,7 @@ fn registry_with_zoo() -> Registry {
     registry
 }
 
-fn tmpfs(path: &Path, mib: u64) {
+pub(crate) fn tmpfs(path: &Path, mib: u64) {
     fs::create_dir_all(path).unwrap();
     let options = CString::new(format!("size={mib}m,mode=0755")).unwrap();
     mount("t", path, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();

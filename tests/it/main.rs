@@ -43,5 +43,6 @@ mod resume;
 mod scale;
 mod service;
 mod settings;
+mod talm;
 mod verify;
 mod zoo;

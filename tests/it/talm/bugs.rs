@@ -1,0 +1,379 @@
+//! What happens instead of the scripts' bugs, by their numbers in talm-contract.md, section 8. Those of catalogs alone are
+//! in `catalog::bugs`; of number 18, `network` has the proxies and `registry`'s tests the certificates.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::compare::census;
+use crate::disk::tmpfs;
+use crate::image::operator::{OPERATORS, bundle, channel, index, operand, package, pull_spec};
+use crate::image::release::{RELEASE, Release};
+use crate::image::{Compression, Format, Image, Layer, node_architecture};
+use crate::needs::needs;
+use crate::registry::Registry;
+use crate::registry::faults::Fault;
+use crate::world::World;
+
+/// A registry with a release, and operands by these names.
+fn registry(operands: &[&str]) -> (Registry, Release) {
+    let registry = Registry::start();
+    for name in operands {
+        registry.push(OPERATORS, None, &operand(name));
+    }
+    let release = Release::build(&registry.host(), 5_000);
+    registry.push_release(&release);
+    (registry, release)
+}
+
+fn push_index(registry: &Registry, documents: &[Value]) -> String {
+    let image = index(documents);
+    registry.push("operators/index", None, &image);
+    registry.at("operators/index", &image.digest())
+}
+
+/// A package with one bundle in its default channel, and what that runs.
+fn simple(package_name: &str, image: &str, related: &[String]) -> Vec<Value> {
+    vec![
+        package(package_name, "stable"),
+        channel(package_name, "stable", &["v1"]),
+        bundle(package_name, "v1", image, related),
+    ]
+}
+
+#[test]
+fn bug_1_the_last_additional_image_is_not_lost() {
+    needs!(root());
+    let (registry, _) = registry(&["a", "b"]);
+    let images = ["a", "b"].map(|name| pull_spec(&registry.host(), name));
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[("additionalImages", &images.join("\n"))]);
+    assert_eq!(world.run(&[]).exits(0).images("pulled").len(), 2);
+}
+
+#[test]
+fn bug_2_a_blank_line_ends_nothing() {
+    needs!(root());
+    let (registry, release) = registry(&["a", "b"]);
+    let images = ["a", "b"].map(|name| pull_spec(&registry.host(), name));
+    // The scripts write a blank line for a catalog that has no image to give.
+    let empty = push_index(&registry, &[package("other", "stable")]);
+    let full = push_index(&registry, &simple("p", &images[0], &[]));
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("operators.indexes", &format!("\n{empty}\n\n{full}\n")),
+        ("operators.packagesAndChannels", "\np:stable\n\n"),
+        ("additionalImages", &format!("\n \n{}\n\t\n", images[1])),
+    ]);
+    let run = world.run(&[]).exits(0);
+    assert_eq!(run.images("pulled").len(), 8 + 2 + 2, "{run}");
+}
+
+#[test]
+fn bug_3_a_package_that_is_in_no_index_is_no_success() {
+    needs!(root());
+    let (registry, _) = registry(&["a"]);
+    let index = push_index(
+        &registry,
+        &simple("ptp-operator", &pull_spec(&registry.host(), "a"), &[]),
+    );
+    let world = World::trusting(&[registry.host()]);
+    for line in ["ptp-oprator:stable", "ptp-operator:4.16"] {
+        let args = ["--operator-index", &index, "--package", line];
+        world
+            .run(&args)
+            .exits(5)
+            .says(line.split(':').next().unwrap_or_default());
+    }
+}
+
+#[test]
+fn bug_7_a_payload_or_pattern_that_cannot_be_read_is_no_empty_release() {
+    needs!(root());
+    let (registry, release) = registry(&[]);
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("excludePrecachePatterns", "aws\n[a\n"),
+    ]);
+    world.run(&[]).exits(5).says("[a");
+    let base = Layer::of("file /base 0644 0:0 \"base\"", Compression::Gzip);
+    let broken = crate::image::release::release_image(&base, "{\"kind\": \"ImageStream\", ");
+    registry.push(RELEASE, Some("broken"), &broken);
+    let broken = format!("{}/{RELEASE}:broken", registry.host());
+    world.spec(&[("platform.image", &broken)]);
+    world.run(&[]).exits(5).says("image-references");
+    // No patterns at all exclude nothing.
+    world.spec(&[("platform.image", &release.by_digest())]);
+    assert_eq!(world.run(&[]).exits(0).images("pulled").len(), 8);
+}
+
+#[test]
+fn bug_8_what_is_named_twice_is_pulled_once() {
+    needs!(root());
+    let (registry, release) = registry(&[]);
+    let etcd = release.component("etcd");
+    let index = push_index(&registry, &simple("p", &etcd, &[etcd.clone(), etcd.clone()]));
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("operators.indexes", &format!("{index}\n{index}")),
+        ("operators.packagesAndChannels", "p:stable\np:\n"),
+        (
+            "additionalImages",
+            &format!("{etcd}\n\"{etcd}\"\n{}\n", release.by_digest()),
+        ),
+    ]);
+    let run = world.run(&[]).exits(0);
+    assert_eq!(run.images("pulled").len(), 8 + 1, "{run}");
+    let log = registry.log();
+    let mut paths: Vec<&str> = log.iter().map(|access| access.path.as_str()).collect();
+    paths.retain(|path| path.contains("/blobs/") || path.contains("/manifests/"));
+    paths.sort_unstable();
+    let asked = paths.len();
+    paths.dedup();
+    assert_eq!(paths.len(), asked, "{log:#?}");
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+}
+
+#[test]
+fn bug_9_an_additional_image_that_fails_holds_up_no_release() {
+    needs!(root());
+    let (registry, release) = registry(&["a"]);
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        (
+            "additionalImages",
+            &format!("{}/gone:1\n{}", registry.host(), pull_spec(&registry.host(), "a")),
+        ),
+    ]);
+    let run = world.run(&[]).exits(1);
+    assert_eq!(run.images("pulled").len(), 8 + 1, "{run}");
+    assert_eq!(run.images("failed").len(), 1, "{run}");
+}
+
+#[test]
+fn bug_10_every_image_is_tried_again_and_not_at_once() {
+    needs!(root());
+    let (registry, release) = registry(&["a"]);
+    let index = push_index(&registry, &simple("p", &pull_spec(&registry.host(), "a"), &[]));
+    for path in [RELEASE, "operators/index", OPERATORS] {
+        registry.fault(Fault::on(&format!("{path}/manifests/")).times(2).status(503));
+        registry.fault(Fault::on(&format!("{path}/blobs/")).times(2).status(500));
+    }
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("operators.indexes", &index),
+        ("operators.packagesAndChannels", "p:stable"),
+    ]);
+    let run = world.run(&[]).exits(0);
+    assert_eq!(run.images("pulled").len(), 8 + 2, "{run}");
+    assert!(
+        registry.acts().iter().all(|acts| *acts == 2),
+        "{:?}",
+        registry.acts()
+    );
+}
+
+/// Ten images are a batch of the scripts', and the next ten wait for the slowest of them.
+#[test]
+fn bug_11_a_slow_image_idles_nobody() {
+    needs!(root());
+    let names: Vec<String> = (0..25).map(|number| format!("i{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (registry, _) = registry(&names);
+    registry.fault(Fault::on(&operand("i0").layers[0].digest).stall(100));
+    let images: Vec<String> = names
+        .iter()
+        .map(|name| pull_spec(&registry.host(), name))
+        .collect();
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[("additionalImages", &images.join("\n"))]);
+    let run = world
+        .run(&["--deadline", "8s", "--max-downloads", "2"])
+        .exits(124);
+    assert_eq!(run.images("pulled").len(), 24, "{run}");
+    assert_eq!(run.images("pending"), [images[0].as_str()], "{run}");
+}
+
+#[test]
+fn bug_12_what_is_cached_counts_as_space() {
+    needs!(root());
+    let registry = Registry::start();
+    let layer = Layer::of("file /data 0644 0:0 random=20000000", Compression::None);
+    let image = Image::build(
+        "large",
+        Format::Docker,
+        node_architecture(),
+        vec![layer],
+        |_, _| {},
+    );
+    registry.push("large", None, &image);
+    let world = World::trusting(&[registry.host()]);
+    tmpfs(&world.host().join("var/lib/containers"), 80);
+    let args = [
+        "--image",
+        &registry.at("large", &image.digest()),
+        "--space-required",
+        "70MiB",
+    ];
+    world.run(&args).exits(0);
+    // 60 MiB are left, and 20 of the 70 are there.
+    let again = world.run(&args).exits(0);
+    assert_eq!(again.total("imagesPresent"), 1, "{again}");
+}
+
+#[test]
+fn bug_13_operators_alone_need_space_too() {
+    needs!(root());
+    let (registry, _) = registry(&["a"]);
+    let index = push_index(&registry, &simple("p", &pull_spec(&registry.host(), "a"), &[]));
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("operators.indexes", &index),
+        ("operators.packagesAndChannels", "p:stable"),
+        ("spaceRequired", "900000"),
+    ]);
+    world.run(&[]).exits(3).says("not enough space for precaching");
+    assert!(registry.layer_requests().is_empty());
+}
+
+#[test]
+fn bug_14_a_tag_is_what_the_registry_says_now() {
+    needs!(root(), stock());
+    let (registry, _) = registry(&[]);
+    let world = World::trusting(&[registry.host()]);
+    let tag = format!("{}/{OPERATORS}:latest", registry.host());
+    for name in ["old", "new"] {
+        registry.push(OPERATORS, Some("latest"), &operand(name));
+        let run = world.run(&["--image", &tag]).exits(0);
+        assert_eq!(run.images("pulled"), [tag.as_str()], "{run}");
+        let id = world
+            .podman(&["image", "inspect", "--format", "{{.Id}}", &tag])
+            .ok();
+        assert_eq!(id.trim(), operand(name).id());
+    }
+}
+
+/// The scripts copy each catalog out of its image, render it into a file and parse that; here not a byte of it is written.
+#[test]
+fn bug_15_a_catalog_is_read_where_it_lies() {
+    needs!(root());
+    let (registry, _) = registry(&["a"]);
+    let image = pull_spec(&registry.host(), "a");
+    let mut documents = simple("p", &image, &[]);
+    documents.extend((0..20_000).map(|number| {
+        bundle(
+            "other",
+            &format!("other.v{number}"),
+            &image,
+            std::slice::from_ref(&image),
+        )
+    }));
+    let length: usize = documents.iter().map(|document| document.to_string().len()).sum();
+    let index = push_index(&registry, &documents);
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--operator-index", &index, "--package", "p"];
+    world.run(&args).exits(0);
+    let again = world.run(&args).exits(0);
+    assert!(length > 4_000_000, "{length}");
+    assert!(
+        again.written < length as u64 / 20,
+        "{} bytes were written: {again}",
+        again.written
+    );
+}
+
+#[test]
+fn bug_16_nothing_out_of_an_image_is_run() {
+    needs!(root(), strace());
+    let (registry, release) = registry(&["a"]);
+    let index = push_index(&registry, &simple("p", &pull_spec(&registry.host(), "a"), &[]));
+    let world = World::trusting(&[registry.host()]);
+    let trace = world.out("execve");
+    let strace = [
+        "/usr/bin/strace",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=execve,execveat",
+        "-o",
+    ];
+    let path = trace.to_string_lossy().into_owned();
+    let mut wrapper = strace.to_vec();
+    wrapper.push(&path);
+    let release = release.by_digest();
+    let args = [
+        "--platform-image",
+        &release,
+        "--operator-index",
+        &index,
+        "--package",
+        "p",
+    ];
+    world.start_under(&wrapper, "run", &args).wait().exits(0);
+    let calls = fs::read_to_string(&trace).unwrap();
+    let calls: Vec<&str> = calls.lines().filter(|line| line.contains("execve")).collect();
+    assert_eq!(calls.len(), 1, "{calls:#?}");
+}
+
+#[test]
+fn bug_17_nothing_is_mounted() {
+    needs!(root());
+    let (registry, _) = registry(&[]);
+    let index = push_index(&registry, &[json!({"schema": "olm.bundle"})]);
+    let world = World::trusting(&[registry.host()]);
+    let mounts = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let host = world.host().to_string_lossy().into_owned();
+        table.lines().filter(|line| line.contains(&host)).count()
+    };
+    let before = mounts();
+    world
+        .run(&["--operator-index", &index, "--package", "p"])
+        .exits(5);
+    assert_eq!(mounts(), before);
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+}
+
+#[test]
+fn bug_19_a_killed_run_leaves_nothing_for_ever() {
+    needs!(root());
+    let (registry, _) = registry(&["a", "b"]);
+    let images = ["a", "b"].map(|name| pull_spec(&registry.host(), name));
+    registry.fault(Fault::on(&operand("b").layers[0].digest).times(1).stall(5_000));
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[("additionalImages", &images.join("\n"))]);
+    let running = world.start("run", &[]);
+    while registry.acts() != [1] {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    running.signal(Signal::KILL);
+    running.wait().exits(1009);
+    world.run(&[]).exits(0);
+    let below = |path: &str| names_below(&world.host().join(path));
+    assert_eq!(
+        below("var/lib/containers/spoke-precache"),
+        ["lock"],
+        "blobs are removed when they are unpacked"
+    );
+    assert_eq!(below("var/lib/containers"), ["spoke-precache", "storage"]);
+    for outside in ["var/tmp", "tmp"] {
+        assert!(below(outside).is_empty(), "{outside}");
+    }
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+}
+
+fn names_below(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
