@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use crate::compare::census;
-use crate::image::release::{EXCLUDE, EXCLUDED, Release};
+use crate::image::release::{EXCLUDE, EXCLUDED, RELEASE, Release};
 use crate::image::zoo::zoo;
+use crate::image::{Compression, Format, Image, Layer, List};
 use crate::needs::needs;
 use crate::registry::Registry;
+use crate::registry::faults::Fault;
 use crate::world::World;
 
 /// Bytes of incompressible data in each layer.
@@ -205,4 +207,68 @@ fn the_plan_says_what_a_run_would_do_and_does_nothing() {
         .into_iter()
         .any(|access| access.path.ends_with(digest));
     assert!(!asked, "planning fetched a layer of {name}");
+}
+
+/// A release may be a list of one image for each architecture; `quay.io/openshift-release-dev` has such.
+#[test]
+fn a_release_that_is_a_list_is_taken_for_the_node_s_platform() {
+    needs!(root(), stock());
+    let (registry, release) = release();
+    let other = |architecture: &str| {
+        let layers = vec![Layer::of("file /other 0644 0:0 \"other\"", Compression::Gzip)];
+        Image::build(architecture, Format::Docker, architecture, layers, |_, _| {})
+    };
+    let list = |name: &str, instances| List::build(name, Format::Docker, instances);
+    let whole = list(
+        "whole",
+        vec![other("s390x"), release.release.clone(), other("ppc64le")],
+    );
+    let without = list("without", vec![other("s390x"), other("ppc64le")]);
+    for (tag, list) in [("whole", &whole), ("without", &without)] {
+        registry.push_list(RELEASE, Some(tag), list);
+        let named = [
+            format!("{}/{RELEASE}:{tag}", registry.host()),
+            registry.at(RELEASE, &list.digest()),
+        ];
+        for name in named {
+            let world = World::trusting(&[registry.host()]);
+            world.spec(&[("platform.image", &name), ("excludePrecachePatterns", EXCLUDE)]);
+            if tag == "without" {
+                let run = world.run(&[]).exits(5).says("linux/s390x, linux/ppc64le");
+                assert_eq!(run.images("failed"), [name.as_str()], "{run}");
+                continue;
+            }
+            let run = world.run(&[]).exits(0);
+            assert_eq!(run.images("pulled"), wanted(&release, name.clone()), "{run}");
+            let id = world
+                .podman(&["image", "inspect", "--format", "{{.Id}}", &name])
+                .ok();
+            assert_eq!(id.trim(), release.release.id());
+        }
+    }
+}
+
+/// Whose registry does not answer keeps others waiting for a minute, not for ever.
+#[test]
+fn a_release_whose_registry_is_silent_does_not_hold_up_the_additional_images() {
+    if !crate::needs::long() {
+        return crate::needs::leave_out("it takes two minutes, SPOKE_LONG=1");
+    }
+    needs!(root());
+    let (silent, release) = release();
+    // Thirty seconds each.
+    silent.fault(Fault::on("/manifests/").times(3).stall(0));
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    let world = World::trusting(&[silent.host(), registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("excludePrecachePatterns", EXCLUDE),
+        ("additionalImages", &registry.tagged("zoo/links")),
+    ]);
+    let run = world
+        .run(&["--deadline", "170s"])
+        .exits(0)
+        .says("going on with 1 others meanwhile");
+    assert_eq!(run.images("pulled").len(), 8, "{run}");
 }
