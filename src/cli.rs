@@ -63,13 +63,14 @@ pub struct Flags {
     pub output: Output,
 }
 
-/// The version spec, from a mounted ConfigMap or flag by flag.
+/// The version spec, from a ConfigMap, a PreCachingConfig or flag by flag.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Version spec")]
 pub struct What {
-    /// Directory with the keys of a mounted ConfigMap [default: /etc/config; not read if `--platform-image`,
-    /// `--operator-index` or `--image` is given, unless it is named]
-    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CONFIG")]
+    /// Directory with the keys of a mounted ConfigMap, or a YAML or JSON file with a ConfigMap or PreCachingConfig, `-`
+    /// being standard input [default: /etc/config; not read if `--platform-image`, `--operator-index` or `--image` is
+    /// given, unless it is named]
+    #[arg(long, value_name = "PATH", env = "SPOKE_PRECACHE_CONFIG")]
     pub config: Option<PathBuf>,
 
     /// Release image; overrides `platform.image`

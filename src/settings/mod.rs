@@ -21,7 +21,7 @@ use crate::job::Order;
 use crate::oci::Platform;
 use crate::registry::RegistrySettings;
 use crate::report::{ProgressMode, ReportError, Step, clear_place};
-use crate::spec::SpecError;
+use crate::spec::{DocumentError, SpecError};
 use crate::store::StorageConfError;
 
 use host::HostRoot;
@@ -61,12 +61,20 @@ pub enum SettingsError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// There is no version spec where one is expected.
-    #[error("there is no version spec in `{}`: {why}\nhint: mount the ConfigMap there, name another directory with `--config`, or give images with `--platform-image` and `--image`", path.display())]
+    #[error("there is no version spec in `{}`: {why}\nhint: mount the ConfigMap there, name another directory or a file with `--config`, or give images with `--platform-image` and `--image`", path.display())]
     NoSpec {
-        /// The directory.
+        /// The directory or file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
+    },
+    /// A file that should be a version spec.
+    #[error("cannot use `{}`: {source}", path.display())]
+    Document {
+        /// The file, `-` for standard input.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: DocumentError,
     },
     /// A file that was named cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
@@ -112,9 +120,11 @@ impl SettingsError {
     pub fn failure(&self) -> Failure {
         match self {
             Self::StorageConf { .. } | Self::HostFile { .. } => Failure::Store,
-            Self::Spec(_) | Self::NoSpec { .. } | Self::Unreadable { .. } | Self::Environment { .. } => {
-                Failure::Usage
-            }
+            Self::Spec(_)
+            | Self::NoSpec { .. }
+            | Self::Document { .. }
+            | Self::Unreadable { .. }
+            | Self::Environment { .. } => Failure::Usage,
             Self::Report(error) => Failure::of_report(error).unwrap_or(Failure::Usage),
         }
     }
@@ -127,6 +137,7 @@ impl SettingsError {
             Self::HostFile { .. } => Step::Resolve,
             Self::Spec(_)
             | Self::NoSpec { .. }
+            | Self::Document { .. }
             | Self::Unreadable { .. }
             | Self::Report(_)
             | Self::Environment { .. } => Step::Spec,

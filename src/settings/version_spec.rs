@@ -1,4 +1,7 @@
-//! The version spec, from the keys of a mounted ConfigMap and from flags.
+//! The version spec, from the keys of a mounted ConfigMap, from a document, and from flags.
+//!
+//! A document may come through a pipe (`-`, `/dev/stdin`, the `/dev/fd/63` of `<(kubectl get …)`), so it is opened once
+//! and never asked for its length; like any other program's input it may let us wait.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,7 +10,7 @@ use std::path::Path;
 
 use super::SettingsError;
 use crate::cli::What;
-use crate::spec::{Overrides, VersionSpec, from_keys};
+use crate::spec::{Document, Overrides, VersionSpec, from_document, from_keys};
 
 /// Where TALM's Job mounts the version spec.
 const CONFIG_DIR: &str = "/etc/config";
@@ -15,15 +18,19 @@ const CONFIG_DIR: &str = "/etc/config";
 /// Kubernetes allows 1 MiB for all keys of a ConfigMap.
 const KEY_LIMIT: u64 = 1 << 20;
 
+/// Longer than every ConfigMap of a large namespace together, as `kubectl get` shows them; and bounds the tree that is
+/// made of it.
+const DOCUMENT_LIMIT: u64 = 4 << 20;
+
 /// The spec, and what is odd about it and stops nothing.
 pub(super) fn version_spec(what: &What) -> Result<(VersionSpec, Vec<String>), SettingsError> {
     let by_flags_alone =
         what.platform_image.is_some() || !what.operators_indexes.is_empty() || !what.images.is_empty();
     let (spec, warnings) = match &what.config {
-        Some(dir) => from_keys(&read_keys(dir)?)?,
+        Some(path) => read(path)?,
         // A person's flags name everything; a ConfigMap that lies there by chance is not theirs.
         None if by_flags_alone => (VersionSpec::default(), Vec::new()),
-        None => from_keys(&read_keys(Path::new(CONFIG_DIR))?)?,
+        None => read(Path::new(CONFIG_DIR))?,
     };
     let spec = spec.merge(Overrides {
         platform_image: what.platform_image.clone(),
@@ -45,6 +52,51 @@ fn with_colon(package: &str) -> String {
     }
 }
 
+fn read(path: &Path) -> Result<(VersionSpec, Vec<String>), SettingsError> {
+    let is_stdin = path.as_os_str() == "-";
+    let no_spec = |error: io::Error| SettingsError::NoSpec {
+        path: path.to_owned(),
+        why: error.to_string(),
+    };
+    if !is_stdin && fs::metadata(path).map_err(no_spec)?.is_dir() {
+        return Ok(from_keys(&read_keys(path)?)?);
+    }
+    let bytes = match is_stdin {
+        true => read_bounded(io::stdin().lock(), DOCUMENT_LIMIT),
+        false => File::open(path).and_then(|file| read_bounded(file, DOCUMENT_LIMIT)),
+    };
+    let bytes = bytes.map_err(|source| SettingsError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    let Document {
+        spec,
+        warnings,
+        title,
+        passed_over,
+    } = from_document(&bytes).map_err(|source| SettingsError::Document {
+        path: path.to_owned(),
+        source,
+    })?;
+    tracing::info!("the version spec is {title} in `{}`", path.display());
+    for other in passed_over {
+        tracing::debug!("passed over in `{}`: {other}", path.display());
+    }
+    Ok((spec, warnings))
+}
+
+/// All of it, or an error if it is longer than `limit` bytes.
+fn read_bounded(source: impl io::Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match source.take(limit + 1).read_to_end(&mut bytes)? {
+        length if length as u64 <= limit => Ok(bytes),
+        _ => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("longer than {limit} bytes"),
+        )),
+    }
+}
+
 /// The regular files of the directory, through the symbolic links by which Kubernetes mounts a ConfigMap
 /// (`platform.image -> ..data/platform.image`, `..data -> ..2026_11_20_…`), without the `..` names themselves.
 fn read_keys(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>, SettingsError> {
@@ -63,22 +115,8 @@ fn read_keys(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>, SettingsError> {
         if key.starts_with("..") || fs::metadata(&path).is_ok_and(|target| !target.is_file()) {
             continue;
         }
-        let mut bytes = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(KEY_LIMIT + 1).read_to_end(&mut bytes));
-        let too_long = || {
-            io::Error::new(
-                io::ErrorKind::FileTooLarge,
-                format!("longer than {KEY_LIMIT} bytes"),
-            )
-        };
-        match read {
-            Ok(length) if length as u64 <= KEY_LIMIT => keys.insert(key.to_owned(), bytes),
-            Ok(_) => {
-                return Err(SettingsError::Unreadable {
-                    path,
-                    source: too_long(),
-                });
-            }
+        match File::open(&path).and_then(|file| read_bounded(file, KEY_LIMIT)) {
+            Ok(bytes) => keys.insert(key.to_owned(), bytes),
             Err(source) => return Err(SettingsError::Unreadable { path, source }),
         };
     }

@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 use super::{SpecError, VersionSpec, parse_space, unique};
 use crate::oci::Reference;
 
-const PLATFORM_IMAGE: &str = "platform.image";
-const OPERATORS_INDEXES: &str = "operators.indexes";
-const OPERATORS_PACKAGES: &str = "operators.packagesAndChannels";
-const EXCLUDES: &str = "excludePrecachePatterns";
-const ADDITIONAL_IMAGES: &str = "additionalImages";
-const SPACE_REQUIRED: &str = "spaceRequired";
+pub(super) const PLATFORM_IMAGE: &str = "platform.image";
+pub(super) const OPERATORS_INDEXES: &str = "operators.indexes";
+pub(super) const OPERATORS_PACKAGES: &str = "operators.packagesAndChannels";
+pub(super) const EXCLUDES: &str = "excludePrecachePatterns";
+pub(super) const ADDITIONAL_IMAGES: &str = "additionalImages";
+pub(super) const SPACE_REQUIRED: &str = "spaceRequired";
 
-const KNOWN: [&str; 6] = [
+pub(super) const KNOWN: [&str; 6] = [
     PLATFORM_IMAGE,
     OPERATORS_INDEXES,
     OPERATORS_PACKAGES,
@@ -63,7 +63,9 @@ pub fn from_keys(keys: &BTreeMap<String, Vec<u8>>) -> Result<(VersionSpec, Vec<S
         platform_image: platform_image(text(keys, PLATFORM_IMAGE)?)?,
         operators_indexes: references(OPERATORS_INDEXES, text(keys, OPERATORS_INDEXES)?)?,
         packages_and_channels: unique(
-            lines(unless_null(text(keys, OPERATORS_PACKAGES)?)).map(|(_, line)| unquoted(line).to_owned()),
+            lines(unless_null(text(keys, OPERATORS_PACKAGES)?))
+                .map(|(_, line)| unquoted(line).to_owned())
+                .filter(|line| !line.is_empty()),
         ),
         exclude_patterns: unique(patterns(text(keys, EXCLUDES)?)),
         additional_images: references(ADDITIONAL_IMAGES, text(keys, ADDITIONAL_IMAGES)?)?,
@@ -93,7 +95,8 @@ fn text<'a>(keys: &'a BTreeMap<String, Vec<u8>>, key: &'static str) -> Result<&'
 /// Lines that are not blank, without the blanks around them, numbered from 1.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n')
-        .map(|line| line.trim_matches([' ', '\t', '\r']))
+        // A byte order mark ends up inside where files were put together.
+        .map(|line| line.trim_matches([' ', '\t', '\r', '\u{feff}']))
         .enumerate()
         .map(|(index, line)| (index + 1, line))
         .filter(|(_, line)| !line.is_empty())
@@ -110,8 +113,7 @@ fn unless_null(text: &str) -> &str {
 }
 
 fn unquoted(line: &str) -> &str {
-    let line = line.strip_prefix('"').unwrap_or(line);
-    line.strip_suffix('"').unwrap_or(line).trim()
+    line.trim_matches(|c: char| c == '"' || c.is_whitespace())
 }
 
 fn references(key: &'static str, text: &str) -> Result<Vec<Reference>, SpecError> {

@@ -1,16 +1,18 @@
 //! The version spec: what the coming upgrade needs, as the hub or a person wrote it down.
 //!
-//! [`from_keys`] reads what the hub mounted, [`VersionSpec::merge`] adds what stands on the command line, and
+//! [`from_keys`] reads what the hub mounted, [`from_document`] what a person has in a file, [`VersionSpec::merge`] adds what stands on the command line, and
 //! [`VersionSpec::validate`] refuses what would be a silent success. [`Excludes`] are the patterns, compiled.
 //! Nothing here does I/O; whoever reads files hands their bytes in.
 
 mod bracket;
 mod bre;
+mod document;
 mod exclude;
 mod keys;
 mod space;
 
 pub use bre::BreError;
+pub use document::{Document, DocumentError, Place as DocumentPlace, from_document};
 pub use exclude::{Excludes, Hit, PatternError, Place};
 pub use keys::from_keys;
 pub use space::{SpaceError, parse_space};

@@ -26,7 +26,29 @@ pub fn parse_space(text: &str) -> Result<u64, SpaceError> {
     })
 }
 
+/// Parses the `spaceRequired` of a PreCachingConfig into whole GiB, as TALM's hub does: rounded up, a number without a
+/// unit being bytes, units in any case and with an `i` anywhere in powers of 1024. `30Gi`, which the hub's documentation
+/// has and the hub refuses, is 30.
+pub(super) fn quantity_in_gib(text: &str) -> Result<u64, SpaceError> {
+    let text = text.trim();
+    let gib = parse_in(text, hub_unit_bytes).and_then(|(amount, scale)| {
+        // The hub cuts off what is less than a byte.
+        let bytes = u64::try_from(amount / scale).map_err(|_| "it is more than 16 EiB")?;
+        Ok(bytes.div_ceil(1 << 30))
+    });
+    gib.map_err(|why| SpaceError {
+        text: super::shown(text),
+        why,
+    })
+}
+
 fn parse(text: &str) -> Result<u64, &'static str> {
+    let (amount, scale) = parse_in(text, unit_bytes)?;
+    u64::try_from(amount.div_ceil(scale)).map_err(|_| "it is more than 16 EiB")
+}
+
+/// An amount of bytes as a fraction.
+fn parse_in(text: &str, unit_bytes: fn(&str) -> Option<u128>) -> Result<(u128, u128), &'static str> {
     if text.starts_with('-') {
         return Err("it is negative");
     }
@@ -46,7 +68,7 @@ fn parse(text: &str) -> Result<u64, &'static str> {
         .parse()
         .map_err(|_| "it does not begin with a number")?;
     let scale = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
-    u64::try_from((digits * unit).div_ceil(scale)).map_err(|_| "it is more than 16 EiB")
+    Ok((digits * unit, scale))
 }
 
 fn unit_bytes(unit: &str) -> Option<u128> {
@@ -72,6 +94,13 @@ fn unit_bytes(unit: &str) -> Option<u128> {
     Some(base.pow(power))
 }
 
+fn hub_unit_bytes(unit: &str) -> Option<u128> {
+    match unit {
+        "" => Some(1),
+        _ => unit_bytes(&unit.to_ascii_uppercase().replace('I', "i")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +124,39 @@ mod tests {
             ("1Ti", 1 << 40),
         ] {
             assert_eq!(parse_space(text), Ok(expected), "{text}");
+        }
+    }
+
+    /// The cases of the hub's own test, `TestPrecache_parseSpaceRequired`, and some more.
+    #[test]
+    fn reads_quantities_as_the_hub_does() {
+        for (text, expected) in [
+            ("1073741824", 1),
+            ("2500000 KB", 3),
+            ("3100 MB", 3),
+            ("40 GB", 38),
+            ("38.5 GB", 36),
+            ("2 TB", 1863),
+            ("1 PB", 931_323),
+            ("2500000 KiB", 3),
+            ("3100 MiB", 4),
+            ("40 GiB", 40),
+            ("38.5 GiB", 39),
+            ("2 TiB", 2048),
+            ("1 PiB", 1_048_576),
+            ("40GiB", 40),
+            ("40g", 38),
+            ("40gib", 40),
+            ("30Gi", 30),
+            ("0", 0),
+            ("1", 1),
+            // Go's `int64(1073741824.1)`.
+            ("1.0000000001 GiB", 1),
+        ] {
+            assert_eq!(quantity_in_gib(text), Ok(expected), "{text}");
+        }
+        for text in ["abc 123", "123 ab", "-1 GiB", "40 GiBs", "1000000000000 PB"] {
+            assert!(quantity_in_gib(text).is_err(), "{text}");
         }
     }
 
