@@ -23,27 +23,68 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The three things it does; all take the same flags, and `verify` one more.
+/// The things it does; all take the same flags, and `verify` one more.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Put every image that the version spec asks for into the store
-    Run(Flags),
+    Run(RunFlags),
     /// Show what `run` would do; pulls only the release image and the operator indexes, which name the others
-    Plan(Flags),
+    Plan(RunFlags),
     /// Read every image in the store again and say what is missing or damaged; pulls and changes nothing
     Verify(VerifyFlags),
+    /// Print the version spec, flags included, as the ConfigMap that the hub would write; needs neither store nor network
+    Spec(SpecFlags),
 }
 
-/// What `verify` takes beside the flags of all.
+/// What `run` and `plan` take.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RunFlags {
+    /// Form of what goes to standard output: the plan, the verdict
+    #[arg(
+        short,
+        long,
+        value_enum,
+        env = "SPOKE_PRECACHE_OUTPUT",
+        default_value_t,
+        help_heading = "Output"
+    )]
+    pub output: OutputForm,
+
+    /// The same as for every command.
+    #[command(flatten)]
+    pub flags: Flags,
+}
+
+/// What `spec` takes: whatever `run` takes, so that the word can be exchanged; but only the flags of the version spec and
+/// of the log mean anything to it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SpecFlags {
+    /// Form of the version spec
+    #[arg(
+        short,
+        long,
+        value_enum,
+        env = "SPOKE_PRECACHE_OUTPUT",
+        default_value_t,
+        help_heading = "Output"
+    )]
+    pub output: SpecForm,
+
+    /// The same as for every command.
+    #[command(flatten)]
+    pub flags: Flags,
+}
+
+/// What `verify` takes beside.
 #[derive(Clone, Debug, Default, Args)]
 pub struct VerifyFlags {
     /// Mend what is damaged or missing, fetching only what the node does not have; never what a container uses
     #[arg(long, env = "SPOKE_PRECACHE_REPAIR")]
     pub repair: bool,
 
-    /// The same as for every command.
+    /// The same as for `run`.
     #[command(flatten)]
-    pub flags: Flags,
+    pub run: RunFlags,
 }
 
 /// One set of flags for every command.
@@ -188,10 +229,6 @@ pub struct Output {
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REPORT")]
     pub report: Option<PathBuf>,
 
-    /// Form of what goes to standard output: the plan, the verdict
-    #[arg(short, long, value_enum, env = "SPOKE_PRECACHE_OUTPUT", default_value_t)]
-    pub output: OutputForm,
-
     /// Form of the log on standard error
     #[arg(long, value_enum, env = "SPOKE_PRECACHE_LOG_FORMAT", default_value_t)]
     pub log_format: LogFormat,
@@ -213,6 +250,18 @@ pub enum OutputForm {
     Text,
     /// One JSON document
     Json,
+}
+
+/// How `spec` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SpecForm {
+    /// A heading for each key, its lines below it
+    #[default]
+    Text,
+    /// A ConfigMap
+    Json,
+    /// A ConfigMap to apply
+    Yaml,
 }
 
 /// How log lines look.

@@ -28,12 +28,13 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use spoke_precache::cancel::{Cancel, StopReason, Stopped};
-use spoke_precache::cli::{Cli, Command, Flags, LogFormat, OutputForm};
+use spoke_precache::cli::{Cli, Command, Flags, LogFormat, OutputForm, RunFlags, SpecFlags, SpecForm};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::plan::Document;
-use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Recorder, Report};
+use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report};
 use spoke_precache::settings::{self, Display};
+use spoke_precache::spec::Excludes;
 
 /// Kubernetes shows the end of this file in the pod's status.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -54,17 +55,19 @@ fn main() -> ExitCode {
     // Modes in an image are the image's; a mask would only make each of them two calls.
     rustix::process::umask(rustix::fs::Mode::empty());
     let cli = Cli::parse();
-    let (mode, flags) = match &cli.command {
+    let (mode, RunFlags { output, flags }) = match &cli.command {
         Command::Run(flags) => (Mode::Run, flags),
         Command::Plan(flags) => (Mode::Plan, flags),
-        Command::Verify(verify) if verify.repair => (Mode::Repair, &verify.flags),
-        Command::Verify(verify) => (Mode::Verify, &verify.flags),
+        Command::Verify(verify) if verify.repair => (Mode::Repair, &verify.run),
+        Command::Verify(verify) => (Mode::Verify, &verify.run),
+        Command::Spec(flags) => return print_spec(flags).code().into(),
     };
     let display = Display::resolve(flags);
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
     let edge = Arc::new(Edge {
         mode,
+        output: *output,
         display,
         recorder: Arc::new(Recorder::new(Timestamp::now)),
         code: OnceLock::new(),
@@ -232,9 +235,51 @@ fn start_log(display: &Display, console: &Console) {
     }
 }
 
+/// Prints the version spec. No runtime and no handlers of signals: there is nothing to undo.
+fn print_spec(SpecFlags { output, flags }: &SpecFlags) -> Ending {
+    let display = Display::resolve(flags);
+    start_log(&display, &Console::stderr(display.progress));
+    let refused = |message: String, failure: Failure| {
+        for line in message.lines() {
+            tracing::error!("{}", Printable(line));
+        }
+        Ending::Failed(failure)
+    };
+    let (spec, warnings) = match settings::version_spec(flags) {
+        Ok(found) => found,
+        Err(error) => return refused(error.to_string(), error.failure()),
+    };
+    for warning in warnings {
+        tracing::warn!("{}", Printable(&warning));
+    }
+    // Whoever writes a spec wants to hear of a bad pattern now.
+    if let Err(error) = Excludes::new(&spec.exclude_patterns) {
+        return refused(error.to_string(), JobError::from(error).failure());
+    }
+    let text = match output {
+        SpecForm::Text => spec.to_text(),
+        SpecForm::Json => spec.to_json(),
+        SpecForm::Yaml => spec.to_yaml(),
+    };
+    match print(&text) {
+        Ok(()) => Ending::Complete,
+        Err(error) => refused(format!("{error:#}"), Failure::Incomplete),
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
+        // Whoever was reading has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.context("cannot write to standard output"),
+    }
+}
+
 /// What it takes to say how a run ended.
 struct Edge {
     mode: Mode,
+    /// Form of standard output.
+    output: OutputForm,
     display: Display,
     recorder: Arc<Recorder>,
     /// The number to leave with, once it is settled.
@@ -277,17 +322,13 @@ impl Edge {
                 false
             });
         let text = self.text(&report, &meaning, outcome)?;
-        let printed = writeln!(io::stdout(), "{}", text.trim_end());
+        let printed = print(&text);
         written.transpose()?;
-        match printed {
-            // Whoever was reading has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            printed => printed.context("cannot write to standard output"),
-        }
+        printed
     }
 
     fn text(&self, report: &Report, meaning: &str, outcome: Option<&Outcome>) -> anyhow::Result<String> {
-        Ok(match (self.mode, outcome, self.display.output) {
+        Ok(match (self.mode, outcome, self.output) {
             (Mode::Plan, Some(outcome), OutputForm::Text) => {
                 let space = outcome
                     .verdict

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use jiff::SignedDuration;
 
-use crate::cli::{Bounds, Flags, HostPaths, LogFormat, OutputForm};
+use crate::cli::{Bounds, Flags, HostPaths, LogFormat};
 use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
 use crate::registry::RegistrySettings;
 use crate::report::{ProgressMode, ReportError, Step, clear_place};
-use crate::spec::{DocumentError, SpecError};
+use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
 
 use host::HostRoot;
@@ -44,8 +44,6 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(30 * 60);
 pub struct Display {
     /// Where the report goes.
     pub report: Option<PathBuf>,
-    /// Form of standard output.
-    pub output: OutputForm,
     /// Form of the log.
     pub log_format: LogFormat,
     /// Its level.
@@ -153,7 +151,6 @@ impl Display {
         let talm_log_level = || talm_log_level().ok().flatten();
         Self {
             report: output.report.clone(),
-            output: output.output,
             log_format: output.log_format,
             log_level: output
                 .log_level
@@ -162,6 +159,13 @@ impl Display {
             progress: output.progress,
         }
     }
+}
+
+/// The version spec alone, and warnings of what is odd about it. Reads nothing but what the flags of the version spec
+/// name.
+pub fn version_spec(flags: &Flags) -> Result<(VersionSpec, Vec<String>), SettingsError> {
+    talm_log_level()?;
+    version_spec::version_spec(&flags.what)
 }
 
 /// What to do. Reads whatever the flags name or leave to be found.

@@ -1,7 +1,8 @@
 //! The version spec: what the coming upgrade needs, as the hub or a person wrote it down.
 //!
 //! [`from_keys`] reads what the hub mounted, [`from_document`] what a person has in a file, [`VersionSpec::merge`] adds what stands on the command line, and
-//! [`VersionSpec::validate`] refuses what would be a silent success. [`Excludes`] are the patterns, compiled.
+//! [`VersionSpec::validate`] refuses what would be a silent success. [`VersionSpec::to_yaml`] and its siblings write it
+//! down again. [`Excludes`] are the patterns, compiled.
 //! Nothing here does I/O; whoever reads files hands their bytes in.
 
 mod bracket;
@@ -9,6 +10,7 @@ mod bre;
 mod document;
 mod exclude;
 mod keys;
+mod printout;
 mod space;
 
 pub use bre::BreError;

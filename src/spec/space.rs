@@ -4,8 +4,8 @@
 //! with an `i` counts in powers of 1024, one without in powers of 1000.
 
 const GIB: u128 = 1 << 30;
-/// Digits of a number, so that no product overflows; more are no amount of disk space.
-const MAX_DIGITS: usize = 18;
+/// Digits of a number: as many as 16 EiB have in bytes, and few enough that no product overflows.
+const MAX_DIGITS: usize = 20;
 
 /// A text that is no amount of space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,8 +56,8 @@ fn parse_in(text: &str, unit_bytes: fn(&str) -> Option<u128>) -> Result<(u128, u
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(number_ends);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || number.ends_with('.') || fraction.contains('.') {
         return Err("it does not begin with a number");
     }
     if whole.len() + fraction.len() > MAX_DIGITS {
@@ -122,6 +122,7 @@ mod tests {
             ("1.0000000001k", 1_001),
             ("7 B", 7),
             ("1Ti", 1 << 40),
+            ("18446744073709551615 B", u64::MAX),
         ] {
             assert_eq!(parse_space(text), Ok(expected), "{text}");
         }
@@ -168,6 +169,8 @@ mod tests {
             ("GiB", "does not begin with a number"),
             (".5", "does not begin with a number"),
             ("1.2.3", "does not begin with a number"),
+            ("1.", "does not begin with a number"),
+            (".", "does not begin with a number"),
             ("40 gallons", "unit is unknown"),
             ("40m", "unit is unknown"),
             ("40i", "unit is unknown"),
@@ -175,7 +178,9 @@ mod tests {
             ("35\n40", "unit is unknown"),
             ("99999999999999999", "16 EiB"),
             ("1000E", "16 EiB"),
-            ("9999999999999999999", "too many digits"),
+            ("18446744073709551616 B", "16 EiB"),
+            ("99999999999999999999 E", "16 EiB"),
+            ("999999999999999999999", "too many digits"),
         ] {
             let error = parse_space(text).map_err(|error| error.to_string());
             assert!(
