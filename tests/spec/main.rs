@@ -1,9 +1,11 @@
 //! The version spec, references and payloads against other people's answers: the corpus, and the real `grep`.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod documents;
 mod grep;
 mod keys;
 mod payloads;
+mod printouts;
 mod references;
 
 use std::path::Path;

@@ -1,0 +1,187 @@
+//! A version spec that is printed reads as itself again, by us and by other readers of YAML and JSON.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::Value;
+use spoke_precache::oci::Reference;
+use spoke_precache::spec::{VersionSpec, from_document, from_keys};
+
+/// Version specs in a quick test.
+const SPECS: u32 = 400;
+
+fn image() -> impl Strategy<Value = Reference> {
+    let names = [
+        "quay.io/openshift-release-dev/ocp-release:4.16.3-x86_64",
+        "quay.io/a/b@sha256:dbcc1c35ac38df41fd2f5e4130b32ffdb93ebae8b3dbe638c23575912276fc9c",
+        "registry.example.com:5000/custom-redhat-operators:1.0.0",
+        "[2001:db8::1]:5000/a/b/c/d:1",
+        "busybox",
+        "image1:latest",
+    ];
+    prop::sample::select(names.to_vec()).prop_map(|name| name.parse().unwrap())
+}
+
+/// What would mean something else if it were not quoted, and any text at all: of one line, without the blanks around it
+/// that are not a pattern's.
+fn pattern() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        4 => prop::sample::select(vec![
+            "#", " #", "\"", "'", "\\", "\\n", ": ", "- ", "---", "...", "%", "{{", "|", ">", "&a", "*", "!", "? ", "~", "null",
+            "true", "0x1f", "1e3", "=", "<<", "@", "`", "[", "]", ",", "$", "^\"aws", "^", "\t", " ", "\r", "\u{feff}",
+            "\u{85}", "\u{2028}", "\u{2029}", "\u{a0}", "\u{7f}", "\u{1b}", "\u{1}", "\u{fffe}", "\u{ffff}", "é", "😀", "\u{e000}",
+        ]).prop_map(str::to_owned),
+        1 => any::<char>().prop_map(String::from),
+        2 => "[a-z0-9-]{1,5}",
+    ];
+    prop::collection::vec(piece, 1..6)
+        .prop_map(|pieces| {
+            let line = pieces.concat().replace(['\n', '\0'], "");
+            line.trim_matches([' ', '\t', '\r', '\u{feff}']).to_owned()
+        })
+        .prop_filter("a blank pattern is none", |line| !line.is_empty())
+}
+
+fn space() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (0_u64..100).prop_map(|gib| gib << 30),
+        (0_u64..5_000).prop_map(|mib| mib << 20),
+        any::<u64>()
+    ]
+}
+
+fn spec() -> impl Strategy<Value = VersionSpec> {
+    let images = || prop::collection::vec(image(), 0..4);
+    let packages = prop::collection::vec("[a-z][a-z0-9-]{0,8}:( ?[a-z0-9.-]{1,6})?", 0..4);
+    let parts = (
+        prop::option::of(image()),
+        images(),
+        packages,
+        prop::collection::vec(pattern(), 0..4),
+        images(),
+        space(),
+    );
+    parts.prop_map(
+        |(platform_image, indexes, packages, patterns, additional, space_required)| VersionSpec {
+            platform_image,
+            operators_indexes: unique(indexes),
+            packages_and_channels: unique(packages),
+            exclude_patterns: unique(patterns),
+            additional_images: unique(additional),
+            space_required,
+        },
+    )
+}
+
+fn unique<T: PartialEq>(items: Vec<T>) -> Vec<T> {
+    let mut unique = Vec::new();
+    for item in items {
+        if !unique.contains(&item) {
+            unique.push(item);
+        }
+    }
+    unique
+}
+
+/// `SPECS` and `SEED` in the environment widen the search.
+fn specs() -> Vec<VersionSpec> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let seed = number("SEED").unwrap_or(0).to_le_bytes().repeat(8);
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let strategy = spec();
+    (0..number("SPECS").unwrap_or(SPECS))
+        .map(|_| strategy.new_tree(&mut runner).unwrap().current())
+        .collect()
+}
+
+#[test]
+fn what_is_printed_reads_as_itself() {
+    for spec in specs() {
+        for (form, text) in [("YAML", spec.to_yaml()), ("JSON", spec.to_json())] {
+            let document = from_document(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!(document.spec, spec, "{form}\n{text}");
+            assert_eq!(document.warnings, Vec::<String>::new(), "{text}");
+        }
+        let files = spec
+            .keys()
+            .map(|(key, value)| (key.to_owned(), value.into_bytes()));
+        assert_eq!(from_keys(&BTreeMap::from(files)).unwrap().0, spec);
+    }
+}
+
+/// What a program makes of a text: a JSON document a line.
+fn read_by(program: &[&str], input: &str) -> Vec<Value> {
+    let mut child = Command::new(program[0])
+        .args(&program[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(output.status.success(), "{program:?}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines
+        .split('\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn other_readers_see_the_same_keys() {
+    const READ_YAML: &str = "import json, sys, yaml\n\
+        text = sys.stdin.buffer.read().decode()\n\
+        for document in yaml.safe_load_all(text): print(json.dumps(document))";
+    let specs = specs();
+    let yaml: String = specs
+        .iter()
+        .map(|spec| format!("---\n{}", spec.to_yaml()))
+        .collect();
+    let json: String = specs.iter().map(VersionSpec::to_json).collect();
+    for (program, text) in [
+        (&["python3", "-c", READ_YAML][..], yaml),
+        (&["jq", "-c", "."], json),
+    ] {
+        let there = Command::new(program[0]).arg("--version").output().is_ok();
+        let has_yaml = program[0] != "python3"
+            || Command::new("python3")
+                .args(["-c", "import yaml"])
+                .status()
+                .is_ok_and(|status| status.success());
+        if !(there && has_yaml) {
+            assert!(
+                std::env::var("CI").as_deref() != Ok("true"),
+                "{} is needed",
+                program[0]
+            );
+            eprintln!("SKIPPED: `{}` (with its yaml) is not installed", program[0]);
+            continue;
+        }
+        let read = read_by(program, &text);
+        assert_eq!(read.len(), specs.len());
+        for (document, spec) in read.iter().zip(&specs) {
+            assert_eq!(document["kind"], "ConfigMap");
+            assert_eq!(document["metadata"]["name"], "pre-cache-spec");
+            assert_eq!(document["data"].as_object().unwrap().len(), 6);
+            for (key, value) in spec.keys() {
+                let seen = document["data"][key].as_str().unwrap();
+                let block = seen.strip_suffix('\n').unwrap_or(seen);
+                assert_eq!(block, value, "{}: {key}", program[0]);
+            }
+        }
+        eprintln!(
+            "{}: {} ConfigMaps are read as they were meant",
+            program[0],
+            specs.len()
+        );
+    }
+}
