@@ -27,6 +27,7 @@ mod cut_off;
 mod disk;
 mod disk_errors;
 mod disk_full;
+mod documents;
 mod failing_spool;
 mod faults;
 mod hostile;

@@ -148,7 +148,10 @@ fn the_commented_examples_are_understood_too() {
     let document = read(&config.replace("\n#", "\n"));
     let spec = &document.spec;
     let release = format!("quay.io/openshift-release-dev/ocp-release@sha256:{digest}");
-    assert_eq!(names(spec.platform_image.as_slice()), [release.clone()]);
+    assert_eq!(
+        names(spec.platform_image.as_slice()),
+        std::slice::from_ref(&release)
+    );
     assert_eq!(
         names(&spec.operators_indexes),
         ["registry.example.com:5000/custom-redhat-operators:1.0.0"]
