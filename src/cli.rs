@@ -39,6 +39,10 @@ pub enum Command {
 /// What `run` and `plan` take.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunFlags {
+    /// The same as for every command.
+    #[command(flatten)]
+    pub flags: Flags,
+
     /// Form of what goes to standard output: the plan, the verdict
     #[arg(
         short,
@@ -49,16 +53,16 @@ pub struct RunFlags {
         help_heading = "Output"
     )]
     pub output: OutputForm,
-
-    /// The same as for every command.
-    #[command(flatten)]
-    pub flags: Flags,
 }
 
 /// What `spec` takes: whatever `run` takes, so that the word can be exchanged; but only the flags of the version spec and
 /// of the log mean anything to it.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SpecFlags {
+    /// The same as for every command.
+    #[command(flatten)]
+    pub flags: Flags,
+
     /// Form of the version spec
     #[arg(
         short,
@@ -69,10 +73,6 @@ pub struct SpecFlags {
         help_heading = "Output"
     )]
     pub output: SpecForm,
-
-    /// The same as for every command.
-    #[command(flatten)]
-    pub flags: Flags,
 }
 
 /// What `verify` takes beside.

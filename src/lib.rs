@@ -37,7 +37,7 @@
 //! | [`cancel`] | one stop signal and its reason |
 //! | [`write_back`] | bytes to the disk ahead of a sync |
 //! | [`report`] | events; log lines and bars; the report file and the termination message |
-//! | [`spec`] | the version spec and its exclude patterns |
+//! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
 //! | [`spool`] | blobs on disk by digest, whole or begun |
 //! | [`registry`] | registries.conf, logins, certificates, faults, the one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |

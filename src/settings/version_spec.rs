@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::SettingsError;
 use crate::cli::What;
+use crate::report::Printable;
 use crate::spec::{Document, Overrides, VersionSpec, from_document, from_keys};
 
 /// Where TALM's Job mounts the version spec.
@@ -78,9 +79,14 @@ fn read(path: &Path) -> Result<(VersionSpec, Vec<String>), SettingsError> {
         path: path.to_owned(),
         source,
     })?;
-    tracing::info!("the version spec is {title} in `{}`", path.display());
+    let place = path.display().to_string();
+    tracing::info!(
+        "the version spec is {} in `{}`",
+        Printable(&title),
+        Printable(&place)
+    );
     for other in passed_over {
-        tracing::debug!("passed over in `{}`: {other}", path.display());
+        tracing::debug!("passed over in `{}`: {}", Printable(&place), Printable(&other));
     }
     Ok((spec, warnings))
 }

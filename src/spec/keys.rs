@@ -113,7 +113,7 @@ fn unless_null(text: &str) -> &str {
 }
 
 fn unquoted(line: &str) -> &str {
-    line.trim_matches(|c: char| c == '"' || c.is_whitespace())
+    line.trim_matches(|c: char| matches!(c, '"' | '\u{feff}') || c.is_whitespace())
 }
 
 fn references(key: &'static str, text: &str) -> Result<Vec<Reference>, SpecError> {

@@ -105,11 +105,12 @@ fn amount(bytes: u64) -> String {
     format!("{} {unit}", bytes >> shift)
 }
 
-/// A character that every YAML reader leaves as it is in a block text. YAML 1.1, which Kubernetes and Python read, has
-/// more line ends than 1.2, and neither may print control characters.
+/// A character that every YAML reader leaves as it is in a block text, and that people see. YAML 1.1, which Kubernetes and
+/// Python read, has more line ends than 1.2, and neither may print control characters.
 fn is_plain(c: char) -> bool {
     match c {
         '\u{2028}' | '\u{2029}' | '\u{feff}' => false,
+        c if is_direction(c) => false,
         ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => true,
         _ => false,
     }
@@ -193,10 +194,10 @@ data:
         assert_eq!(spec().to_yaml(), expected);
         // Not every reader leaves these as they are in a block.
         let mut odd = spec();
-        odd.exclude_patterns = ["a\tb", "\u{85}\u{2028}", "\"\\é😀\u{7f}"]
+        odd.exclude_patterns = ["a\tb\u{202e}", "\u{85}\u{2028}", "\"\\é😀\u{7f}"]
             .map(str::to_owned)
             .to_vec();
-        let line = r#"  excludePrecachePatterns: "a\u0009b\n\u0085\u2028\n\"\\é😀\u007f""#;
+        let line = r#"  excludePrecachePatterns: "a\u0009b\u202e\n\u0085\u2028\n\"\\é😀\u007f""#;
         assert!(odd.to_yaml().contains(line), "{}", odd.to_yaml());
     }
 

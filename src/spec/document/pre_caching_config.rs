@@ -28,16 +28,18 @@ use crate::spec::{SpaceError, SpecError, VersionSpec, shown};
 /// GiB that the hub demands when nobody says how much; its `SpaceRequiredForPrecache`.
 const SPACE_DEFAULT: u64 = 35;
 
+const PLATFORM_IMAGE_FIELD: &str = "spec.overrides.platformImage";
+const INDEXES_FIELD: &str = "spec.overrides.operatorsIndexes";
+const PRE_CACHE_IMAGE_FIELD: &str = "spec.overrides.preCacheImage";
+const SPACE_FIELD: &str = "spec.spaceRequired";
+
 /// The lists: field, key.
 const LISTS: [(&str, &str); 4] = [
-    ("spec.overrides.operatorsIndexes", OPERATORS_INDEXES),
+    (INDEXES_FIELD, OPERATORS_INDEXES),
     ("spec.overrides.operatorsPackagesAndChannels", OPERATORS_PACKAGES),
     ("spec.excludePrecachePatterns", EXCLUDES),
     ("spec.additionalImages", ADDITIONAL_IMAGES),
 ];
-
-const PLATFORM_IMAGE_FIELD: &str = "spec.overrides.platformImage";
-const SPACE_FIELD: &str = "spec.spaceRequired";
 
 /// The version spec, and what should be told to the user.
 pub(super) fn read(object: &Object<'_>) -> Result<(VersionSpec, Vec<String>), DocumentError> {
@@ -216,7 +218,7 @@ impl Reader<'_> {
         let filled = |field: &str| at(self.object.node, field).is_some_and(|node| !is_empty(node));
         for (field, key) in [
             (PLATFORM_IMAGE_FIELD, PLATFORM_IMAGE),
-            (LISTS[0].0, OPERATORS_INDEXES),
+            (INDEXES_FIELD, OPERATORS_INDEXES),
         ] {
             if filled(field) {
                 self.warnings.push(format!(
@@ -224,9 +226,9 @@ impl Reader<'_> {
                 ));
             }
         }
-        if filled("spec.overrides.preCacheImage") {
+        if filled(PRE_CACHE_IMAGE_FIELD) {
             self.warnings.push(format!(
-                "{title}: `spec.overrides.preCacheImage` names the image of the hub's pre-cache job and is ignored"
+                "{title}: `{PRE_CACHE_IMAGE_FIELD}` names the image of the hub's pre-cache job and is ignored"
             ));
         }
     }
