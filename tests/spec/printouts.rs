@@ -185,3 +185,81 @@ fn other_readers_see_the_same_keys() {
         );
     }
 }
+
+/// Documents with some bytes removed, doubled or exchanged: none panics, and what can still be read is printed as itself.
+/// `MUTANTS` and `SEED` in the environment widen the search.
+#[test]
+fn broken_documents_are_refused_or_read_whole() {
+    const INSERTS: [&str; 24] = [
+        "\n",
+        " ",
+        "\t",
+        ":",
+        ": ",
+        "- ",
+        "|",
+        "\"",
+        "'",
+        "\\",
+        "#",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "---\n",
+        "&a ",
+        "*a",
+        "null",
+        "<<: ",
+        "\u{feff}",
+        "\u{85}",
+        "!!binary ",
+    ];
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let seed = number("SEED").unwrap_or(0).to_le_bytes().repeat(8);
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let config = "apiVersion: ran.openshift.io/v1alpha1\nkind: PreCachingConfig\nmetadata:\n  name: c\nspec:\n  overrides:\n    \
+        platformImage: quay.io/ocp:1\n    operatorsPackagesAndChannels:\n    - a: b\n    - 'c: d'\n  additionalImages:\n  - quay.io/a\n  \
+        excludePrecachePatterns: [aws, \"^\\\"gcp\"]\n  spaceRequired: 40 GB\n";
+    let list = format!(
+        "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  data: {{a: b}}\n- {}",
+        config.trim_end().replace('\n', "\n  ")
+    );
+    let specs = specs();
+    let mut originals = vec![config.to_owned(), list];
+    originals.extend(
+        specs
+            .iter()
+            .take(20)
+            .flat_map(|spec| [spec.to_yaml(), spec.to_json()]),
+    );
+    let mut read = 0;
+    let count = number("MUTANTS").unwrap_or(2_000);
+    for n in 0..count {
+        let mut bytes = originals[n as usize % originals.len()].clone().into_bytes();
+        for _ in 0..1 + rng.next_u32() % 3 {
+            let at = rng.next_u32() as usize % (bytes.len() + 1);
+            let until = (at + rng.next_u32() as usize % 12).min(bytes.len());
+            let piece = match rng.next_u32() % 3 {
+                0 => Vec::new(),
+                1 => bytes[at..until].repeat(2),
+                _ => INSERTS[rng.next_u32() as usize % INSERTS.len()].into(),
+            };
+            let until = if rng.next_u32().is_multiple_of(2) {
+                at
+            } else {
+                until
+            };
+            bytes.splice(at..until, piece);
+        }
+        let Ok(document) = from_document(&bytes) else {
+            continue;
+        };
+        read += 1;
+        let again = from_document(document.spec.to_yaml().as_bytes());
+        let again = again.unwrap_or_else(|error| panic!("{error}\n{}", String::from_utf8_lossy(&bytes)));
+        assert_eq!(again.spec, document.spec, "{}", String::from_utf8_lossy(&bytes));
+    }
+    eprintln!("{count} mutants, {read} of them are still read");
+}
