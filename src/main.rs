@@ -34,6 +34,7 @@ use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::plan::Document;
 use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report};
 use spoke_precache::settings::{self, Display};
+use spoke_precache::sources::catalog::Request;
 use spoke_precache::spec::Excludes;
 
 /// Kubernetes shows the end of this file in the pod's status.
@@ -252,9 +253,14 @@ fn print_spec(SpecFlags { output, flags }: &SpecFlags) -> Ending {
     for warning in warnings {
         tracing::warn!("{}", Printable(&warning));
     }
-    // Whoever writes a spec wants to hear of a bad pattern now.
-    if let Err(error) = Excludes::new(&spec.exclude_patterns) {
-        return refused(error.to_string(), JobError::from(error).failure());
+    // Whoever writes a spec wants to hear of a bad line now.
+    let packages = spec.packages_and_channels.iter().map(String::as_str);
+    let checked = Excludes::new(&spec.exclude_patterns)
+        .map(drop)
+        .map_err(JobError::from);
+    let checked = checked.and_then(|()| Ok(Request::of_lines(packages).map(drop)?));
+    if let Err(error) = checked {
+        return refused(error.to_string(), error.failure());
     }
     let text = match output {
         SpecForm::Text => spec.to_text(),
