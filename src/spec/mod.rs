@@ -1,9 +1,9 @@
 //! The version spec: what the coming upgrade needs, as the hub or a person wrote it down.
 //!
-//! [`from_keys`] reads what the hub mounted, [`from_document`] what a person has in a file, [`VersionSpec::merge`] adds what stands on the command line, and
-//! [`VersionSpec::validate`] refuses what would be a silent success. [`VersionSpec::to_yaml`] and its siblings write it
-//! down again. [`Excludes`] are the patterns, compiled.
-//! Nothing here does I/O; whoever reads files hands their bytes in.
+//! [`from_keys`] reads what the hub mounted, [`from_document`] what a person has in a file, [`VersionSpec::merge`] adds what
+//! stands on the command line, and [`VersionSpec::validate`] refuses what would be a silent success.
+//! [`VersionSpec::to_yaml`] and its siblings write it down again. [`Excludes`] are the patterns, compiled. Nothing here
+//! does I/O; whoever reads files hands their bytes in.
 
 mod bracket;
 mod bre;
