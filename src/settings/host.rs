@@ -5,9 +5,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::SettingsError;
+use super::crio_conf::{self, CrioConf};
 use crate::cli::HostPaths;
 use crate::registry::{ConfText, Pem, RegistrySettings, SystemRoots};
-use crate::store::{HostState, StorageConf};
+use crate::store::{HostState, StorageConf, StoreOptions};
 
 /// Where TALM's Job mounts the host's directories.
 const HOST_MOUNT: &str = "/host";
@@ -26,6 +27,18 @@ const CA_BUNDLES: [&str; 2] = [
 
 /// Directories with a directory of certificates for each registry.
 const CERTS_DIRS: [&str; 2] = ["etc/containers/certs.d", "etc/docker/certs.d"];
+
+/// Where containers/storage looks, the administrator's file first; the first that exists is read, and up to 1.62 nothing
+/// else (`options.go`: `loadDefaultStoreOptions`).
+const STORAGE_CONF: [&str; 2] = ["etc/containers/storage.conf", "usr/share/containers/storage.conf"];
+
+/// Directories of drop-ins to it, which containers/storage reads from 1.63 (`configfile`: `getDropInPaths`).
+const STORAGE_CONF_DROP_INS: [&str; 4] = [
+    "usr/share/containers/storage.conf.d",
+    "usr/share/containers/storage.rootful.conf.d",
+    "etc/containers/storage.conf.d",
+    "etc/containers/storage.rootful.conf.d",
+];
 
 /// No configuration file of a host comes near; a pull secret with a hundred registries has a few dozen KiB.
 const FILE_LIMIT: u64 = 16 << 20;
@@ -54,24 +67,73 @@ impl HostRoot {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    pub(super) fn storage_conf(&self, paths: &HostPaths) -> Result<StorageConf, SettingsError> {
-        let Some((path, text)) = self.named_or_found(
-            paths.storage_conf.as_deref(),
-            &["etc/containers/storage.conf", "usr/share/containers/storage.conf"],
-        )?
-        else {
-            return Ok(StorageConf::default());
-        };
-        StorageConf::parse(&text).map_err(|source| SettingsError::StorageConf { path, source })
+    /// What the host's files say of the store, and what else CRI-O's say.
+    pub(super) fn storage(&self, paths: &HostPaths) -> Result<(StorageConf, CrioConf), SettingsError> {
+        let mut options = StoreOptions::default();
+        let main = self.named_or_found(paths.storage_conf.as_deref(), &STORAGE_CONF)?;
+        if let Some((path, text)) = main {
+            let added = options.add_storage_conf(&text, &path);
+            added.map_err(|source| SettingsError::StorageConf { path, source })?;
+        }
+        if paths.storage_conf.is_none() {
+            self.refuse_drop_ins(&options)?;
+        }
+        let mut crio = CrioConf::default();
+        let files = crio_conf::files(&self.0);
+        for path in files.map_err(|(path, source)| SettingsError::CrioFile { path, source })? {
+            let unreadable = |source| SettingsError::CrioFile {
+                path: path.clone(),
+                source,
+            };
+            let text = read(&path).map_err(unreadable)?;
+            let added = crio.add(&text, &path, &mut options);
+            added.map_err(|source| SettingsError::CrioConf { path, source })?;
+        }
+        if paths.graph_root.is_some() {
+            options.forget_graph_root();
+        }
+        let mut conf = options.resolve();
+        for store in &mut conf.additional_image_stores {
+            *store = self.join(&*store);
+        }
+        Ok((conf, crio))
+    }
+
+    /// Drop-ins that matter. Which version of containers/storage this node's CRI-O has is not seen from here, and so not
+    /// whether it reads them.
+    fn refuse_drop_ins(&self, main: &StoreOptions) -> Result<(), SettingsError> {
+        for dir in STORAGE_CONF_DROP_INS {
+            for ConfText { path, text } in drop_ins(&self.join(dir))? {
+                let mut options = main.clone();
+                let added = options.add_storage_conf(&text, &path);
+                added.map_err(|source| SettingsError::StorageConf {
+                    path: path.clone(),
+                    source,
+                })?;
+                if options.resolve() != main.resolve() {
+                    return Err(SettingsError::StorageDropIn { path });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Where it is seen which layers are in use.
     pub(super) fn state(&self, conf: &StorageConf) -> HostState {
         let run_root = conf.run_root.as_deref().unwrap_or(Path::new(RUN_ROOT));
         HostState {
-            run_root: self.join(run_root),
+            run_root: self.join(self.without_var_run(run_root)),
             mount_table: MOUNT_TABLE.into(),
             proc: self.join("proc"),
+        }
+    }
+
+    /// `/var/run` is a symlink to `/run`, as nodes' storage.conf has it; the hub's Job mounts only the latter.
+    fn without_var_run(&self, path: &Path) -> PathBuf {
+        let is_dir = fs::symlink_metadata(self.join("var/run")).is_ok_and(|metadata| metadata.is_dir());
+        match path.strip_prefix("/var/run") {
+            Ok(rest) if !is_dir => Path::new("/run").join(rest),
+            _ => path.to_owned(),
         }
     }
 
@@ -79,6 +141,7 @@ impl HostRoot {
         &self,
         paths: &HostPaths,
         named_authfile: Option<PathBuf>,
+        crio: &CrioConf,
     ) -> Result<RegistrySettings, SettingsError> {
         let main = self.named_or_found(
             paths.registries_conf.as_deref(),
@@ -95,8 +158,11 @@ impl HostRoot {
             Some(dir) => vec![dir.clone()],
             None => CERTS_DIRS.iter().map(|dir| self.join(dir)).collect(),
         };
-        // One that was named has to be there: whoever reads it says so if it is not.
-        let authfile = named_authfile.or_else(|| Some(self.join(PULL_SECRET)).filter(|path| path.exists()));
+        let auth_files = match named_authfile {
+            // It has to be there: whoever reads it says so if it is not.
+            Some(path) => vec![path],
+            None => self.auth_files(crio),
+        };
         let mut registries_conf: Vec<ConfText> = main
             .map(|(path, text)| ConfText { path, text })
             .into_iter()
@@ -104,11 +170,21 @@ impl HostRoot {
         registries_conf.extend(drop_ins(&dir)?);
         Ok(RegistrySettings {
             registries_conf,
-            auth_files: authfile.into_iter().collect(),
+            auth_files,
             system_roots: self.system_roots()?,
             certs_dirs,
             ..RegistrySettings::default()
         })
+    }
+
+    /// Those that are there, in the order in which a pull comes to them: the kubelet hands CRI-O what its own file has
+    /// for an image; only where that has nothing, CRI-O looks into `global_auth_file` (`server.go`).
+    fn auth_files(&self, crio: &CrioConf) -> Vec<PathBuf> {
+        let mut files = vec![self.join(PULL_SECRET)];
+        files.extend(crio.global_auth_file.as_ref().map(|path| self.join(path)));
+        files.dedup();
+        files.retain(|path| path.exists());
+        files
     }
 
     /// The host's bundle, if it has one where RHCOS or Debian does, else whatever this container trusts.

@@ -3,6 +3,7 @@
 //! The only reader of the environment. What a flag leaves open is found under the host root where CRI-O finds it;
 //! a path that is given is taken as it is, for whoever gives one sees the file system that we see.
 
+mod crio_conf;
 mod host;
 mod version_spec;
 
@@ -24,6 +25,7 @@ use crate::report::{ProgressMode, ReportError, Step, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
 
+use crio_conf::CrioConf;
 use host::HostRoot;
 
 /// The graph root if storage.conf names none.
@@ -101,6 +103,28 @@ pub enum SettingsError {
         /// What is wrong with it.
         source: StorageConfError,
     },
+    /// A drop-in to storage.conf changes where or how images are stored.
+    #[error("`{}` changes where or how images are stored, and older versions of containers/storage do not read it\nhint: give the whole of the settings in one file with `--storage-conf`", path.display())]
+    StorageDropIn {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file of CRI-O's configuration cannot be read.
+    #[error("cannot read CRI-O's `{}`: {source}", path.display())]
+    CrioFile {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file of CRI-O's configuration makes no sense; CRI-O itself would not start.
+    #[error("cannot use CRI-O's `{}`: {source}", path.display())]
+    CrioConf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: toml::de::Error,
+    },
     /// A number in the environment is none.
     #[error("the environment variable `{name}` must be {expected}: `{value}`")]
     Environment {
@@ -117,7 +141,11 @@ impl SettingsError {
     /// What it means for the exit code.
     pub fn failure(&self) -> Failure {
         match self {
-            Self::StorageConf { .. } | Self::HostFile { .. } => Failure::Store,
+            Self::StorageConf { .. }
+            | Self::StorageDropIn { .. }
+            | Self::CrioFile { .. }
+            | Self::CrioConf { .. }
+            | Self::HostFile { .. } => Failure::Store,
             Self::Spec(_)
             | Self::NoSpec { .. }
             | Self::Document { .. }
@@ -130,7 +158,10 @@ impl SettingsError {
     /// The step that cannot be done.
     pub fn step(&self) -> Step {
         match self {
-            Self::StorageConf { .. } => Step::Store,
+            Self::StorageConf { .. }
+            | Self::StorageDropIn { .. }
+            | Self::CrioFile { .. }
+            | Self::CrioConf { .. } => Step::Store,
             // registries.conf, its drop-ins and certificate authorities: how images are asked for.
             Self::HostFile { .. } => Step::Resolve,
             Self::Spec(_)
@@ -175,8 +206,9 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         clear_place(path)?;
     }
     let host = HostRoot::find(&flags.host);
-    let (spec, warnings) = version_spec::version_spec(&flags.what)?;
-    let storage_conf = host.storage_conf(&flags.host)?;
+    let (spec, mut warnings) = version_spec::version_spec(&flags.what)?;
+    let (storage_conf, crio) = host.storage(&flags.host)?;
+    warnings.extend(insecure_registries(&crio));
     let graph_root = match (&flags.host.graph_root, &storage_conf.graph_root) {
         (Some(path), _) => path.clone(),
         (None, Some(path)) => host.join(path),
@@ -196,7 +228,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         registries: RegistrySettings {
             // With a deadline, that is when to stop; a link that is down for an hour may come back.
             give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
-            ..host.registries(&flags.host, authfile(&flags.host, &host))?
+            ..host.registries(&flags.host, authfile(&flags.host, &host), &crio)?
         },
         deadline: deadline.and_then(|after| Instant::now().checked_add(after)),
         max_downloads: max_downloads(&flags.bounds)?,
@@ -205,6 +237,17 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
             .max_unpacks
             .map_or_else(usable_cpus, NonZeroUsize::from),
         image_gc_high_threshold: flags.bounds.image_gc_high_threshold.unwrap_or_default(),
+    })
+}
+
+/// Up to CRI-O 1.34 that list has an effect, from 1.35 it has none; which one this node has is not seen from here, and a
+/// registry that was meant to be reached with TLS again must not be reached without.
+fn insecure_registries(crio: &CrioConf) -> Option<String> {
+    (!crio.insecure_registries.is_empty()).then(|| {
+        format!(
+            "crio.conf's `insecure_registries` has no effect here: `{}`\nhint: every version of CRI-O reads `insecure = true` in registries.conf",
+            crio.insecure_registries.join("`, `")
+        )
     })
 }
 

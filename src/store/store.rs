@@ -164,18 +164,13 @@ impl Store {
     }
 
     fn refuse_foreign_conf(&self, conf: &StorageConf) -> Result<(), StoreError> {
-        if !matches!(conf.driver.as_str(), "" | "overlay" | "overlay2") {
-            let reason = format!("storage.conf sets the driver `{}`", conf.driver);
-            return Err(self.unsupported(reason, "only the driver `overlay` is supported"));
+        if conf.unsupported.is_empty() {
+            return Ok(());
         }
-        if !conf.unsupported.is_empty() {
-            let reason = format!("storage.conf sets {}", conf.unsupported.join(", "));
-            return Err(self.unsupported(
-                reason,
-                "layers written without these options would not fit the node's",
-            ));
-        }
-        Ok(())
+        Err(self.unsupported(
+            conf.unsupported.join("; "),
+            "layers written without these settings would not fit the node's",
+        ))
     }
 
     fn refuse_foreign_directories(&self) -> Result<(), StoreError> {

@@ -1,0 +1,259 @@
+//! crio.conf, as far as it changes where the store is or how images are pulled.
+//!
+//! CRI-O starts with what storage.conf says, then reads `/etc/crio/crio.conf`, then every file below
+//! `/etc/crio/crio.conf.d` in the order of their names, whatever they are called (`pkg/config/config.go`:
+//! `UpdateFromDropInFile`, `UpdateFromPath`). A later file overrides an earlier one key by key; options of the storage
+//! driver add up; an empty `root`, `runroot` or `storage_driver` changes nothing. A file that does not parse keeps CRI-O
+//! from starting.
+//!
+//! What CRI-O is told by its command line or its environment (`--root`, `CONTAINER_ROOT`, `STORAGE_OPTS`) is not seen from
+//! here.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Table;
+
+use crate::store::{Setting, StoreOptions, lowered};
+
+/// The main file, which need not be there.
+const FILE: &str = "etc/crio/crio.conf";
+
+/// The directory of those that are read after it.
+const DROP_INS: &str = "etc/crio/crio.conf.d";
+
+/// Directories in directories: CRI-O goes as deep as it gets, nobody has more than one.
+const DEPTH_LIMIT: usize = 8;
+
+/// All files together, the storage settings apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct CrioConf {
+    /// `[crio.image] global_auth_file`: logins for images that the kubelet has none for.
+    pub(super) global_auth_file: Option<PathBuf>,
+    /// `[crio.image] insecure_registries`: up to CRI-O 1.34 reached without TLS, then no longer.
+    pub(super) insecure_registries: Vec<String>,
+    /// `[crio.image] short_name_mode`
+    pub(super) short_name_mode: ShortNameMode,
+}
+
+/// What is done with a short name that could be several images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ShortNameMode {
+    /// Nothing is pulled.
+    #[default]
+    #[serde(alias = "")]
+    Enforcing,
+    /// The first that can be had is taken.
+    Disabled,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    crio: Crio,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Crio {
+    root: Option<String>,
+    runroot: Option<String>,
+    imagestore: Option<String>,
+    storage_driver: Option<String>,
+    storage_option: Vec<String>,
+    image: Image,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Image {
+    global_auth_file: Option<String>,
+    insecure_registries: Option<Vec<String>>,
+    short_name_mode: Option<ShortNameMode>,
+}
+
+impl CrioConf {
+    /// Adds the text of one file, read from `file`; what it says of the store goes into `options`.
+    pub(super) fn add(
+        &mut self,
+        text: &str,
+        file: &Path,
+        options: &mut StoreOptions,
+    ) -> Result<(), toml::de::Error> {
+        // Once as it is, for an error that shows the line.
+        let _: Document = toml::from_str(text)?;
+        let Document { crio } = lowered(text.parse::<Table>()?).try_into()?;
+        let setting = |value: &str, key: &str| {
+            let shown = serde_json::to_string(value).unwrap_or_default();
+            Setting::new(value, &format!("crio.{key}"), &shown, file)
+        };
+        if let Some(root) = crio.root {
+            options.set_graph_root(setting(&root, "root"));
+        }
+        if let Some(runroot) = crio.runroot {
+            options.set_run_root(setting(&runroot, "runroot"));
+        }
+        if let Some(imagestore) = crio.imagestore {
+            options.set_image_store(setting(&imagestore, "imagestore"));
+        }
+        if let Some(driver) = crio.storage_driver {
+            options.set_driver(setting(&driver, "storage_driver"));
+        }
+        for option in crio.storage_option {
+            options.add_driver_option(setting(&option, "storage_option"));
+        }
+        let image = crio.image;
+        if let Some(path) = image.global_auth_file {
+            self.global_auth_file = Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
+        }
+        if let Some(registries) = image.insecure_registries {
+            self.insecure_registries = registries;
+        }
+        self.short_name_mode = image.short_name_mode.unwrap_or(self.short_name_mode);
+        Ok(())
+    }
+}
+
+/// The files below `root`, the host's root, in the order in which CRI-O reads them.
+///
+/// # Errors
+/// A directory that cannot be read, with its path.
+pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
+    let mut files: Vec<PathBuf> = [root.join(FILE)]
+        .into_iter()
+        .filter(|file| file.exists())
+        .collect();
+    let dir = root.join(DROP_INS);
+    if dir.exists() {
+        walk(&dir, 0, &mut files)?;
+    }
+    Ok(files)
+}
+
+/// As Go's `filepath.Walk`: by name, a directory's files where its own name stands, symlinks taken for files.
+fn walk(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), (PathBuf, io::Error)> {
+    let failed = |error| (dir.to_owned(), error);
+    if depth > DEPTH_LIMIT {
+        let error = io::Error::other(format!("directories more than {DEPTH_LIMIT} deep"));
+        return Err(failed(error));
+    }
+    let entries: io::Result<Vec<_>> = fs::read_dir(dir).map_err(failed)?.collect();
+    let mut entries = entries.map_err(failed)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let is_dir = entry.file_type().map_err(failed)?.is_dir();
+        match is_dir {
+            true => walk(&entry.path(), depth + 1, files)?,
+            false => files.push(entry.path()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::print_stderr)]
+    use super::*;
+
+    #[test]
+    fn a_later_file_overrides_key_by_key_and_options_add_up() {
+        let mut conf = CrioConf::default();
+        let mut options = StoreOptions::default();
+        for text in [
+            "[crio]\nRoot = \"/g1\"\nrunroot = \"/r1\"\nstorage_option = [\"overlay.imagestore=/a\", \"overlay.size=1G\"]\n\
+             [crio.image]\nglobal_auth_file = \"/k\"\ninsecure_registries = [\"r:1\"]\nshort_name_mode = \"disabled\"",
+            "[crio]\nroot = \"/g2\"\nrunroot = \"\"\nstorage_option = [\"overlay.imagestore=/b\"]\n[crio.runtime]\nx = 1",
+            "[crio.image]\npause_image = \"p\"\npinned_images = [\"a\"]\nbig_files_temporary_dir = \"/t\"",
+        ] {
+            conf.add(text, Path::new("c"), &mut options).unwrap();
+        }
+        let expected = CrioConf {
+            global_auth_file: Some("/k".into()),
+            insecure_registries: vec!["r:1".into()],
+            short_name_mode: ShortNameMode::Disabled,
+        };
+        assert_eq!(conf, expected);
+        let storage = options.resolve();
+        assert_eq!(
+            (storage.graph_root, storage.run_root),
+            (Some("/g2".into()), Some("/r1".into()))
+        );
+        assert_eq!(
+            storage.additional_image_stores,
+            [Path::new("/a"), Path::new("/b")]
+        );
+        assert!(storage.unsupported.is_empty());
+        let text = "[crio.image]\nglobal_auth_file = \"\"\nshort_name_mode = \"\"\ninsecure_registries = []";
+        conf.add(text, Path::new("c"), &mut options).unwrap();
+        let expected = CrioConf {
+            short_name_mode: ShortNameMode::Enforcing,
+            ..CrioConf::default()
+        };
+        assert_eq!(conf, expected);
+    }
+
+    #[test]
+    fn what_cri_o_would_not_start_with_is_an_error() {
+        for text in [
+            "[crio",
+            "crio = 1",
+            "[crio]\nroot = 1",
+            "[crio]\nstorage_option = \"overlay.size=1\"",
+            "[crio]\nRoot = 1",
+            "[crio.image]\nshort_name_mode = \"permissive\"",
+        ] {
+            let added = CrioConf::default().add(text, Path::new("c"), &mut StoreOptions::default());
+            assert!(added.is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn files_come_in_the_order_of_cri_o() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(files(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        let drop_ins = dir.path().join(DROP_INS);
+        fs::create_dir_all(drop_ins.join("10-more")).unwrap();
+        for name in ["00-default", "20-last.conf", "10-more/z", "1"] {
+            fs::write(drop_ins.join(name), "").unwrap();
+        }
+        fs::write(dir.path().join(FILE), "").unwrap();
+        let found = files(dir.path()).unwrap();
+        let shown: Vec<_> = found
+            .iter()
+            .map(|file| file.strip_prefix(dir.path()).unwrap())
+            .collect();
+        let expected =
+            ["00-default", "1", "10-more/z", "20-last.conf"].map(|name| Path::new(DROP_INS).join(name));
+        assert_eq!(shown[0], Path::new(FILE));
+        assert_eq!(shown[1..], expected);
+    }
+
+    /// The corpus is a reference outside of the repository; where it is absent, the tests above stand for it.
+    #[test]
+    fn the_corpus_says_where_the_logins_are() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/crio-conf/machineconfig");
+        let (mut read, mut refused) = (0, 0);
+        for file in fs::read_dir(corpus).into_iter().flatten().flatten() {
+            let (mut conf, mut options) = (CrioConf::default(), StoreOptions::default());
+            let added = conf.add(
+                &fs::read_to_string(file.path()).unwrap(),
+                &file.path(),
+                &mut options,
+            );
+            // Not a crio.conf, but lies beside them in a MachineConfig.
+            if file.file_name().to_string_lossy().ends_with(".rules") {
+                assert!(added.is_err());
+                refused += 1;
+                continue;
+            }
+            added.unwrap();
+            assert_eq!(conf.global_auth_file, Some("/var/lib/kubelet/config.json".into()));
+            assert_eq!(options.resolve(), crate::store::StorageConf::default());
+            read += 1;
+        }
+        eprintln!("COUNTED {read} files of the corpus's crio-conf, {refused} that are none");
+    }
+}
