@@ -21,7 +21,7 @@ use crate::cancel::Cancel;
 use crate::exit::Failure;
 use crate::oci::LayerId;
 use crate::report::{Event, Observer, Size};
-use crate::store::{Damage, HostState, Inventory, LayerDamage, LayerPlace, LayerState, Store, StoreError};
+use crate::store::{Home, HostState, Inventory, LayerDamage, LayerPlace, LayerState, Store, StoreError};
 
 /// How often it is said how far the reading is: a store of 50 GB takes minutes.
 const NOTICE: Duration = Duration::from_secs(10);
@@ -45,12 +45,12 @@ impl Examiner {
         }
     }
 
-    /// Layers that were read and have to be unpacked anew.
+    /// Layers that were read and have to be unpacked anew. None of an additional store: nothing is written there, and an
+    /// image that is damaged there is brought whole into the graph root.
     pub(super) fn damaged(&self) -> HashSet<LayerId> {
-        let damaged = self
-            .layers
-            .iter()
-            .filter(|(_, state)| matches!(state, LayerState::Damaged(_)));
+        let damaged = self.layers.iter().filter(|(place, state)| {
+            place.home == Home::GraphRoot && matches!(state, LayerState::Damaged(_))
+        });
         damaged.map(|(place, _)| place.id).collect()
     }
 
@@ -85,7 +85,7 @@ impl Examiner {
         }
         self.read(places, &inventory, at_once, cancel).await?;
         for seen in sight.images_mut() {
-            let flaw = self.judge(seen);
+            let flaw = self.judge(seen, &inventory);
             // What was seen at first sight and is nothing of all that was read is the image's record.
             let record = seen.flaw.take().map(|reason| Reason {
                 failure: Failure::Store,
@@ -129,7 +129,7 @@ impl Examiner {
                     Some(checked) => {
                         let (place, state) = checked?;
                         done += 1;
-                        self.tell_layer(&place.id, &state);
+                        self.tell_layer(&layer_of(inventory, &place), &state);
                         // One that is missing may come.
                         if !matches!(state, LayerState::Missing) {
                             self.layers.insert(place, state);
@@ -146,41 +146,61 @@ impl Examiner {
     }
 
     /// What is wrong with an image: the first damage by name, and how many there are.
-    fn judge(&mut self, seen: &mut Seen) -> Option<Reason> {
+    fn judge(&mut self, seen: &mut Seen, inventory: &Inventory) -> Option<Reason> {
         let (mut first, mut count, mut missing) = (None, 0, None);
         let mut note = |damage: String, more: u64| {
             first.get_or_insert(damage);
             count += more;
         };
         for damage in &seen.data {
-            let damage = format!("image {}: {damage}", seen.id);
+            let damage = match &seen.additional {
+                Some(root) => {
+                    let root = root.display();
+                    format!(
+                        "image {} of the additional image store `{root}`: {damage}",
+                        seen.id
+                    )
+                }
+                None => format!("image {}: {damage}", seen.id),
+            };
             self.tell(damage.clone());
             note(damage, 1);
         }
         seen.damaged.clear();
         seen.unframed.clear();
+        seen.unmendable = None;
+        let mut out_of_reach = None;
         for (place, frame) in seen.places.iter().zip(&seen.frames) {
             let (Some(state), Some(frame)) = (self.layers.get(place).cloned(), frame) else {
                 missing.get_or_insert(place.id);
                 continue;
             };
+            let layer = layer_of(inventory, place);
             for damage in frame {
-                let damage = shown(&place.id, damage);
+                let damage = format!("{layer}: {damage}");
                 self.tell(damage.clone());
                 note(damage, 1);
+            }
+            let is_ours = place.home == Home::GraphRoot;
+            if is_ours && out_of_reach.is_some() {
+                seen.unmendable = out_of_reach.clone();
             }
             match state {
                 LayerState::Damaged(LayerDamage {
                     shown: damages,
                     count,
                 }) => {
-                    seen.damaged.push(place.id);
+                    match is_ours {
+                        true => seen.damaged.push(place.id),
+                        false => out_of_reach = Some(layer.clone()),
+                    }
                     if let Some(damage) = damages.first() {
-                        note(shown(&place.id, damage), count);
+                        note(format!("{layer}: {damage}"), count);
                     }
                 }
-                _ if !frame.is_empty() => seen.unframed.push(*place),
-                _ => {}
+                _ if frame.is_empty() => {}
+                _ if is_ours => seen.unframed.push(*place),
+                _ => out_of_reach = Some(layer),
             }
         }
         match (first, missing) {
@@ -234,22 +254,22 @@ impl Examiner {
         Ok(has_mended)
     }
 
-    fn tell_layer(&mut self, id: &LayerId, state: &LayerState) {
+    fn tell_layer(&mut self, layer: &str, state: &LayerState) {
         match state {
             LayerState::Whole | LayerState::Missing => {}
             LayerState::Unproven(reason) => {
-                self.tell(format!("layer {id} was not compared with its tar: {reason}"));
+                self.tell(format!("{layer} was not compared with its tar: {reason}"));
             }
             LayerState::Damaged(LayerDamage {
                 shown: damages,
                 count,
             }) => {
                 for damage in damages {
-                    self.tell(shown(id, damage));
+                    self.tell(format!("{layer}: {damage}"));
                 }
                 if *count > damages.len() as u64 {
                     self.tell(format!(
-                        "layer {id}: {count} damages, of which the first {} are told",
+                        "{layer}: {count} damages, of which the first {} are told",
                         damages.len()
                     ));
                 }
@@ -265,6 +285,14 @@ impl Examiner {
     }
 }
 
-fn shown(layer: &LayerId, damage: &Damage) -> String {
-    format!("layer {layer}: {damage}")
+/// For messages.
+fn layer_of(inventory: &Inventory, place: &LayerPlace) -> String {
+    match inventory.additional_root(place.home) {
+        Some(root) => format!(
+            "layer {} of the additional image store `{}`",
+            place.id,
+            root.display()
+        ),
+        None => format!("layer {}", place.id),
+    }
 }

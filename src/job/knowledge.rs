@@ -37,14 +37,14 @@ impl Knowledge {
         self.resolved.contains_key(reference)
     }
 
-    /// Whether the store has the image, whole. For a run it must bear the very name, for other names of its repository
+    /// Whether the store has the image, whole. For a run it must keep its name, for another name of its repository
     /// may be taken from it, and if it is wanted by tag it must be the image that the registry now gives for it. Where
     /// nobody is to be asked, it is enough that CRI-O would find it.
     pub(super) fn is_present(&self, reference: &Reference, sight: &Sight, mode: Mode) -> bool {
         sight.image(reference).is_some_and(|seen| {
             let is_it = mode.reads_all()
                 || match (reference.tag(), self.resolved.get(reference)) {
-                    (None, _) => seen.bears_name,
+                    (None, _) => seen.keeps_name,
                     (Some(_), Some(resolved)) => seen.id == resolved.id(),
                     (Some(_), None) => false,
                 };

@@ -81,7 +81,7 @@ fn cached(plan: &Plan, sight: &Sight) -> u64 {
         .collect();
     let unpacked = layers
         .iter()
-        .filter_map(|id| sight.inventory.layer(id)?.diff_size);
+        .filter_map(|id| sight.inventory.mountable(id)?.diff_size);
     unpacked.fold(plan.totals.bytes_in_spool, u64::saturating_add)
 }
 

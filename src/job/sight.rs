@@ -1,6 +1,7 @@
 //! One look at the node: what the store and the spool have of the wanted images. It ages from then on.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::JobError;
@@ -8,7 +9,7 @@ use super::failure::Reason;
 use crate::exit::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
 use crate::spool::Entry;
-use crate::store::{Damage, Inventory, LayerPlace, Store};
+use crate::store::{Damage, Home, Inventory, LayerPlace, Store};
 
 /// What was seen.
 pub(super) struct Sight {
@@ -22,8 +23,11 @@ pub(super) struct Sight {
 /// What the store has under one reference, as CRI-O looks it up.
 pub(super) struct Seen {
     pub(super) id: ImageId,
-    /// It has the very name, and is not only found by the digest under another name of the repository.
-    pub(super) bears_name: bool,
+    /// It is found by a name that stays: its own, or one in an additional store, from which nobody takes names. Not by the
+    /// digest under another name of the repository in the graph root.
+    pub(super) keeps_name: bool,
+    /// The additional image store that has its record.
+    pub(super) additional: Option<PathBuf>,
     /// What is wrong with it, if anything is.
     pub(super) flaw: Option<Reason>,
     /// Its layers, base first, as far as they are there.
@@ -34,8 +38,10 @@ pub(super) struct Seen {
     pub(super) places: Vec<LayerPlace>,
     /// What is wrong around the tree of each of them; `None` for one that is not there.
     pub(super) frames: Vec<Option<Vec<Damage>>>,
-    /// Those of them that have to be unpacked anew.
+    /// Those of them in the graph root that have to be unpacked anew.
     pub(super) damaged: Vec<LayerId>,
+    /// A damaged layer of an additional store on which one of the graph root was built, in words.
+    pub(super) unmendable: Option<String>,
     /// Those of which only the surroundings are damaged.
     pub(super) unframed: Vec<LayerPlace>,
 }
@@ -64,7 +70,8 @@ impl Sight {
             if let Some(image) = inventory.find(reference, platform)? {
                 let seen = Seen {
                     id: image.id,
-                    bears_name: image.names.contains(&reference.to_string()),
+                    keeps_name: image.names.contains(&reference.to_string()) || image.home != Home::GraphRoot,
+                    additional: inventory.additional_root(image.home).map(Path::to_owned),
                     flaw: inventory.find_flaw(image)?.map(|message| Reason {
                         failure: Failure::Incomplete,
                         message,
@@ -74,6 +81,7 @@ impl Sight {
                     places: Vec::new(),
                     frames: Vec::new(),
                     damaged: Vec::new(),
+                    unmendable: None,
                     unframed: Vec::new(),
                 };
                 images.insert(reference.clone(), seen);
@@ -91,13 +99,10 @@ impl Sight {
         self.images.get(reference)
     }
 
-    /// The layers of all images that are there.
+    /// The layers of all images that are there, as far as they are in the graph root.
     pub(super) fn layers(&self) -> Vec<LayerId> {
-        self.images
-            .values()
-            .flat_map(|seen| &seen.layers)
-            .copied()
-            .collect()
+        let layers = self.images.values().flat_map(|seen| &seen.layers).copied();
+        layers.filter(|id| self.inventory.layer(id).is_some()).collect()
     }
 
     /// All that there is of images.

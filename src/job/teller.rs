@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::sight::Sight;
 use crate::plan::{Need, Plan};
 use crate::report::{Event, ImageState, Observer};
 use crate::sources::Source;
@@ -28,7 +29,7 @@ impl Teller {
     }
 
     /// Says what the plan shows: what is there, what is not any more, what is excluded.
-    pub(super) fn tell(&mut self, plan: &Plan) {
+    pub(super) fn tell(&mut self, plan: &Plan, sight: &Sight) {
         self.observer.observe(Event::Planned {
             images: plan.totals.images_wanted,
             present: plan.totals.images_present,
@@ -40,7 +41,17 @@ impl Teller {
                 Some(ImageState::Present | ImageState::Pulled)
             );
             match (&image.need, was_there) {
-                (Need::Present, false) => self.say(&image.name, ImageState::Present, None),
+                (Need::Present, false) => {
+                    let seen = image
+                        .name
+                        .parse()
+                        .ok()
+                        .and_then(|reference| sight.image(&reference));
+                    let store = seen.and_then(|seen| seen.additional.as_ref());
+                    let reason =
+                        store.map(|root| format!("in the additional image store `{}`", root.display()));
+                    self.say(&image.name, ImageState::Present, reason);
+                }
                 (Need::Resolved(_), true) => {
                     tracing::warn!("`{}` was removed from the store meanwhile", image.name);
                     self.say(&image.name, ImageState::Pending, None);

@@ -112,7 +112,7 @@ pub struct ImageReport {
     pub source: Option<ImageSource>,
     /// What became of it.
     pub state: ImageState,
-    /// Why, when it failed or is excluded.
+    /// Why, when it failed or is excluded; where, when it is present in an additional image store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Compressed bytes that were to be fetched for it, those that another image brings left out.

@@ -187,7 +187,7 @@ pub enum Event {
         name: String,
         /// What became of it.
         state: ImageState,
-        /// The first reason, when it failed.
+        /// The first reason, when it failed; where it is, when it is present elsewhere than in the graph root.
         reason: Option<String>,
     },
 }

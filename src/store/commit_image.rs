@@ -3,8 +3,10 @@
 //! Both locks are held. The record comes last and in one rename, for a record whose files are missing breaks
 //! `crictl images` for every image.
 
+use std::collections::HashSet;
+
 use super::error::StoreError;
-use super::images::{ImageTable, Item, MANIFEST, NewImage};
+use super::images::{ImageTable, ImageView, Item, MANIFEST, NewImage};
 use super::layers::LayerTable;
 use super::lock::{ImagesLock, SharedLayersLock};
 use super::store::Store;
@@ -70,9 +72,14 @@ impl Store {
         }
         let items = items(image);
         let is_new = images.find(&id).is_none();
+        let hidden = match is_new {
+            true => self.names_to_be_hidden(&id, &images)?,
+            false => Vec::new(),
+        };
         let record = NewImage {
             id,
             name: name.to_string(),
+            further_names: hidden,
             layer: top,
             digest: image.list.as_ref().unwrap_or(&image.manifest).digest(),
             items: &items,
@@ -87,6 +94,22 @@ impl Store {
             self.take_back(&id);
         }
         put.map(|()| ImageCommit::Committed(id))
+    }
+
+    /// Names by which the image is found in an additional store, and no more once it is recorded here
+    /// (`home.rs`). containers/storage takes them over too (`store.go`: `CreateImage`).
+    fn names_to_be_hidden(&self, id: &ImageId, images: &ImageTable) -> Result<Vec<String>, StoreError> {
+        let id = id.to_string();
+        let names = |view: &ImageView| view.names.clone().unwrap_or_default();
+        let mut taken: HashSet<String> = images.views().flat_map(names).collect();
+        let mut hidden = Vec::new();
+        for layout in &self.additional.layouts {
+            let table = ImageTable::read(layout)?;
+            let own = table.views().filter(|view| view.id == id).flat_map(names);
+            hidden.extend(own.filter(|name| !taken.contains(name)));
+            taken.extend(table.views().flat_map(names));
+        }
+        Ok(hidden)
     }
 
     fn put(

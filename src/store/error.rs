@@ -19,6 +19,14 @@ pub enum StoreError {
         /// What the operator can do about it.
         hint: &'static str,
     },
+    /// An additional image store cannot be read.
+    #[error("the additional image store `{}` cannot be used: {reason}\nhint: CRI-O does not start without it; in a container, mount it where the host has it, below the host root", root.display())]
+    AdditionalStore {
+        /// Its root.
+        root: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The caller may not change owners, make devices or set trusted attributes.
     #[error("the store `{}` can only be used by root, not by user {uid}\nhint: run it privileged, or as root", root.display())]
     NotRoot {

@@ -72,6 +72,8 @@ pub(super) struct Item<'i> {
 pub(super) struct NewImage<'i> {
     pub(super) id: ImageId,
     pub(super) name: String,
+    /// Names that a new record gets besides; nobody else has them.
+    pub(super) further_names: Vec<String>,
     pub(super) layer: Option<String>,
     /// Of the first manifest stored: the list's, if there is one.
     pub(super) digest: Digest,
@@ -157,6 +159,9 @@ impl ImageTable {
 fn fresh(image: &NewImage<'_>) -> Result<Record, serde_json::Error> {
     let mut record = Record::default();
     record.set("id", &image.id.to_string(), &FIELDS)?;
+    if !image.further_names.is_empty() {
+        record.set("names", &image.further_names, &FIELDS)?;
+    }
     record.set("digest", &image.digest, &FIELDS)?;
     if let Some(layer) = &image.layer {
         record.set("layer", layer, &FIELDS)?;
@@ -230,6 +235,7 @@ mod tests {
         let image = NewImage {
             id,
             name: "r/a:1".into(),
+            further_names: vec!["r/no:1".into()],
             layer: None,
             digest: manifest,
             items: &items,

@@ -3,6 +3,8 @@
 //! layers.json and images.json are only ever replaced as a whole, so that reading each needs no lock; the two
 //! are read again if one was replaced meanwhile. The snapshot ages from then on: whoever commits checks
 //! again, under the locks.
+//!
+//! The additional image stores are part of it; see `home.rs` for what is searched in which order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,8 +14,9 @@ use bytes::Bytes;
 
 use super::atomic;
 use super::error::{StoreError, io_error};
+use super::home::Home;
 use super::images::{ImageTable, ImageView, MANIFEST};
-use super::layer_dir::find_flaw;
+use super::layer_dir::{find_flaw, is_linked, link};
 use super::layers::{LayerTable, LayerView};
 use super::layout::Layout;
 use super::store::Store;
@@ -35,6 +38,8 @@ pub struct Inventory {
     layers: HashMap<LayerId, LayerRecord>,
     images: Vec<StoredImage>,
     stored_bytes: u64,
+    /// Each without such of its own.
+    additional: Vec<Inventory>,
 }
 
 /// A layer that CRI-O can mount.
@@ -59,6 +64,8 @@ pub struct LayerRecord {
 pub struct StoredImage {
     /// Its id.
     pub id: ImageId,
+    /// Where its record is.
+    pub home: Home,
     /// Its names, as they are looked up.
     pub names: Vec<String>,
     /// The digests of its manifests and of the lists it was found by.
@@ -82,22 +89,23 @@ impl Store {
         loop {
             attempt += 1;
             let before = self.generation()?;
-            // Images first: a commit adds layers before the image, so that an image seen here has its layers
-            // there.
-            let images = ImageTable::read(&self.layout)?;
-            let layers = LayerTable::read(&self.layout)?;
-            let inventory = Inventory::new(&self.layout, layers, &images)?;
+            let mut inventory = Inventory::read(&self.layout, Home::GraphRoot)?;
+            for (index, layout) in self.additional.layouts.iter().enumerate() {
+                let home = Home::Additional(index);
+                inventory.additional.push(Inventory::read(layout, home)?);
+            }
             if attempt == ATTEMPTS || self.generation()? == before {
                 return Ok(inventory);
             }
         }
     }
 
-    fn generation(&self) -> Result<[Option<Generation>; 2], StoreError> {
-        Ok([
-            Generation::of(&self.layout.layers_json())?,
-            Generation::of(&self.layout.images_json())?,
-        ])
+    fn generation(&self) -> Result<Vec<Option<Generation>>, StoreError> {
+        let layouts = std::iter::once(&self.layout).chain(&self.additional.layouts);
+        layouts
+            .flat_map(|layout| [layout.layers_json(), layout.images_json()])
+            .map(|path| Generation::of(&path))
+            .collect()
     }
 }
 
@@ -124,7 +132,10 @@ impl Generation {
 }
 
 impl Inventory {
-    fn new(layout: &Layout, layers: LayerTable, images: &ImageTable) -> Result<Self, StoreError> {
+    fn read(layout: &Layout, home: Home) -> Result<Self, StoreError> {
+        // Images first: a commit adds layers before the image, so that an image seen here has its layers there.
+        let images = ImageTable::read(layout)?;
+        let layers = LayerTable::read(layout)?;
         let mut known = HashMap::new();
         let mut stored_bytes = 0_u64;
         for view in layers.views() {
@@ -135,7 +146,11 @@ impl Inventory {
             if known.contains_key(&id) || !view.is_complete() || !view.is_filled() || view.is_mapped() {
                 continue;
             }
-            match find_flaw(layout, &id, view.parent().is_some())? {
+            let mut flaw = find_flaw(layout, &id, view.parent().is_some())?;
+            if flaw.is_none() && home != Home::GraphRoot {
+                flaw = flaw_of_link(layout, &id)?;
+            }
+            match flaw {
                 None => {
                     known.insert(id, LayerRecord::new(id, view));
                 }
@@ -146,22 +161,59 @@ impl Inventory {
             layout: layout.clone(),
             records: layers,
             layers: known,
-            images: images.views().filter_map(StoredImage::new).collect(),
+            images: images
+                .views()
+                .filter_map(|view| StoredImage::new(view, home))
+                .collect(),
             stored_bytes,
+            additional: Vec::new(),
         })
     }
 
-    /// The layer, if it is complete and can be mounted on its parents.
+    /// One of the stores.
+    pub(super) fn at(&self, home: Home) -> &Self {
+        match home {
+            Home::GraphRoot => self,
+            Home::Additional(index) => &self.additional[index],
+        }
+    }
+
+    /// The stores in the order in which they are searched.
+    pub(super) fn homes(&self) -> impl Iterator<Item = Home> {
+        let additional = (0..self.additional.len()).map(Home::Additional);
+        std::iter::once(Home::GraphRoot).chain(additional)
+    }
+
+    /// The root of an additional store.
+    pub fn additional_root(&self, home: Home) -> Option<&Path> {
+        (home != Home::GraphRoot).then(|| self.at(home).layout.root())
+    }
+
+    /// The store whose record of this layer counts, for an image anywhere: the first that has one.
+    pub(super) fn home_of(&self, id: &LayerId) -> Option<Home> {
+        self.homes().find(|home| {
+            let store = self.at(*home);
+            store.layers.contains_key(id) || store.records.find(id).is_some()
+        })
+    }
+
+    /// The layer for an image that is there, wherever it lies, if it is complete and can be mounted on its parents.
+    pub fn mountable(&self, id: &LayerId) -> Option<&LayerRecord> {
+        // Ahead of the search, which reads all records for one that is missing.
+        self.layer(id).or_else(|| self.at(self.home_of(id)?).layer(id))
+    }
+
+    /// The layer, if the graph root has it, complete and fit to be mounted on its parents.
     pub fn layer(&self, id: &LayerId) -> Option<&LayerRecord> {
         self.layers.get(id)
     }
 
-    /// Every layer that is complete and can be mounted on its parents, in no order.
+    /// Every layer of the graph root that is complete and can be mounted on its parents, in no order.
     pub fn layers(&self) -> impl Iterator<Item = &LayerRecord> {
         self.layers.values()
     }
 
-    /// True if every layer of the chain is there.
+    /// True if the graph root has every layer of the chain.
     pub fn has_chain(&self, chain: &[LayerId]) -> bool {
         chain.iter().all(|id| self.layers.contains_key(id))
     }
@@ -172,36 +224,44 @@ impl Inventory {
         let mut next = image.top_layer();
         while let Some(id) = next {
             // A record that names itself as its ancestor is no chain.
-            if chain.len() > self.layers.len() {
+            if chain.contains(&id) {
                 return None;
             }
             chain.push(id);
-            next = self.layer(&id)?.parent;
+            next = self.mountable(&id)?.parent;
         }
         chain.reverse();
         Some(chain)
     }
 
-    /// Every image's record, in the order of the file.
+    /// Every image's record in the graph root, in the order of the file.
     pub fn images(&self) -> &[StoredImage] {
         &self.images
     }
 
     /// The image of this id.
     pub fn image(&self, id: &ImageId) -> Option<&StoredImage> {
-        self.images.iter().find(|image| image.id == *id)
+        self.all_images().find(|image| image.id == *id)
+    }
+
+    /// Of all stores, in the order in which they are searched.
+    fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
+        self.homes().flat_map(|home| &self.at(home).images)
     }
 
     /// The image that has exactly this name. When two have, the later one keeps it, as containers/storage
     /// decides.
     pub fn image_by_name(&self, name: &str) -> Option<&StoredImage> {
-        self.images
-            .iter()
-            .rev()
-            .find(|image| image.names.iter().any(|known| known == name))
+        self.homes().find_map(|home| {
+            let mut images = self.at(home).images.iter().rev();
+            let image = images.find(|image| image.names.iter().any(|known| known == name))?;
+            // A record in the graph root is all there is of an image, but for its files.
+            let is_hidden = home != Home::GraphRoot && self.images.iter().any(|own| own.id == image.id);
+            (!is_hidden).then_some(image)
+        })
     }
 
-    /// Σ uncompressed bytes of all layers, as recorded.
+    /// Σ uncompressed bytes of all layers of the graph root, as recorded.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
@@ -227,7 +287,7 @@ impl Inventory {
             name.parse::<Reference>()
                 .is_ok_and(|name| name.repository() == repository)
         };
-        for image in &self.images {
+        for image in self.all_images() {
             if image.digests.contains(&digest)
                 && image.names.iter().any(in_repository)
                 && self.has_instance(image, digest, platform)?
@@ -240,7 +300,7 @@ impl Inventory {
 
     /// A manifest, list or config of this digest, if an image has one. What is damaged is not returned.
     pub fn content(&self, digest: &Digest) -> Result<Option<Content>, StoreError> {
-        for image in &self.images {
+        for image in self.all_images() {
             for (key, item) in &image.items {
                 if item.digest != Some(*digest) {
                     continue;
@@ -257,7 +317,7 @@ impl Inventory {
     }
 
     pub(super) fn read_item(&self, image: &StoredImage, key: &str) -> Result<Option<Content>, StoreError> {
-        let bytes = atomic::read(&self.layout.big_data(&image.id, key), ITEM_LIMIT)?;
+        let bytes = atomic::read(&self.at(image.home).layout.big_data(&image.id, key), ITEM_LIMIT)?;
         Ok(bytes.map(|bytes| Content::new(Bytes::from(bytes))))
     }
 
@@ -285,6 +345,15 @@ impl Inventory {
     }
 }
 
+/// A short name that is lost is made again in the graph root, and nowhere else (`overlay.go`: `recreateSymlinks`).
+fn flaw_of_link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
+    let is_linked = match link(layout, id)? {
+        Some(link) => is_linked(layout, &link, id)?,
+        None => false,
+    };
+    Ok((!is_linked).then(|| "its `../l/<link>` is missing or wrong".to_owned()))
+}
+
 fn manifest_key(digest: Digest) -> String {
     format!("{MANIFEST}-{digest}")
 }
@@ -309,7 +378,7 @@ impl StoredImage {
         self.layer.as_deref().and_then(LayerId::from_hex)
     }
 
-    fn new(view: &ImageView) -> Option<Self> {
+    fn new(view: &ImageView, home: Home) -> Option<Self> {
         let sizes = view.big_data_sizes.iter().flatten();
         let mut items: BTreeMap<_, _> = view
             .big_data_names
@@ -339,6 +408,7 @@ impl StoredImage {
             // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks
             // for.
             id: ImageId::from_hex(&view.id)?,
+            home,
             names: view.names.clone().unwrap_or_default(),
             digests: view.digests(),
             layer: view.layer.clone().filter(|layer| !layer.is_empty()),

@@ -102,7 +102,10 @@ impl Store {
         let link = true_link(layout, &table, id)?;
         layer_dir::mend_text(&dir.join("link"), &link)?;
         match place.parent {
-            Some(parent) => layer_dir::mend_text(&dir.join("lower"), &layer_dir::lower_on(layout, &parent)?)?,
+            Some(parent) => layer_dir::mend_text(
+                &dir.join("lower"),
+                &layer_dir::lower_on(self.layout_with(&parent), &parent)?,
+            )?,
             None => layer_dir::remove_if_there(&dir.join("lower"))?,
         }
         layer_dir::make_empty_dirs(&dir, place.parent.is_none())?;

@@ -9,6 +9,8 @@
 //! Store::mend_layers, mend_frame                 what is damaged, put right in its place
 //! ```
 //!
+//! Additional image stores (`home.rs`) are read and never written.
+//!
 //! Other programs of other versions use the store at the same time. They see the old state or the new one,
 //! also after `kill -9` and after power loss; the format and the protocol are in shared/storage-format.md.
 
@@ -18,6 +20,7 @@ mod commit_image;
 mod commit_layer;
 mod conf;
 mod error;
+mod home;
 mod images;
 mod inventory;
 mod layer_dir;
@@ -50,6 +53,7 @@ pub use commit_layer::LayerCommit;
 pub(crate) use conf::lowered;
 pub use conf::{Setting, StorageConf, StorageConfError, StoreOptions};
 pub use error::StoreError;
+pub use home::Home;
 pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_tar::LayerTar;
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::conf::StorageConf;
 use super::error::{StoreError, io_error};
+use super::home::AdditionalStores;
 use super::images::ImageTable;
 use super::layers::LayerTable;
 use super::layout::{IMAGES, LAYERS, Layout, OVERLAY};
@@ -35,6 +36,7 @@ const MARK_LIMIT: u64 = 64;
 #[derive(Debug)]
 pub struct Store {
     pub(super) layout: Layout,
+    pub(super) additional: AdditionalStores,
     swept: Swept,
     pub(super) synced: Synced,
 }
@@ -68,12 +70,14 @@ impl Store {
             }
             Err(error) => return Err(io_error("find", graph_root)(error)),
         };
-        let store = Self {
+        let mut store = Self {
             layout: Layout::new(root),
+            additional: AdditionalStores::default(),
             swept: Swept::default(),
             synced: Synced::default(),
         };
         store.refuse_foreign_conf(conf)?;
+        store.additional = AdditionalStores::open(&conf.additional_image_stores, store.layout.root())?;
         if !store.exists()? {
             return Ok(store);
         }
@@ -86,6 +90,21 @@ impl Store {
     /// The graph root, without symlinks if it exists.
     pub fn graph_root(&self) -> &Path {
         self.layout.root()
+    }
+
+    /// What stops nothing and should be known of the additional image stores.
+    pub fn warnings(&self) -> &[String] {
+        &self.additional.warnings
+    }
+
+    /// Where the driver takes a layer's directory from: the graph root, if it has one, else the first additional store
+    /// that has (`overlay.go`: `dir2`).
+    pub(super) fn layout_with(&self, id: &LayerId) -> &Layout {
+        let has = |layout: &&Layout| layout.layer(id).exists();
+        match has(&&self.layout) {
+            true => &self.layout,
+            false => self.additional.layouts.iter().find(has).unwrap_or(&self.layout),
+        }
     }
 
     /// Makes the few directories without which containers/storage cannot find a store (section 1). One that

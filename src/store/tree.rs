@@ -84,7 +84,7 @@ impl Store {
     pub fn tree(&self, layers: &[LayerId]) -> Result<Tree, StoreError> {
         let diffs: Vec<PathBuf> = layers
             .iter()
-            .map(|id| self.layout.layer(id).join("diff"))
+            .map(|id| self.layout_with(id).layer(id).join("diff"))
             .collect();
         Tree::of_directories(&diffs)
     }

@@ -40,7 +40,7 @@ impl Inventory {
     /// each layer complete and fit to be mounted.
     pub fn find_flaw(&self, image: &StoredImage) -> Result<Option<String>, StoreError> {
         for (key, item) in &image.items {
-            let found = match std::fs::metadata(self.layout.big_data(&image.id, key)) {
+            let found = match std::fs::metadata(self.at(image.home).layout.big_data(&image.id, key)) {
                 Ok(metadata) => Some(metadata.len()),
                 Err(_) => None,
             };
@@ -97,7 +97,7 @@ impl Inventory {
             let Some(id) = next else {
                 return Some(format!("its chain of layers has fewer than {}", diff_ids.len()));
             };
-            let Some(layer) = LayerId::from_hex(&id).and_then(|id| self.layer(&id)) else {
+            let Some(layer) = LayerId::from_hex(&id).and_then(|id| self.mountable(&id)) else {
                 return Some(format!("its layer {id} is missing or cannot be mounted"));
             };
             if layer.diff_id.is_some_and(|found| found.0 != *diff_id) {

@@ -20,6 +20,7 @@ mod store;
 mod unpack;
 mod world;
 
+mod additional;
 mod alongside;
 mod catalog;
 mod crash;

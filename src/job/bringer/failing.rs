@@ -49,6 +49,20 @@ impl Bringer<'_> {
         }
     }
 
+    /// A layer keeps to the store in which it found those below it, and nothing is mended in an additional one.
+    pub(super) fn fail_what_is_out_of_reach(&mut self, references: &[Reference], sight: &Sight) {
+        for reference in references {
+            let Some(layer) = sight.image(reference).and_then(|seen| seen.unmendable.as_ref()) else {
+                continue;
+            };
+            let message = format!(
+                "{layer} is damaged, and layers of the graph root were built on it\nhint: remove the image, `crictl rmi` or `podman rmi`, and run again"
+            );
+            let failure = Failure::Store;
+            self.fail(reference, Reason { failure, message });
+        }
+    }
+
     /// What somebody uses is not mended, and nothing is fetched for it.
     pub(super) async fn fail_what_is_in_use(
         &mut self,

@@ -36,6 +36,7 @@ impl Bringer<'_> {
         let references: Vec<Reference> = requests.iter().map(|it| it.reference.clone()).collect();
         let sight = self.sight(&references).await?;
         if self.mode == Mode::Repair {
+            self.fail_what_is_out_of_reach(&references, &sight);
             self.fail_what_is_in_use(&references, &sight).await?;
             self.describe(&references, &sight).await?;
         }

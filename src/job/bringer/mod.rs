@@ -80,6 +80,9 @@ impl<'a> Bringer<'a> {
                 Mode::Plan | Mode::Verify => None,
             };
             let (root, blobs) = (order.graph_root.display(), order.spool.display());
+            for message in store.warnings().to_vec() {
+                observer.observe(Event::Warned { message });
+            }
             Ok(((store, spool), format!("graph root `{root}`, spool `{blobs}`")))
         })?;
         let registries = Registries::new(order.registries.clone(), Arc::clone(observer));
@@ -210,7 +213,7 @@ impl<'a> Bringer<'a> {
             blobs: sight.spooled_bytes(),
         };
         let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
-        self.teller.tell(&plan);
+        self.teller.tell(&plan, sight);
         self.fail_contradictions(&plan);
         plan
     }

@@ -3,9 +3,10 @@
 use super::{Damage, LayerPlace};
 use crate::oci::{Digest, LayerId, Manifest, ResolvedImage};
 use crate::store::error::StoreError;
+use crate::store::home::Home;
 use crate::store::images::MANIFEST;
 use crate::store::inventory::{Inventory, StoredImage};
-use crate::store::layers::LayerView;
+use crate::store::layer_dir;
 use crate::store::unpack::Name;
 
 impl Inventory {
@@ -55,6 +56,12 @@ impl Inventory {
         Ok(ResolvedImage::assemble(None, manifest, config).ok())
     }
 
+    /// What the record that counts says; also that of a layer which cannot be mounted.
+    pub(super) fn parent_of(&self, id: &LayerId) -> Option<LayerId> {
+        let view = self.at(self.home_of(id)?).records.find(id)?;
+        view.parent().and_then(LayerId::from_hex)
+    }
+
     /// The layers that the image's config asks for, base layer first, under the ids that they have here; `None` if
     /// that cannot be told.
     pub fn places_of(&self, image: &StoredImage) -> Result<Option<Vec<LayerPlace>>, StoreError> {
@@ -67,8 +74,7 @@ impl Inventory {
             let (mut chain, mut next) = (Vec::new(), image.top_layer());
             while let Some(id) = next.filter(|_| chain.len() <= diff_ids.len()) {
                 chain.push(id);
-                let parent = self.records.find(&id).and_then(LayerView::parent);
-                next = parent.and_then(LayerId::from_hex);
+                next = self.parent_of(&id);
             }
             chain.reverse();
             ids = chain;
@@ -78,12 +84,33 @@ impl Inventory {
         }
         let parents = std::iter::once(None).chain(ids.iter().copied().map(Some));
         let places = ids.iter().zip(parents).zip(diff_ids);
-        let place = |((id, parent), diff_id): ((&LayerId, _), _)| LayerPlace {
+        let homes = self.homes_of(&ids)?;
+        let place = |(((id, parent), diff_id), home): (((&LayerId, _), _), _)| LayerPlace {
             id: *id,
             parent,
             diff_id,
+            home,
         };
-        Ok(Some(places.map(place).collect()))
+        Ok(Some(places.zip(homes).map(place).collect()))
+    }
+
+    /// Where a mount of the last of `chain` finds each layer: the last where its record is, the others where its `lower`
+    /// leads.
+    fn homes_of(&self, chain: &[LayerId]) -> Result<Vec<Home>, StoreError> {
+        // One that is nowhere is missing in the graph root.
+        let mut homes: Vec<Home> = chain
+            .iter()
+            .map(|id| self.home_of(id).unwrap_or_default())
+            .collect();
+        let (Some((top, below)), Some(home)) = (chain.split_last(), homes.last()) else {
+            return Ok(homes);
+        };
+        let lower = layer_dir::lower(&self.at(*home).layout, top)?.unwrap_or_default();
+        let names = lower.split(':').filter_map(|name| name.strip_prefix("l/"));
+        for ((id, home), name) in below.iter().zip(&mut homes).rev().zip(names) {
+            *home = self.home_by_link(name, id)?.unwrap_or(*home);
+        }
+        Ok(homes)
     }
 }
 

@@ -6,15 +6,14 @@ use super::LayerPlace;
 use super::damage::Damage;
 use crate::oci::LayerId;
 use crate::store::error::{StoreError, io_error};
+use crate::store::home::Home;
+use crate::store::inventory::Inventory;
 use crate::store::layer_dir;
-use crate::store::layers::{LayerTable, LayerView};
+use crate::store::layers::LayerTable;
 use crate::store::layout::Layout;
 
-pub(super) fn check(
-    layout: &Layout,
-    table: &LayerTable,
-    place: &LayerPlace,
-) -> Result<Vec<Damage>, StoreError> {
+pub(super) fn check(inventory: &Inventory, place: &LayerPlace) -> Result<Vec<Damage>, StoreError> {
+    let layout = &inventory.at(place.home).layout;
     let mut found = Vec::new();
     let mut wrong = |part: &'static str, reason: String| found.push(Damage::Frame { part, reason });
     let dir = layout.layer(&place.id);
@@ -26,7 +25,7 @@ pub(super) fn check(
         Some(_) => {}
     }
     if let Some(parent) = place.parent {
-        if let Some(reason) = flaw_of_lower(layout, table, &place.id, parent)? {
+        if let Some(reason) = flaw_of_lower(inventory, layout, &place.id, parent)? {
             wrong("lower", reason);
         }
     } else if layer_dir::exists(&dir.join("lower"))? {
@@ -48,8 +47,8 @@ pub(super) fn check(
 
 /// Each name in `lower` must be that of the layer which the records have in its place, nearest first.
 fn flaw_of_lower(
+    inventory: &Inventory,
     layout: &Layout,
-    table: &LayerTable,
     id: &LayerId,
     parent: LayerId,
 ) -> Result<Option<String>, StoreError> {
@@ -63,23 +62,32 @@ fn flaw_of_lower(
         };
         let leads_there = match name.strip_prefix("l/") {
             None => false,
-            Some(link) => match layer_dir::link(layout, &below)? {
-                Some(own) if own == link => true,
-                // That may be the damaged one.
-                _ => layer_dir::is_linked(layout, link, &below)?,
-            },
+            Some(link) => inventory.home_by_link(link, &below)?.is_some(),
         };
         if !leads_there {
             return Ok(Some(format!("it names another layer where {below} should be")));
         }
-        next = table
-            .find(&below)
-            .and_then(LayerView::parent)
-            .and_then(LayerId::from_hex);
+        next = inventory.parent_of(&below);
     }
     Ok(names
         .next()
         .map(|_| "it names more layers than are below".to_owned()))
+}
+
+impl Inventory {
+    /// The store in which the short name is the layer's: a layer may have been built on one that lay in an additional store
+    /// only, and keeps to that.
+    pub(super) fn home_by_link(&self, name: &str, id: &LayerId) -> Result<Option<Home>, StoreError> {
+        for home in self.homes() {
+            let layout = &self.at(home).layout;
+            let own = layer_dir::link(layout, id)?;
+            // Of a damaged one only the symlink may be left.
+            if own.as_deref() == Some(name) || layer_dir::is_linked(layout, name, id)? {
+                return Ok(Some(home));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// The short name that a layer has, or must get back because others name it so. Needs the layers lock.

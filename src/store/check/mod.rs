@@ -28,6 +28,7 @@ pub use damage::{Damage, LayerDamage};
 pub(super) use frame::true_link;
 
 use super::error::StoreError;
+use super::home::Home;
 use super::inventory::Inventory;
 use super::layers::{LayerTable, LayerView};
 use crate::cancel::Cancel;
@@ -44,6 +45,8 @@ pub struct LayerPlace {
     pub parent: Option<LayerId>,
     /// Digest of its uncompressed tar.
     pub diff_id: DiffId,
+    /// The store that has it.
+    pub home: Home,
 }
 
 /// What reading a layer showed.
@@ -66,11 +69,12 @@ impl Inventory {
     /// few small files.
     pub fn check_frame(&self, place: &LayerPlace) -> Result<Option<Vec<Damage>>, StoreError> {
         let is_recorded = |table: &LayerTable| table.find(&place.id).is_some_and(LayerView::is_complete);
-        if !is_recorded(&self.records) {
+        let store = self.at(place.home);
+        if !is_recorded(&store.records) {
             return Ok(None);
         }
-        let found = frame::check(&self.layout, &self.records, place)?;
-        let is_there = found.is_empty() || is_recorded(&LayerTable::read(&self.layout)?);
+        let found = frame::check(self, place)?;
+        let is_there = found.is_empty() || is_recorded(&LayerTable::read(&store.layout)?);
         Ok(is_there.then_some(found))
     }
 
@@ -84,14 +88,15 @@ impl Inventory {
         cancel: &Cancel,
         read: &AtomicU64,
     ) -> Result<LayerState, StoreError> {
-        let Some(view) = self.records.find(&place.id).filter(|view| view.is_complete()) else {
+        let store = self.at(place.home);
+        let Some(view) = store.records.find(&place.id).filter(|view| view.is_complete()) else {
             return Ok(LayerState::Missing);
         };
         let before = self.inode_of(place);
         let mut found = Found::default();
         check_record(view, place, &mut found);
         let layer = Layer {
-            layout: &self.layout,
+            layout: &store.layout,
             view,
             place,
             cancel,
@@ -99,7 +104,7 @@ impl Inventory {
         };
         let body = layer.check(&mut found);
         let is_gone = || -> Result<bool, StoreError> {
-            let table = LayerTable::read(&self.layout)?;
+            let table = LayerTable::read(&store.layout)?;
             let recorded = table.find(&place.id).is_some_and(LayerView::is_complete);
             Ok(!recorded || self.inode_of(place) != before)
         };
@@ -118,7 +123,7 @@ impl Inventory {
 
     /// Tells a layer's directory from one that took its place.
     fn inode_of(&self, place: &LayerPlace) -> Option<u64> {
-        let metadata = std::fs::symlink_metadata(self.layout.layer(&place.id).join("diff"));
+        let metadata = std::fs::symlink_metadata(self.at(place.home).layout.layer(&place.id).join("diff"));
         metadata.ok().map(|metadata| metadata.ino())
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn flaw(diff: &Path, tar_split: &[u8], tar: &[u8]) -> Option<String> 
         .inventory()
         .unwrap();
     let place = LayerPlace {
+        home: spoke_precache::store::Home::GraphRoot,
         id: LayerId::from_hex(id).unwrap(),
         parent: None,
         diff_id: DiffId(digest.parse().unwrap()),

@@ -141,7 +141,7 @@ fn shell(root: &Path, image: &Image, script: &str) {
 }
 
 /// storage-format.md section 7.
-fn layer_ids(image: &Image) -> Vec<String> {
+pub(crate) fn layer_ids(image: &Image) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
     for layer in &image.layers {
         let hex = &layer.diff_id["sha256:".len()..];
@@ -157,7 +157,7 @@ fn layer_ids(image: &Image) -> Vec<String> {
 }
 
 /// Every name below `root` with inode, mode, owner, size, times and target.
-fn snapshot(root: &Path) -> String {
+pub(crate) fn snapshot(root: &Path) -> String {
     let script = "find . -printf '%p %i %y %m %U:%G %s %T@ %C@ %l\\n' | LC_ALL=C sort";
     let found = Command::new("sh")
         .args(["-c", script])

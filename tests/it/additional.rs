@@ -1,0 +1,366 @@
+//! Additional image stores: what podman put into one counts as present, and nothing in it is ever touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::compare::{census, record_array};
+use crate::image::{Image, Images};
+use crate::needs::{needs, note};
+use crate::registry::Registry;
+use crate::stock::{Answer, top, tops};
+use crate::verify::{layer_ids, snapshot};
+use crate::world::{Run, World};
+
+/// `small` and `large` share their base; `alias` is `small` under another name.
+const IMAGES: &str = r#"
+image small docker
+layer gzip
+dir  /d 0755 0:0
+file /d/base 0644 0:0 random=200000 seed=1
+layer gzip
+file /small 0644 0:0 random=20000 seed=2
+
+image large docker
+layer gzip
+dir  /d 0755 0:0
+file /d/base 0644 0:0 random=200000 seed=1
+layer gzip
+file /large 0644 0:0 random=20000 seed=3
+"#;
+
+/// As the host has it, for podman and in storage.conf.
+const MORE: &str = "/var/lib/containers/more";
+
+/// A node whose storage.conf names a store that podman filled with `small`.
+struct Scene {
+    registry: Registry,
+    images: Images,
+    world: World,
+    small: String,
+    large: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (registry, images) = (Registry::start(), Images::of(IMAGES, &[]));
+        registry.push_all(&images);
+        registry.push("alias", Some("v2"), images.image("small"));
+        let world = World::trusting(&[registry.host()]);
+        let scene = Self {
+            small: registry.tagged("small"),
+            large: registry.tagged("large"),
+            registry,
+            images,
+            world,
+        };
+        scene.fill(&["pull", "--quiet", &scene.small]).ok();
+        scene.configure(&format!("additionalimagestores = [\"{MORE}\"]"));
+        scene.registry.clear_log();
+        scene
+    }
+
+    /// podman with the other store as its graph root.
+    fn fill(&self, args: &[&str]) -> Answer {
+        let roots = ["--root", MORE, "--runroot", "/run/containers/more"];
+        self.world.podman(&[&roots, args].concat())
+    }
+
+    fn configure(&self, options: &str) {
+        let text = format!(
+            "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\n\
+             graphroot = \"/var/lib/containers/storage\"\n[storage.options]\n{options}\n"
+        );
+        self.world.write("etc/containers/storage.conf", &text);
+    }
+
+    fn more(&self) -> PathBuf {
+        self.world.host().join(&MORE[1..])
+    }
+
+    fn small_image(&self) -> &Image {
+        self.images.image("small")
+    }
+
+    /// Makes a container of the image with the podman of the Debian at `top`, and mounts it; an image of an additional
+    /// store alone podman mounts in no other way.
+    #[track_caller]
+    fn mounts(&self, top: &Path, name: &str) {
+        for args in [
+            &["create", "--name", "c", name, "/x"][..],
+            &["mount", "c"],
+            &["rm", "c"],
+        ] {
+            self.world.podman_of(top, args).ok();
+        }
+    }
+
+    /// Runs the product; whatever it does, the additional store stays as it was, to the last inode.
+    fn untouched(&self, run: impl FnOnce() -> Run) -> Run {
+        let before = snapshot(&self.more());
+        let run = run();
+        assert_eq!(snapshot(&self.more()), before, "{run}");
+        run
+    }
+
+    /// Paths of blobs that were asked for, as often as they were.
+    fn fetched(&self) -> usize {
+        self.registry.layer_requests().len()
+    }
+
+    fn reason(run: &Run) -> &str {
+        run.report["images"][0]["reason"].as_str().unwrap_or_default()
+    }
+
+    /// Names of the graph root's own records.
+    fn own_names(&self) -> Vec<String> {
+        let records = record_array(&self.world.graph_root().join("overlay-images/images.json"));
+        let names = |record: &serde_json::Map<String, serde_json::Value>| record["names"].clone();
+        let names = records
+            .iter()
+            .flat_map(|record| names(record).as_array().cloned().unwrap_or_default());
+        names
+            .map(|name| name.as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+}
+
+#[test]
+fn an_image_in_an_additional_store_is_present_and_nothing_is_fetched() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    // As from a read-only file system: a write would fail, whoever makes it.
+    let more = scene.more();
+    rustix::mount::mount_bind(&more, &more).unwrap();
+    let read_only = rustix::mount::MountFlags::BIND | rustix::mount::MountFlags::RDONLY;
+    rustix::mount::mount_remount(&more, read_only, "").unwrap();
+    let by_digest = scene.registry.at("small", &scene.small_image().digest());
+    for name in [&scene.small, &by_digest] {
+        for verb in ["run", "plan", "verify"] {
+            let run = scene.untouched(|| scene.world.start(verb, &["--image", name]).wait());
+            let run = run.exits(0);
+            assert_eq!(run.images("present"), [name.as_str()], "{verb}: {run}");
+            let reason = Scene::reason(&run);
+            assert!(
+                reason.contains("in the additional image store") && reason.contains("/more`"),
+                "{run}"
+            );
+            assert_eq!(run.total("bytesFetched"), 0, "{run}");
+        }
+        // As podman sees it, through the same configuration.
+        scene.world.podman(&["image", "exists", name]).ok();
+    }
+    assert_eq!(scene.fetched(), 0);
+    assert!(
+        !scene
+            .world
+            .graph_root()
+            .join("overlay-images/images.json")
+            .exists()
+            || scene.own_names().is_empty()
+    );
+    let listed = scene
+        .world
+        .podman(&["images", "--format", "{{.Repository}} {{.ReadOnly}}"])
+        .ok();
+    assert!(listed.contains("small true"), "{listed}");
+}
+
+/// crio.conf's way to name one, in each of the spellings.
+#[test]
+fn a_driver_option_of_crio_conf_names_an_additional_store_too() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    scene.configure("");
+    for option in ["overlay.imagestore", "additionalimagestore", ".imagestore"] {
+        let text = format!("[crio]\nstorage_option = [\"{option}={MORE}\"]\n");
+        scene.world.write("etc/crio/crio.conf.d/10-store", &text);
+        let run = scene
+            .untouched(|| scene.world.run(&["--image", &scene.small]))
+            .exits(0);
+        assert_eq!(run.images("present"), [&scene.small], "{run}");
+    }
+    assert_eq!(scene.fetched(), 0);
+}
+
+/// podman reuses the base in the additional store; the product brings the whole image, and both go together.
+#[test]
+fn layers_of_an_additional_store_are_no_parents_for_what_is_pulled() {
+    needs!(root(), stock());
+    for top in tops() {
+        let scene = Scene::new();
+        let pull = ["pull", "--quiet", &scene.large];
+        scene.world.podman_of(&top, &pull).ok();
+        let theirs = scene.fetched();
+        note(&format!(
+            "podman of `{}` fetched {theirs} of 2 layers",
+            top.display()
+        ));
+        assert_eq!(theirs, 1);
+        // Its base lies in the other store only, and yet it is whole.
+        let base = &layer_ids(scene.small_image())[0];
+        assert!(!scene.world.graph_root().join("overlay").join(base).exists());
+        scene.registry.clear_log();
+        for verb in ["run", "verify"] {
+            let run = scene.untouched(|| scene.world.start(verb, &["--image", &scene.large]).wait());
+            assert_eq!(run.exits(0).report["warnings"], serde_json::json!([]), "{verb}");
+        }
+        assert_eq!(scene.fetched(), 0);
+        // What the product pulls stands on its own.
+        scene.world.podman_of(&top, &["rmi", &scene.large]).ok();
+        let run = scene
+            .untouched(|| scene.world.run(&["--image", &scene.large]))
+            .exits(0);
+        assert_eq!(run.images("pulled"), [&scene.large], "{run}");
+        assert_eq!(scene.fetched(), 2);
+        scene
+            .world
+            .verify(&["--image", &scene.large, "--image", &scene.small])
+            .exits(0);
+        let wrong = census(&scene.world.graph_root());
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        for name in [&scene.large, &scene.small] {
+            scene.mounts(&top, name);
+        }
+        let archive = scene.world.out("large.tar");
+        let save = [
+            "save",
+            "--quiet",
+            "--format",
+            "oci-archive",
+            "-o",
+            archive.to_str().unwrap(),
+            &scene.large,
+        ];
+        scene.world.podman_of(&top, &save).ok();
+    }
+}
+
+/// A record in the graph root hides the names that the image has in the additional store.
+#[test]
+fn a_name_in_an_additional_store_is_not_lost_when_the_image_gets_another() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let alias = format!("{}/alias:v2", scene.registry.host());
+    let run = scene.untouched(|| scene.world.run(&["--image", &alias])).exits(0);
+    assert_eq!(run.images("pulled"), [&alias], "{run}");
+    for name in [&alias, &scene.small] {
+        scene.world.podman(&["image", "exists", name]).ok();
+        let run = scene.untouched(|| scene.world.run(&["--image", name])).exits(0);
+        assert_eq!(run.images("present"), [name], "{run}");
+    }
+    let mut names = scene.own_names();
+    names.sort();
+    assert_eq!(names, [alias, scene.small.clone()]);
+}
+
+#[test]
+fn damage_in_an_additional_store_is_named_and_a_whole_image_brought_beside_it() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let base = &layer_ids(scene.small_image())[0];
+    let file = scene.more().join("overlay").join(base).join("diff/d/base");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let image = ["--image", &scene.small];
+    let found = scene
+        .untouched(|| scene.world.verify(&image))
+        .exits(7)
+        .says("/d/base");
+    assert!(
+        Scene::reason(&found).contains("of the additional image store `"),
+        "{found}"
+    );
+    // podman built on it; that cannot be mended here.
+    scene.world.podman_pull(&scene.large);
+    let stuck = ["--repair", "--image", &scene.large];
+    scene
+        .world
+        .verify(&["--image", &scene.large])
+        .exits(7)
+        .says("/d/base");
+    scene
+        .untouched(|| scene.world.verify(&stuck))
+        .exits(7)
+        .says("layers of the graph root were built on it");
+    scene.registry.clear_log();
+    let mended = scene
+        .untouched(|| scene.world.verify(&["--repair", "--image", &scene.small]))
+        .exits(0);
+    assert_eq!(mended.images("pulled"), [&scene.small], "{mended}");
+    assert_eq!(scene.fetched(), 2);
+    scene.world.verify(&image).exits(0);
+    scene.mounts(&top(), &scene.small);
+    // The other image still runs on the damaged one, though there is a sound one now.
+    scene
+        .world
+        .verify(&["--image", &scene.large])
+        .exits(7)
+        .says("/d/base");
+    scene.world.podman(&["rmi", &scene.large]).ok();
+    scene.world.run(&["--image", &scene.large]).exits(0);
+    scene
+        .world
+        .verify(&["--image", &scene.large, "--image", &scene.small])
+        .exits(0);
+}
+
+/// What CRI-O could not mount is not there.
+#[test]
+fn an_image_that_is_not_whole_in_an_additional_store_is_pulled() {
+    needs!(root(), stock());
+    for script in [
+        "rm -r overlay/$BASE",
+        "rm overlay/l/$(cat overlay/$BASE/link)",
+        "rm overlay-images/*/manifest",
+        "rm overlay-images/images.lock",
+        "rm overlay-layers/layers.lock",
+    ] {
+        let scene = Scene::new();
+        let status = Command::new("sh")
+            .args(["-euc", script])
+            .current_dir(scene.more())
+            .env("BASE", &layer_ids(scene.small_image())[0])
+            .status();
+        assert!(status.unwrap().success());
+        scene.world.plan(&["--image", &scene.small]).exits(0);
+        let run = scene
+            .untouched(|| scene.world.run(&["--image", &scene.small]))
+            .exits(0);
+        assert_eq!(run.images("pulled"), [&scene.small], "{script}: {run}");
+        if script.contains(".lock") {
+            run.says("do not count");
+        }
+        scene.world.verify(&["--image", &scene.small]).exits(0);
+        scene.mounts(&top(), &scene.small);
+    }
+}
+
+/// podman refuses each of these too.
+#[test]
+fn an_additional_store_that_cannot_be_read_is_refused() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let images = scene.more().join("overlay-images/images.json");
+    let whole = fs::read(&images).unwrap();
+    fs::write(scene.more().join("file"), "").unwrap();
+    for (store, text, says) in [
+        (
+            "/var/lib/containers/none",
+            &whole[..],
+            "No such file or directory",
+        ),
+        ("/var/lib/containers/more/file", &whole, "not a directory"),
+        ("more", &whole, "must be absolute"),
+        (MORE, &whole[..whole.len() / 2], "images.json"),
+    ] {
+        fs::write(&images, text).unwrap();
+        scene.configure(&format!("additionalimagestores = [\"{store}\"]"));
+        let refused = scene.world.podman(&["images"]);
+        assert!(!refused.is_ok(), "{store}: {refused}");
+        let run = scene.untouched(|| scene.world.run(&["--image", &scene.large]));
+        run.exits(7).says(says);
+    }
+    assert_eq!(scene.fetched(), 0);
+}
