@@ -1,6 +1,8 @@
-//! How a pull differs that mends: what the store has elsewhere is not fetched, and what is damaged is replaced.
+//! How a pull differs that need not fetch all: what a store has elsewhere is unpacked from there, and where damage is to be
+//! mended, what is damaged is replaced.
 
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::failure::Trouble;
@@ -9,28 +11,41 @@ use crate::cancel::Cancel;
 use crate::oci::LayerId;
 use crate::plan::LayerTask;
 use crate::store::unpack::{Limits, UnpackError, unpack};
-use crate::store::{HostState, Inventory, LayerCommit, Stage, StagedLayer, Store};
+use crate::store::{Home, HostState, Inventory, LayerCommit, Stage, StagedLayer, Store};
 
 /// As many layers of the same content are tried before it is fetched.
 const DONORS: usize = 4;
 
-/// Mends layers of one store.
+/// Brings layers from the store itself, and mends them there.
 #[derive(Clone)]
 pub(super) struct Mender {
     pub(super) store: Arc<Store>,
     pub(super) stage: Arc<Stage>,
     pub(super) inventory: Arc<Inventory>,
     pub(super) host: HostState,
+    /// Whether damaged layers are replaced. Else only additional image stores are looked into, for what is in the graph
+    /// root was seen to be missing or is reused as it is.
+    pub(super) replaces: bool,
 }
 
 impl Mender {
     /// Stages the layer from one in the store that has the same content: on other parents, or itself, if only its
     /// attributes are damaged. The digest of the whole tar decides whether it does.
     pub(super) fn stage(&self, task: &LayerTask, halt: &Cancel) -> Result<Option<StagedLayer>, Trouble> {
-        for donor in self.inventory.layers_with(task.diff_id).iter().take(DONORS) {
-            match self.stage_from(donor, task, halt) {
+        let donors = self.inventory.layers_with(task.diff_id).into_iter();
+        let donors = donors.filter(|(home, _)| self.replaces || *home != Home::GraphRoot);
+        for (home, donor) in donors.take(DONORS) {
+            match self.stage_from(home, &donor, task, halt) {
                 Ok(Some(staged)) => {
-                    tracing::info!(layer = %task.id, %donor, "unpacked a layer from the store itself");
+                    let from = self.inventory.additional_root(home).map(Path::display);
+                    match from {
+                        Some(store) => {
+                            tracing::info!(layer = %task.id, %donor, %store, "unpacked a layer from an additional image store")
+                        }
+                        None => {
+                            tracing::info!(layer = %task.id, %donor, "unpacked a layer from the store itself")
+                        }
+                    }
                     return Ok(Some(staged));
                 }
                 Ok(None) => {}
@@ -45,18 +60,15 @@ impl Mender {
 
     fn stage_from(
         &self,
+        home: Home,
         donor: &LayerId,
         task: &LayerTask,
         halt: &Cancel,
     ) -> Result<Option<StagedLayer>, Trouble> {
-        let Some(tar) = self.store.open_tar(donor).map_err(Trouble::storing)? else {
+        let Some(tar) = self.store.open_tar(home, donor).map_err(Trouble::storing)? else {
             return Ok(None);
         };
-        let size = self
-            .inventory
-            .layer(donor)
-            .and_then(|layer| layer.diff_size)
-            .unwrap_or(task.size);
+        let size = self.inventory.tar_size(home, donor).unwrap_or(task.size);
         let staging = self.stage.layer(spec_of(task)).map_err(Trouble::storing)?;
         let diff = staging.open_diff().map_err(Trouble::storing)?;
         let tar_split = staging.create_tar_split().map_err(Trouble::storing)?;
@@ -72,14 +84,16 @@ impl Mender {
         }
     }
 
-    /// Commits layers, in the place of damaged ones where there are such.
+    /// Commits layers, in the place of damaged ones where these are to be replaced.
     pub(super) fn commit(
         &self,
         staged: Vec<StagedLayer>,
         halt: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, Trouble> {
-        self.store
-            .mend_layers(staged, &self.host, halt)
-            .map_err(Trouble::storing)
+        let committed = match self.replaces {
+            true => self.store.mend_layers(staged, &self.host, halt),
+            false => self.store.commit_layers(staged, halt),
+        };
+        committed.map_err(Trouble::storing)
     }
 }

@@ -44,7 +44,7 @@ const RESTING: usize = 512;
 pub(super) struct Puller {
     pub(super) store: Arc<Store>,
     pub(super) stage: Arc<Stage>,
-    /// If damaged layers are to be replaced.
+    /// If damaged layers are to be replaced, or there is more than one store to take layers from.
     pub(super) mender: Option<Mender>,
     pub(super) spool: Spool,
     pub(super) fetcher: Fetcher,

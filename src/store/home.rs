@@ -5,8 +5,9 @@
 //! names and for layers; an image whose record is in the graph root hides the additional stores' names of it (`store.go`:
 //! `Image`).
 //!
-//! Here an image in an additional store counts as present. Its layers are no parents for what is pulled: then the graph
-//! root holds a whole image, whatever becomes of the other store.
+//! Here an image in an additional store counts as present. Its layers are no parents for what is pulled but copied, by way
+//! of their tars: then the graph root holds a whole image, whatever becomes of the other store, and nothing is fetched
+//! that is on the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -184,6 +184,11 @@ impl Inventory {
         std::iter::once(Home::GraphRoot).chain(additional)
     }
 
+    /// Whether there are additional image stores.
+    pub fn has_additional(&self) -> bool {
+        !self.additional.is_empty()
+    }
+
     /// The root of an additional store.
     pub fn additional_root(&self, home: Home) -> Option<&Path> {
         (home != Home::GraphRoot).then(|| self.at(home).layout.root())
@@ -206,6 +211,11 @@ impl Inventory {
     /// The layer, if the graph root has it, complete and fit to be mounted on its parents.
     pub fn layer(&self, id: &LayerId) -> Option<&LayerRecord> {
         self.layers.get(id)
+    }
+
+    /// Length of the tar of a layer in one of the stores, as recorded.
+    pub fn tar_size(&self, home: Home, id: &LayerId) -> Option<u64> {
+        self.at(home).layer(id)?.diff_size
     }
 
     /// Every layer of the graph root that is complete and can be mounted on its parents, in no order.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::atomic;
 use super::error::{StoreError, io_error};
+use super::home::Home;
 use super::inventory::Inventory;
 use super::layers::LayerView;
 use super::store::Store;
@@ -31,21 +32,25 @@ pub struct LayerTar {
 }
 
 impl Inventory {
-    /// The layers whose records say that they hold this tar.
-    pub fn layers_with(&self, diff_id: DiffId) -> Vec<LayerId> {
+    /// The layers whose records say that they hold this tar, with the store that has each.
+    pub fn layers_with(&self, diff_id: DiffId) -> Vec<(Home, LayerId)> {
         let same = |view: &&LayerView| view.is_complete() && view.diff_id() == Some(diff_id);
-        let ids = self.records.views().filter(same);
-        ids.filter_map(|view| LayerId::from_hex(&view.id)).collect()
+        let of_store = |home| {
+            let ids = self.at(home).records.views().filter(same);
+            ids.filter_map(move |view| Some((home, LayerId::from_hex(&view.id)?)))
+        };
+        self.homes().flat_map(of_store).collect()
     }
 }
 
 impl Store {
     /// Opens the tar of a layer; `None` if that has no tree or no tar-split, or what bears their names is neither.
-    pub fn open_tar(&self, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
-        let (split_path, diff_path) = (
-            self.layout.tar_split(layer),
-            self.layout.layer(layer).join("diff"),
-        );
+    pub fn open_tar(&self, home: Home, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
+        let layout = match home {
+            Home::GraphRoot => &self.layout,
+            Home::Additional(index) => &self.additional.layouts[index],
+        };
+        let (split_path, diff_path) = (layout.tar_split(layer), layout.layer(layer).join("diff"));
         let tar_split = match atomic::open(&split_path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -307,11 +307,13 @@ impl<'a> Bringer<'a> {
             Ok(store.stage()?)
         });
         let stage = Arc::new(stage.await?);
-        let mender = (self.mode == Mode::Repair).then(|| Mender {
+        let replaces = self.mode == Mode::Repair;
+        let mender = (replaces || sight.inventory.has_additional()).then(|| Mender {
             store: Arc::clone(&self.store),
             stage: Arc::clone(&stage),
             inventory: Arc::clone(&sight.inventory),
             host: self.order.host_state.clone(),
+            replaces,
         });
         let puller = Puller {
             store: Arc::clone(&self.store),
