@@ -266,3 +266,49 @@ fn read(path: &Path) -> io::Result<String> {
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The hub's Job mounts `/run` and not `/var/run`, where MCO's storage.conf up to 4.16 has the run root.
+    #[test]
+    fn var_run_is_run_unless_it_is_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = HostRoot(dir.path().to_owned());
+        let run_root = |path: &str| {
+            let conf = StorageConf {
+                run_root: Some(path.into()),
+                ..StorageConf::default()
+            };
+            let seen = host.state(&conf).run_root;
+            seen.strip_prefix(dir.path()).unwrap().to_owned()
+        };
+        for (path, seen) in [
+            ("/var/run/containers/storage", "run/containers/storage"),
+            ("/run/x", "run/x"),
+            ("/var/running", "var/running"),
+        ] {
+            assert_eq!(run_root(path), Path::new(seen));
+        }
+        fs::create_dir_all(dir.path().join("var/run")).unwrap();
+        assert_eq!(run_root("/var/run/x"), Path::new("var/run/x"));
+    }
+
+    #[test]
+    fn the_administrator_s_storage_conf_is_the_only_one_that_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = HostRoot(dir.path().to_owned());
+        let graph_root = || host.storage(&HostPaths::default()).unwrap().0.graph_root;
+        assert_eq!(graph_root(), None);
+        for (place, graphroot) in [("usr/share", "/vendor"), ("etc", "/admin")] {
+            let file = dir.path().join(place).join("containers/storage.conf");
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, format!("[storage]\ngraphroot = \"{graphroot}\"")).unwrap();
+            assert_eq!(graph_root(), Some(graphroot.into()));
+        }
+        fs::write(dir.path().join("etc/containers/storage.conf"), "").unwrap();
+        assert_eq!(graph_root(), None);
+    }
+}

@@ -31,6 +31,7 @@ mod disk_full;
 mod documents;
 mod failing_spool;
 mod faults;
+mod host_storage;
 mod hostile;
 mod imports;
 mod instants;
