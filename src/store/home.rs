@@ -2,8 +2,8 @@
 //!
 //! An additional image store is laid out as a graph root is, and only read: nobody takes its locks, sweeps it, mends it or
 //! writes into it. containers/storage searches the graph root first and then the additional ones in their order, for
-//! names and for layers; an image whose record is in the graph root hides the additional stores' names of it (`store.go`:
-//! `Image`).
+//! names and for layers; an image whose record is in the graph root hides, since 1.46, the additional stores' names of it
+//! (`store.go`: `Image`).
 //!
 //! Here an image in an additional store counts as present. Its layers are no parents for what is pulled but copied, by way
 //! of their tars: then the graph root holds a whole image, whatever becomes of the other store, and nothing is fetched
@@ -59,9 +59,10 @@ impl AdditionalStores {
             }
             let layout = Layout::new(root);
             LayerTable::read(&layout)?;
-            ImageTable::read(&layout)?;
+            let has_images = ImageTable::read(&layout)?.views().next().is_some();
             match missing_lock(&layout)? {
                 None => stores.layouts.push(layout),
+                Some(_) if !has_images => {}
                 Some(lock) => stores.warnings.push(format!(
                     "images in the additional store `{}` do not count: `{}` is missing, which CRI-O makes when it opens the store, or else does without the store",
                     path.display(),

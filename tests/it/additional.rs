@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::compare::{census, record_array};
+use crate::image::release::Release;
+use crate::image::zoo::zoo;
 use crate::image::{Image, Images};
 use crate::needs::{needs, note};
 use crate::registry::Registry;
@@ -364,4 +366,111 @@ fn an_additional_store_that_cannot_be_read_is_refused() {
         run.exits(7).says(says);
     }
     assert_eq!(scene.fetched(), 0);
+}
+
+/// The list by which it is found comes along.
+#[test]
+fn a_damaged_image_that_a_list_names_is_brought_with_the_list() {
+    needs!(root(), stock());
+    let (registry, images) = (Registry::start(), zoo(b"no program"));
+    registry.push_all(&images);
+    let world = World::trusting(&[registry.host()]);
+    let name = registry.at("zoo/multi", &images.list("zoo/multi").digest());
+    let more = world.host().join(&MORE[1..]);
+    let fill = [
+        "--root",
+        MORE,
+        "--runroot",
+        "/run/containers/more",
+        "pull",
+        "--quiet",
+        &name,
+    ];
+    world.podman(&fill).ok();
+    world.write(
+        "etc/crio/crio.conf",
+        &format!("[crio]\nstorage_option = [\"overlay.imagestore={MORE}\"]\n"),
+    );
+    world.verify(&["--image", &name]).exits(0);
+    let damage = "chmod 0600 overlay/*/diff/arch";
+    let status = Command::new("sh")
+        .args(["-euc", damage])
+        .current_dir(&more)
+        .status();
+    assert!(status.unwrap().success());
+    world
+        .verify(&["--image", &name])
+        .exits(7)
+        .says("`/arch`: its mode is 0600");
+    registry.clear_log();
+    let run = world.verify(&["--repair", "--image", &name]).exits(0);
+    assert_eq!(run.images("pulled"), [&name], "{run}");
+    // Only its attributes are damaged: its tar is still there.
+    assert!(registry.layer_requests().is_empty());
+    world.verify(&["--image", &name]).exits(0);
+    world.podman(&["image", "exists", &name]).ok();
+}
+
+/// A release image is read where it lies, and what it names may lie there as well.
+#[test]
+fn a_release_in_an_additional_store_is_read_there() {
+    needs!(root(), stock());
+    let registry = Registry::start();
+    let release = Release::build(&registry.host(), 20_000);
+    registry.push_release(&release);
+    let world = World::trusting(&[registry.host()]);
+    let component = release.component(release.components[0].0);
+    for name in [&release.by_digest(), &component] {
+        let fill = [
+            "--root",
+            MORE,
+            "--runroot",
+            "/run/containers/more",
+            "pull",
+            "--quiet",
+            name,
+        ];
+        world.podman(&fill).ok();
+    }
+    // An image of two stores is that of the first; an empty store is no obstacle.
+    let other = world.host().join("var/lib/containers/other");
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(world.host().join(&MORE[1..]))
+        .arg(&other)
+        .status();
+    assert!(copied.unwrap().success());
+    fs::create_dir(world.host().join("var/lib/containers/empty")).unwrap();
+    world.write(
+        "etc/containers/storage.conf",
+        &format!(
+            "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\n\
+             graphroot = \"/var/lib/containers/storage\"\n[storage.options]\n\
+             additionalimagestores = [\"/var/lib/containers/empty\", \"{MORE}\", \"/var/lib/containers/other\"]\n"
+        ),
+    );
+    registry.clear_log();
+    let run = world.run(&["--platform-image", &release.by_digest()]).exits(0);
+    let mut expected = [release.by_digest(), component];
+    expected.sort();
+    assert_eq!(run.images("present"), expected, "{run}");
+    let run = run.says("in the additional image store `").says("/more`");
+    assert!(!run.report.to_string().contains("/other`"), "{run}");
+    assert_eq!(run.images("pulled").len(), release.components.len() - 1, "{run}");
+    world.verify(&["--platform-image", &release.by_digest()]).exits(0);
+    let wrong = census(&world.graph_root());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The components share two layers, which are copied from the additional store.
+    let blobs: std::collections::BTreeSet<String> = registry
+        .layer_requests()
+        .into_iter()
+        .map(|request| request.path)
+        .collect();
+    let shared = release.components[0].1.layers.iter().take(2);
+    for layer in shared {
+        assert!(
+            !blobs.iter().any(|path| path.ends_with(&layer.digest)),
+            "{blobs:?}"
+        );
+    }
 }

@@ -134,7 +134,9 @@ impl Bringer<'_> {
             let Some(seen) = sight.image(reference) else {
                 continue;
             };
-            if seen.flaw.is_none() || self.knowledge.is_resolved(reference) {
+            // What comes from an additional store gets a record of its own here, with the list that named it.
+            let is_told = seen.flaw.is_none() || seen.additional.is_some();
+            if is_told || self.knowledge.is_resolved(reference) {
                 continue;
             }
             let (inventory, id) = (Arc::clone(&sight.inventory), seen.id);
