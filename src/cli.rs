@@ -171,7 +171,7 @@ pub struct HostPaths {
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_GRAPH_ROOT")]
     pub graph_root: Option<PathBuf>,
 
-    /// storage.conf [default: etc/containers, then usr/share/containers]
+    /// storage.conf, which crio.conf overrides [default: etc/containers, then usr/share/containers]
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_STORAGE_CONF")]
     pub storage_conf: Option<PathBuf>,
 

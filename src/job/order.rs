@@ -21,7 +21,7 @@ pub struct Order {
     pub platform: Platform,
     /// The graph root.
     pub graph_root: PathBuf,
-    /// The host's storage.conf.
+    /// What the host's storage.conf and crio.conf say of it.
     pub storage_conf: StorageConf,
     /// Where to see which layers are in use.
     pub host_state: HostState,
