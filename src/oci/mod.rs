@@ -23,4 +23,5 @@ pub use manifest::{
     ACCEPTED_MEDIA_TYPES, ImageManifest, Layer, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest, ManifestError,
 };
 pub use platform::Platform;
+pub(crate) use reference::is_domain;
 pub use reference::{Reference, ReferenceError};

@@ -1,8 +1,12 @@
-//! Image references, parsed and normalised as distribution/reference does.
+//! Image references, parsed as distribution/reference does and normalised as containers/image does.
 //!
-//! The normalised text is what the store holds as an image's name and what CRI-O looks up, so it has to be
-//! the very text that `ParseDockerRef` makes: `docker.io` and `library/` filled in, `latest` when neither tag
-//! nor digest is given, the tag dropped when there is a digest as well.
+//! The normalised text is what the store holds as an image's name and what CRI-O looks up, so it has to be the very text
+//! that CRI-O makes: `library/` filled in on Docker Hub, `latest` when neither tag nor digest is given, the tag dropped
+//! when there is a digest as well.
+//!
+//! Where Docker would fill in `docker.io`, CRI-O asks the node's `registries.conf`: `busybox` may be an alias for anything.
+//! Such a short name keeps its text and has no domain ([`Reference::is_short`]); nothing can be pulled or looked up by it
+//! until the configuration has said what it means (`registry::ShortNames`).
 //!
 //! ```text
 //! reference = [ domain "/" ] path [ ":" tag ] [ "@" digest ]
@@ -27,12 +31,15 @@ const SHOWN: usize = 300;
 const DEFAULT_DOMAIN: &str = "docker.io";
 /// What Docker Hub was called first; means [`DEFAULT_DOMAIN`].
 const LEGACY_DOMAIN: &str = "index.docker.io";
+/// The one host without a dot or a port.
+const LOCALHOST: &str = "localhost";
 /// Where Docker Hub keeps images that are named by one word.
 const OFFICIAL: &str = "library/";
 
-/// A normalised reference: domain and path are there, and a tag or a digest.
+/// A normalised reference: a domain unless it is short, a path, and a tag or a digest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
+    /// Empty for a short name.
     domain: String,
     path: String,
     target: Target,
@@ -45,9 +52,23 @@ enum Target {
 }
 
 impl Reference {
-    /// The registry as written: `quay.io`, `registry.example.com:5000`, `[::1]:5000`.
+    /// The registry as written: `quay.io`, `registry.example.com:5000`, `[::1]:5000`. Empty for a short name.
     pub fn domain(&self) -> &str {
         &self.domain
+    }
+
+    /// Whether it names no registry: `busybox`, `ubi8/ubi:8.9`. To containers/image `Foo/bar` is one too, although
+    /// Docker takes `Foo` for a host (`shortnames.IsShortName`).
+    pub fn is_short(&self) -> bool {
+        !self.domain.contains(['.', ':']) && self.domain != LOCALHOST
+    }
+
+    /// The tag or digest, with what stands before it: `:4.16`, `@sha256:…`.
+    pub fn suffix(&self) -> String {
+        match &self.target {
+            Target::Tag(tag) => format!(":{tag}"),
+            Target::Digest(digest) => format!("@{digest}"),
+        }
     }
 
     /// The repository inside the registry: `openshift-release-dev/ocp-release`.
@@ -57,7 +78,10 @@ impl Reference {
 
     /// Domain and path, as names in the store begin.
     pub fn repository(&self) -> String {
-        format!("{}/{}", self.domain, self.path)
+        match self.domain.as_str() {
+            "" => self.path.clone(),
+            domain => format!("{domain}/{}", self.path),
+        }
     }
 
     /// The tag, when there is no digest.
@@ -88,11 +112,7 @@ impl Reference {
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.domain, self.path)?;
-        match &self.target {
-            Target::Tag(tag) => write!(f, ":{tag}"),
-            Target::Digest(digest) => write!(f, "@{digest}"),
-        }
+        write!(f, "{}{}", self.repository(), self.suffix())
     }
 }
 
@@ -154,7 +174,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         Some((path, tag)) => (path, Some(tag)),
         None => (named, None),
     };
-    if !is_domain(domain) {
+    if !domain.is_empty() && !is_domain(domain) {
         return Err("what stands before the first `/` is not a host, or its port is not a number");
     }
     let path = match domain == DEFAULT_DOMAIN && !remainder.contains('/') {
@@ -177,24 +197,24 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     })
 }
 
-/// `splitDockerDomain`: the first element is a domain if it looks like one, else all is a path on Docker Hub.
+/// `splitDockerDomain`: the first element is a domain if it looks like one, else all is a path and the domain is empty.
 fn split_domain(text: &str) -> (&str, &str) {
     match text.split_once('/') {
         Some((LEGACY_DOMAIN, rest)) => (DEFAULT_DOMAIN, rest),
         Some((first, rest))
-            if first == "localhost"
-                || first.contains(['.', ':'])
-                || first.chars().any(char::is_uppercase) =>
+            if first == LOCALHOST || first.contains(['.', ':']) || first.chars().any(char::is_uppercase) =>
         {
             (first, rest)
         }
-        _ => (DEFAULT_DOMAIN, text),
+        _ => ("", text),
     }
 }
 
+/// Whether a registry may be called so: a host, perhaps with a port.
+///
 /// Stricter than the original in one case: `foo_bar.com/x` has no valid domain there either, and becomes a name
 /// with no domain at all, which no registry can serve and the store cannot look up; here it is refused.
-fn is_domain(text: &str) -> bool {
+pub(crate) fn is_domain(text: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     if let Some(rest) = text.strip_prefix('[') {
         return rest.split_once(']').is_some_and(|(address, port)| {
@@ -290,14 +310,15 @@ mod tests {
     #[test]
     fn normalises_as_cri_o_looks_names_up() {
         for (text, expected) in [
-            ("busybox", "docker.io/library/busybox:latest"),
+            ("docker.io/busybox", "docker.io/library/busybox:latest"),
             ("index.docker.io/busybox:1", "docker.io/library/busybox:1"),
+            ("registry-1.docker.io/a", "registry-1.docker.io/a:latest"),
             ("index.docker.io/a/b", "docker.io/a/b:latest"),
             ("localhost/a", "localhost/a:latest"),
             ("Foo/bar", "Foo/bar:latest"),
             ("host:5000/a:b", "host:5000/a:b"),
             ("[2001:db8::1]:5000/a", "[2001:db8::1]:5000/a:latest"),
-            ("foo_bar.com:8080", "docker.io/library/foo_bar.com:8080"),
+            ("quay.io/a/b/c/d/e/f/g:1", "quay.io/a/b/c/d/e/f/g:1"),
         ] {
             assert_eq!(normal(text), expected, "{text}");
         }
@@ -306,6 +327,29 @@ mod tests {
             format!("quay.io/a/b@sha256:{HEX}"),
             "the digest wins over the tag"
         );
+    }
+
+    #[test]
+    fn a_name_without_a_registry_stays_as_it_is() {
+        for (text, expected) in [
+            ("busybox", "busybox:latest"),
+            ("library/busybox:1", "library/busybox:1"),
+            ("ubi8/ubi:8.9", "ubi8/ubi:8.9"),
+            ("localhost", "localhost:latest"),
+            ("localhost:5000", "localhost:5000"),
+            ("docker.io", "docker.io:latest"),
+            ("foo_bar.com:8080", "foo_bar.com:8080"),
+            ("Foo/bar", "Foo/bar:latest"),
+            (&format!("a/b:1@sha256:{HEX}"), &format!("a/b@sha256:{HEX}")),
+        ] {
+            let reference: Reference = text.parse().unwrap();
+            assert!(reference.is_short(), "{text}");
+            assert_eq!(reference.to_string(), expected);
+            assert_eq!(reference.repository() + &reference.suffix(), expected);
+        }
+        for text in ["localhost/a", "host:5000/a", "[::1]/a", "docker.io/a", "a.b/c"] {
+            assert!(!text.parse::<Reference>().unwrap().is_short(), "{text}");
+        }
     }
 
     #[test]
@@ -362,6 +406,17 @@ mod tests {
             let digest = digest.map_or(String::new(), |hex| format!("@sha256:{hex}"));
             let reference: Reference = format!("{domain}/{path}{tag}{digest}").parse()?;
             prop_assert_eq!(reference.to_string().parse::<Reference>()?, reference);
+        }
+
+        #[test]
+        fn keeps_a_short_name(
+            path in "[a-z0-9]{1,5}((_|__|-{1,3}|/)[a-z0-9]{1,5}){0,4}",
+            tag in "[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,20}",
+        ) {
+            let text = format!("{path}:{tag}");
+            let reference: Reference = text.parse()?;
+            prop_assert!(reference.is_short());
+            prop_assert_eq!(reference.to_string(), text);
         }
     }
 }

@@ -311,8 +311,8 @@ mod tests {
             ("refpath.json", "example.org/repo/image", Some("example:org")),
             ("refpath.json", "example.org/repository", Some("local:host")),
             ("refpath.json", "docker.io/vendor/x", Some("first:level")),
-            ("refpath.json", "busybox", Some("library:busybox")),
-            ("refpath.json", "alpine", Some("library:other")),
+            ("refpath.json", "docker.io/busybox", Some("library:busybox")),
+            ("refpath.json", "docker.io/alpine", Some("library:other")),
             ("refpath.json", "docker.io/other/x", Some("top:level")),
             ("empty.json", "example.org/x", None),
         ] {

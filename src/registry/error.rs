@@ -42,6 +42,9 @@ pub enum RegistryError {
     /// `registries.conf` cannot be read or forbids the pull.
     #[error(transparent)]
     Conf(#[from] RegistriesConfError),
+    /// Nobody completed it, and nobody is to guess.
+    #[error("`{0}` names no registry")]
+    NoRegistry(String),
     /// A pull secret cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
@@ -208,7 +211,7 @@ impl RegistryError {
             }
             | Self::WrongDigest { .. }
             | Self::WrongLength { .. } => Kind::DigestMismatch,
-            Self::Manifest { .. } | Self::TooLarge { .. } => Kind::Malformed,
+            Self::NoRegistry(_) | Self::Manifest { .. } | Self::TooLarge { .. } => Kind::Malformed,
             Self::Status { status: 404, .. } => Kind::NotFound,
             Self::Transport { lasting: true, .. } => Kind::Refused,
             Self::Status { .. }

@@ -1,6 +1,7 @@
 //! Registries: from a reference to bytes, over whatever mirrors, logins and faults lie between.
 //!
 //! ```text
+//! RegistriesConf ─full_name→ Reference           what a name without registry means  registries_conf, short_names
 //! Registries ── sources ──→ PullSource*          registries.conf: mirrors first      registries_conf, mirrors
 //!      ├────── resolve ──→ ResolvedImage         manifests and config, verified      resolve
 //!      ├────── attempts ─→ Attempts              the one retry loop                  retry
@@ -19,6 +20,8 @@ mod auth;
 mod blob;
 mod challenge;
 mod client;
+#[cfg(test)]
+mod corpus;
 mod credentials;
 mod error;
 mod http;
@@ -27,6 +30,7 @@ mod names;
 mod registries_conf;
 mod resolve;
 mod retry;
+mod short_names;
 mod tls;
 
 use std::collections::HashMap;
@@ -44,6 +48,7 @@ pub use http::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use retry::Attempts;
+pub use short_names::ShortNameError;
 pub use tls::{Pem, SystemRoots};
 
 use client::Client;
@@ -54,7 +59,7 @@ use tls::Trust;
 /// What registries are to be reached with; `settings` fills it in.
 #[derive(Clone, Debug)]
 pub struct RegistrySettings {
-    /// `registries.conf` first, then its drop-ins in the order of their names.
+    /// `registries.conf` first, an empty text if there is none, then its drop-ins in the order in which they count.
     pub registries_conf: Vec<ConfText>,
     /// Pull secrets, asked in this order. All must exist.
     pub auth_files: Vec<PathBuf>,
@@ -114,8 +119,12 @@ impl Registries {
         })
     }
 
-    /// Where to pull `reference` from, best first.
+    /// Where to pull `reference` from, best first. A name without a registry is an error: those of the version spec were
+    /// completed by then, and a release or an operator that has one is not as it should be.
     pub fn sources(&self, reference: &Reference) -> Result<Vec<PullSource>, RegistryError> {
+        if reference.is_short() {
+            return Err(RegistryError::NoRegistry(reference.to_string()));
+        }
         Ok(self.conf.pull_sources(reference)?)
     }
 

@@ -1,13 +1,20 @@
 //! `registries.conf`, version 2, its drop-ins, and version 1 as containers/image converts it.
 //!
-//! What is read is what a pull by full name needs: prefixes, locations, mirrors, `insecure`, `blocked`. The rest
-//! (unqualified search, short names) is checked as containers/image checks it, so that a file that CRI-O refuses
-//! is refused here too, and then left.
+//! A file that containers/image refuses, and CRI-O with it, is refused here too. What the look-ups make of the tables is in
+//! `mirrors`; aliases and search registries, for names that name no registry, are in `short_names`. `short-name-mode` is
+//! checked and then left: CRI-O overrides it with its own (`types.SystemContext`), and we ask nobody in any mode.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+
+use crate::oci::is_domain;
+
+use super::short_names::{Aliases, Search};
+
+/// What stands in `credential-helpers` for the pull secrets themselves; everything else there is a program.
+pub(super) const AUTH_FILES: &str = "containers-auth.json";
 
 /// A configuration file's text and where it was read, for errors.
 #[derive(Clone, Debug)]
@@ -21,8 +28,22 @@ pub struct ConfText {
 /// All files in one.
 #[derive(Clone, Debug, Default)]
 pub struct RegistriesConf {
-    /// In file order; sorted by prefix once a drop-in was merged, as containers/image does.
-    pub(super) registries: Vec<Registry>,
+    /// By prefix, each once.
+    pub(super) registries: BTreeMap<String, Registry>,
+    pub(super) aliases: Aliases,
+    /// The last file's that has any, an empty list included.
+    pub(super) search: Option<Search>,
+    /// The last file's that has any, an empty list included.
+    pub(super) credential_helpers: Option<CredentialHelpers>,
+}
+
+/// Where containers/image looks for credentials, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CredentialHelpers {
+    /// [`AUTH_FILES`] or the name of a program. Never empty.
+    pub(super) names: Vec<String>,
+    /// The file that says so.
+    pub(super) origin: PathBuf,
 }
 
 /// A `[[registry]]` table.
@@ -92,29 +113,25 @@ pub enum RegistriesConfError {
 }
 
 impl RegistriesConf {
-    /// Merges the main file, first in `files`, and its drop-ins: a later table replaces an earlier one of the
-    /// same prefix, whole.
+    /// Merges the main file, first in `files`, and its drop-ins: a later table or alias replaces an earlier one of the
+    /// same prefix or name, whole, and a later list the whole earlier list.
     pub fn parse(files: &[ConfText]) -> Result<Self, RegistriesConfError> {
         let mut merged = Self::default();
         for (position, file) in files.iter().enumerate() {
-            let is_drop_in = position > 0;
             let tables: File = toml::from_str(&file.text).map_err(|source| RegistriesConfError::Toml {
                 path: file.path.clone(),
                 source: Box::new(source),
             })?;
-            let registries = tables
-                .check(is_drop_in)
-                .map_err(|why| RegistriesConfError::Invalid {
-                    path: file.path.clone(),
-                    why,
-                })?;
-            if is_drop_in {
-                let both = merged.registries.into_iter().chain(registries);
-                let by_prefix: BTreeMap<_, _> = both.map(|table| (table.prefix.clone(), table)).collect();
-                merged.registries = by_prefix.into_values().collect();
-            } else {
-                merged.registries = registries;
-            }
+            let is_drop_in = position > 0;
+            let checked = tables.check(is_drop_in, &file.path);
+            let checked = checked.map_err(|why| RegistriesConfError::Invalid {
+                path: file.path.clone(),
+                why,
+            })?;
+            merged.registries.extend(checked.registries);
+            merged.aliases.extend(checked.aliases);
+            merged.search = checked.search.or(merged.search);
+            merged.credential_helpers = checked.credential_helpers.or(merged.credential_helpers);
         }
         Ok(merged)
     }
@@ -130,11 +147,11 @@ impl RegistriesConf {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct File {
+pub(super) struct File {
     registry: Option<Vec<Table>>,
     unqualified_search_registries: Option<Vec<String>>,
     credential_helpers: Option<Vec<String>>,
-    short_name_mode: Option<String>,
+    pub(super) short_name_mode: Option<String>,
     aliases: Option<BTreeMap<String, String>>,
     /// Version 1.
     registries: Option<Version1>,
@@ -176,12 +193,12 @@ struct Version1List {
 }
 
 impl File {
-    fn check(self, is_drop_in: bool) -> Result<Vec<Registry>, String> {
+    fn check(self, is_drop_in: bool, path: &Path) -> Result<RegistriesConf, String> {
         let is_v2 = self.registry.is_some()
             || self.unqualified_search_registries.is_some()
             || self.credential_helpers.is_some()
             || self.short_name_mode.as_ref().is_some_and(|mode| !mode.is_empty())
-            || self.aliases.as_ref().is_some_and(|aliases| !aliases.is_empty());
+            || self.aliases.is_some();
         let v1 = self.registries.filter(|v1| {
             let lists = [&v1.search, &v1.insecure, &v1.block];
             lists.iter().any(|list| list.registries.is_some())
@@ -192,38 +209,53 @@ impl File {
             Some(v1) => v1.convert()?,
             None => (
                 self.registry.unwrap_or_default(),
-                self.unqualified_search_registries.unwrap_or_default(),
+                self.unqualified_search_registries,
             ),
         };
-        for entry in search {
-            if trimmed(&entry)?.contains('/') || entry.is_empty() {
-                return Err(format!(
-                    "`unqualified-search-registries` has `{entry}`, which is not a host"
-                ));
-            }
-        }
         match self.short_name_mode.as_deref() {
             None | Some("" | "enforcing" | "permissive" | "disabled") => {}
             Some(mode) => return Err(format!("`short-name-mode` cannot be `{mode}`")),
         }
-        for (alias, name) in self.aliases.unwrap_or_default() {
-            let last = name.rsplit('/').next().unwrap_or_default();
-            if last.contains([':', '@']) {
-                return Err(format!(
-                    "alias `{alias}` must be a name without tag or digest, not `{name}`"
-                ));
-            }
+        let tables: Vec<Registry> = tables.into_iter().map(Table::check).collect::<Result<_, _>>()?;
+        for table in &tables {
+            refuse_conflicts(table, &tables)?;
         }
-        let registries: Vec<Registry> = tables.into_iter().map(Table::check).collect::<Result<_, _>>()?;
-        for table in &registries {
-            refuse_conflicts(table, &registries)?;
+        let mut registries = BTreeMap::new();
+        for table in tables {
+            // Of several in one file the first counts, although a later file's would.
+            registries.entry(table.prefix.clone()).or_insert(table);
         }
-        Ok(registries)
+        Ok(RegistriesConf {
+            registries,
+            aliases: Aliases::check(self.aliases.unwrap_or_default(), path)?,
+            search: search.map(|hosts| searched(hosts, path)).transpose()?,
+            credential_helpers: self.credential_helpers.map(|names| CredentialHelpers {
+                names: if names.is_empty() {
+                    vec![AUTH_FILES.to_owned()]
+                } else {
+                    names
+                },
+                origin: path.to_owned(),
+            }),
+        })
     }
 }
 
+fn searched(hosts: Vec<String>, path: &Path) -> Result<Search, String> {
+    let hosts = hosts.iter().map(|entry| match trimmed(entry)? {
+        host if is_domain(host) => Ok(host.to_owned()),
+        _ => Err(format!(
+            "`unqualified-search-registries` has `{entry}`, which is not a host"
+        )),
+    });
+    Ok(Search {
+        hosts: hosts.collect::<Result<_, String>>()?,
+        origin: path.to_owned(),
+    })
+}
+
 impl Version1 {
-    fn convert(self) -> Result<(Vec<Table>, Vec<String>), String> {
+    fn convert(self) -> Result<(Vec<Table>, Option<Vec<String>>), String> {
         let mut tables: Vec<Table> = Vec::new();
         let mut set = |list: Version1List, flag: fn(&mut Table)| -> Result<(), String> {
             for location in list.registries.unwrap_or_default() {
@@ -242,7 +274,7 @@ impl Version1 {
         };
         set(self.block, |table| table.blocked = true)?;
         set(self.insecure, |table| table.insecure = true)?;
-        Ok((tables, self.search.registries.unwrap_or_default()))
+        Ok((tables, self.search.registries))
     }
 }
 
@@ -259,6 +291,9 @@ impl Table {
             }
             prefix => prefix.to_owned(),
         };
+        if prefix.starts_with("*.") && prefix.contains(['/', '@', ':']) {
+            return Err(format!("prefix `{prefix}` must be a host alone after the `*.`"));
+        }
         if !self.pull_from_mirror.is_empty() {
             return Err(format!(
                 "`pull-from-mirror` is for mirrors, not for registry `{prefix}`"
@@ -333,4 +368,84 @@ fn refuse_conflicts(table: &Registry, others: &[Registry]) -> Result<(), String>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn parse(texts: &[&str]) -> Result<RegistriesConf, RegistriesConfError> {
+        let files = texts.iter().map(|text| ConfText {
+            path: "registries.conf".into(),
+            text: (*text).to_owned(),
+        });
+        RegistriesConf::parse(&files.collect::<Vec<_>>())
+    }
+
+    /// `postProcessRegistries` keeps the first, `updateWithConfigurationFrom` takes the last.
+    #[test]
+    fn of_two_tables_in_one_file_the_first_counts_and_of_two_files_the_last() {
+        let table = |mirror: &str| {
+            format!("[[registry]]\nlocation = 'a.io'\n[[registry.mirror]]\nlocation = '{mirror}'\n")
+        };
+        let mirror = |texts: &[&str]| {
+            parse(texts).unwrap().registries["a.io"].mirrors[0]
+                .location
+                .clone()
+        };
+        let twice = table("first.io") + &table("second.io");
+        assert_eq!(mirror(&[&twice]), "first.io");
+        assert_eq!(mirror(&["", &twice]), "first.io");
+        assert_eq!(mirror(&[&twice, &table("third.io"), ""]), "third.io");
+    }
+
+    #[test]
+    fn a_later_list_replaces_an_earlier_one_also_by_nothing() {
+        let main = "unqualified-search-registries = ['a.io', 'b.io']\ncredential-helpers = ['x']";
+        let conf = parse(&[main, "short-name-mode = 'disabled'"]).unwrap();
+        assert_eq!(conf.search.unwrap().hosts, ["a.io", "b.io"]);
+        assert_eq!(conf.credential_helpers.unwrap().names, ["x"]);
+        let conf = parse(&[
+            main,
+            "unqualified-search-registries = []\ncredential-helpers = []",
+        ])
+        .unwrap();
+        assert!(conf.search.unwrap().hosts.is_empty());
+        assert_eq!(conf.credential_helpers.unwrap().names, [AUTH_FILES]);
+    }
+
+    /// What no file of the corpus has.
+    #[test]
+    fn refuses_what_containers_image_refuses() {
+        let v1 = "[registries.search]\nregistries = ['a.io']\n";
+        for (texts, why) in [
+            (
+                &["[[registry]]\nprefix = '*.a.io/b'\nlocation = 'c.io'"][..],
+                "a host alone after the `*.`",
+            ),
+            (
+                &["[[registry]]\nprefix = '*.a.io:5000'\nlocation = 'c.io'"],
+                "a host alone after the `*.`",
+            ),
+            (&["unqualified-search-registries = ['/']"], "not a host"),
+            (&["unqualified-search-registries = ['a_b.io']"], "not a host"),
+            (
+                &["unqualified-search-registries = ['https://a.io']"],
+                "must not have a scheme",
+            ),
+            (&[&format!("{v1}[aliases]")], "versions 1 and 2"),
+            (&["", v1], "a drop-in must be of version 2"),
+            (
+                &["[[registry]]\nlocation = 'a.io'\ninsecure = 'true'"],
+                "invalid type",
+            ),
+            (&["[registry]\nlocation = 'a.io'"], "invalid type"),
+        ] {
+            let error = parse(texts).unwrap_err().to_string();
+            assert!(error.contains(why), "{texts:?}: {error}");
+        }
+        assert!(parse(&["\u{feff}short-name-mode = 'disabled'\nunknown = 1\r\n"]).is_ok());
+    }
 }

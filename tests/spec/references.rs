@@ -5,14 +5,13 @@ use spoke_precache::oci::Reference;
 
 use crate::corpus;
 
-fn cases<'a>(document: &'a Value, section: &str) -> &'a Vec<Value> {
-    document[section]
-        .as_array()
-        .unwrap_or_else(|| panic!("no section {section}"))
-}
-
+/// As Docker reads it, who looks on Docker Hub for what names no registry.
 fn parse(text: &str) -> Option<Reference> {
-    text.parse().ok()
+    let reference: Reference = text.parse().ok()?;
+    match reference.domain() {
+        "" => format!("docker.io/{text}").parse().ok(),
+        _ => Some(reference),
+    }
 }
 
 /// What `Parse`, which fills nothing in, says of a text, turned into what normalising makes of it.
@@ -33,6 +32,13 @@ fn agrees_with_every_case() {
         return;
     };
     let document: Value = serde_json::from_str(&text).unwrap();
+    let asked = std::cell::Cell::new(0);
+    let cases = |section: &str| {
+        let cases = document[section].as_array();
+        let cases = cases.unwrap_or_else(|| panic!("no section {section}"));
+        asked.set(asked.get() + cases.len());
+        cases
+    };
     let mut count = 0;
     let mut check = |agrees: bool, case: &dyn std::fmt::Debug| {
         assert!(agrees, "{case:?}");
@@ -40,10 +46,17 @@ fn agrees_with_every_case() {
     };
     let text = |case: &Value, field: &str| case[field].as_str().unwrap().to_owned();
 
-    for case in cases(&document, "parse_no_normalization") {
+    for case in cases("parse_no_normalization") {
         let reference = parse(&text(case, "input"));
         check(reference.is_some() == case["ok"].as_bool().unwrap(), case);
         if let Some(reference) = reference {
+            // `shortnames.IsShortName` in terms of what `Parse` finds.
+            let domain = text(case, "domain");
+            let as_written: Reference = text(case, "input").parse().unwrap();
+            check(
+                as_written.is_short() == (!domain.contains(['.', ':']) && domain != "localhost"),
+                case,
+            );
             check(
                 reference.repository() == normalised(&text(case, "domain"), &text(case, "repository")),
                 case,
@@ -57,7 +70,7 @@ fn agrees_with_every_case() {
             check(reference.to_string() == reference.repository() + &target, case);
         }
     }
-    for case in cases(&document, "parse_named") {
+    for case in cases("parse_named") {
         let input = text(case, "input");
         let canonical = parse(&input).filter(|reference| reference.repository() == input);
         check(canonical.is_some() == case["ok"].as_bool().unwrap(), case);
@@ -68,19 +81,19 @@ fn agrees_with_every_case() {
             );
         }
     }
-    for case in cases(&document, "parse_docker_ref") {
+    for case in cases("parse_docker_ref") {
         check(
             parse(&text(case, "input")).unwrap().to_string() == text(case, "expected"),
             case,
         );
     }
-    for case in cases(&document, "parse_any_reference") {
+    for case in cases("parse_any_reference") {
         check(
             parse(&text(case, "input")).unwrap().to_string() == text(case, "equivalent"),
             case,
         );
     }
-    for case in cases(&document, "repository_info") {
+    for case in cases("repository_info") {
         for name in ["FamiliarName", "FullName", "AmbiguousName"] {
             let name = text(case, name);
             if name.is_empty() {
@@ -93,28 +106,28 @@ fn agrees_with_every_case() {
             );
         }
     }
-    for case in cases(&document, "normalized_name_valid") {
+    for case in cases("normalized_name_valid") {
         check(parse(case.as_str().unwrap()).is_some(), case);
     }
-    for case in cases(&document, "normalized_name_invalid") {
+    for case in cases("normalized_name_invalid") {
         check(parse(case.as_str().unwrap()).is_none(), case);
     }
-    for case in cases(&document, "remote_name_valid") {
+    for case in cases("remote_name_valid") {
         check(
             parse(&format!("docker.io/{}", case.as_str().unwrap())).is_some(),
             case,
         );
     }
-    for case in cases(&document, "remote_name_invalid") {
+    for case in cases("remote_name_invalid") {
         // Its test parses the name without a domain.
         check(parse(case.as_str().unwrap()).is_none(), case);
     }
-    for case in cases(&document, "domain_regexp") {
+    for case in cases("domain_regexp") {
         let domain = text(case, "input");
         let found = parse(&format!("{domain}/x")).is_some_and(|reference| reference.domain() == domain);
         check(found == case["match"].as_bool().unwrap(), case);
     }
-    for case in cases(&document, "full_name_regexp") {
+    for case in cases("full_name_regexp") {
         // The expression takes no tag; what is left of the text after one was split off is another name.
         let name = parse(&text(case, "input"))
             .filter(|reference| reference.to_string().ends_with(":latest") && reference.digest().is_none());
@@ -125,7 +138,7 @@ fn agrees_with_every_case() {
             case,
         );
     }
-    for case in cases(&document, "reference_regexp") {
+    for case in cases("reference_regexp") {
         let input = text(case, "input");
         // The expression is content with 32 digits of digest, `Parse` then is not.
         let whole = input
@@ -136,11 +149,14 @@ fn agrees_with_every_case() {
             case,
         );
     }
-    for case in cases(&document, "identifier_regexp") {
+    for case in cases("identifier_regexp") {
         check(
             parse(&text(case, "input")).is_none() == case["match"].as_bool().unwrap(),
             case,
         );
     }
-    eprintln!("distribution/reference: {count} checks agree");
+    let sections = document.as_object().unwrap().values();
+    let cases: usize = sections.filter_map(Value::as_array).map(Vec::len).sum();
+    assert_eq!(asked.take(), cases, "a section was left out");
+    eprintln!("distribution/reference: {cases} cases, {count} checks agree");
 }

@@ -28,7 +28,7 @@ pub(super) const JSON: &str = r#"
 const V3: [&str; 3] = [
     "quay.io/p/bundle:v3",
     "quay.io/p/p:v3",
-    "docker.io/library/q@sha256:dbcc1c35ac38df41fd2f5e4130b32ffdb93ebae8b3dbe638c23575912276fc9c",
+    "q@sha256:dbcc1c35ac38df41fd2f5e4130b32ffdb93ebae8b3dbe638c23575912276fc9c",
 ];
 
 /// Documents of [`JSON`], one a line.
