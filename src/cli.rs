@@ -175,11 +175,11 @@ pub struct HostPaths {
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_STORAGE_CONF")]
     pub storage_conf: Option<PathBuf>,
 
-    /// registries.conf [default: etc/containers, then usr/share/containers]
+    /// registries.conf [default: root/.config/containers, then etc/containers]
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REGISTRIES_CONF")]
     pub registries_conf: Option<PathBuf>,
 
-    /// Directory of drop-ins to registries.conf [default: etc/containers/registries.conf.d]
+    /// Directory of drop-ins to registries.conf [default: registries.conf.d in etc/containers, then root/.config/containers]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_REGISTRIES_CONF_DIR")]
     pub registries_conf_dir: Option<PathBuf>,
 

@@ -43,6 +43,12 @@ const STORAGE_CONF_DROP_INS: [&str; 4] = [
 /// No configuration file of a host comes near; a pull secret with a hundred registries has a few dozen KiB.
 const FILE_LIMIT: u64 = 16 << 20;
 
+/// Where registries.conf lies, its drop-ins in a directory of that name with `.d`. CRI-O names no file to containers/image
+/// and is root, so root's own stands in for the system's. The vendor's in usr/share, which podman 6 reads, CRI-O does not
+/// (1.37 with containers/image 5.38).
+const REGISTRIES_CONF: &str = "etc/containers/registries.conf";
+const ROOTS_REGISTRIES_CONF: &str = "root/.config/containers/registries.conf";
+
 /// The run root if storage.conf names none.
 const RUN_ROOT: &str = "run/containers/storage";
 
@@ -143,17 +149,6 @@ impl HostRoot {
         named_authfile: Option<PathBuf>,
         crio: &CrioConf,
     ) -> Result<RegistrySettings, SettingsError> {
-        let main = self.named_or_found(
-            paths.registries_conf.as_deref(),
-            &[
-                "etc/containers/registries.conf",
-                "usr/share/containers/registries.conf",
-            ],
-        )?;
-        let dir = match &paths.registries_conf_dir {
-            Some(dir) => dir.clone(),
-            None => self.join("etc/containers/registries.conf.d"),
-        };
         let certs_dirs = match &paths.certs_dir {
             Some(dir) => vec![dir.clone()],
             None => CERTS_DIRS.iter().map(|dir| self.join(dir)).collect(),
@@ -163,13 +158,8 @@ impl HostRoot {
             Some(path) => vec![path],
             None => self.auth_files(crio),
         };
-        let mut registries_conf: Vec<ConfText> = main
-            .map(|(path, text)| ConfText { path, text })
-            .into_iter()
-            .collect();
-        registries_conf.extend(drop_ins(&dir)?);
         Ok(RegistrySettings {
-            registries_conf,
+            registries_conf: self.registries_conf(paths)?,
             auth_files,
             system_roots: self.system_roots()?,
             certs_dirs,
@@ -183,8 +173,39 @@ impl HostRoot {
         let mut files = vec![self.join(PULL_SECRET)];
         files.extend(crio.global_auth_file.as_ref().map(|path| self.join(path)));
         files.dedup();
-        files.retain(|path| path.exists());
+        files.retain(|path| is_there(path));
         files
+    }
+
+    /// registries.conf, an empty one if there is none, and its drop-ins.
+    fn registries_conf(&self, paths: &HostPaths) -> Result<Vec<ConfText>, SettingsError> {
+        let named = paths.registries_conf.as_deref();
+        let main = match self.named_or_found(named, &[ROOTS_REGISTRIES_CONF, REGISTRIES_CONF])? {
+            Some((path, text)) => ConfText { path, text },
+            None => ConfText {
+                path: self.join(REGISTRIES_CONF),
+                text: String::new(),
+            },
+        };
+        let drop_ins_of = |place| self.join(format!("{place}.d"));
+        let dirs = match &paths.registries_conf_dir {
+            Some(dir) => vec![dir.clone()],
+            None if named.is_none() && main.path == self.join(ROOTS_REGISTRIES_CONF) => {
+                vec![drop_ins_of(ROOTS_REGISTRIES_CONF)]
+            }
+            None => vec![drop_ins_of(REGISTRIES_CONF), drop_ins_of(ROOTS_REGISTRIES_CONF)],
+        };
+        let mut files = vec![main];
+        for dir in dirs {
+            files.extend(drop_ins(&dir)?);
+        }
+        Ok(files)
+    }
+
+    /// A file of the host, if it is there.
+    pub(super) fn text(&self, path: &str) -> Result<Option<ConfText>, SettingsError> {
+        let path = self.join(path);
+        Ok(read_if_there(&path)?.map(|text| ConfText { path, text }))
     }
 
     /// The host's bundle, if it has one where RHCOS or Debian does, else whatever this container trusts.
@@ -222,7 +243,7 @@ impl HostRoot {
     }
 }
 
-/// `*.conf`, in the order of their names, as containers/image merges them.
+/// `*.conf`, in the order of their names, as containers/image merges them. Directories are passed over.
 fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
     let unreadable = |source| SettingsError::HostFile {
         path: dir.to_owned(),
@@ -233,9 +254,14 @@ fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(unreadable(error)),
     };
-    let paths: Result<Vec<PathBuf>, io::Error> = entries.map(|entry| Ok(entry?.path())).collect();
-    let mut paths = paths.map_err(unreadable)?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(unreadable)?;
+        let is_dir = entry.file_type().map_err(unreadable)?.is_dir();
+        if !is_dir && entry.file_name().as_encoded_bytes().ends_with(b".conf") {
+            paths.push(entry.path());
+        }
+    }
     paths.sort();
     let texts = paths.into_iter().map(|path| match read(&path) {
         Ok(text) => Ok(ConfText { path, text }),
@@ -247,12 +273,19 @@ fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
 fn read_if_there(path: &Path) -> Result<Option<String>, SettingsError> {
     match read(path) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(_) if !is_there(path) => Ok(None),
         Err(source) => Err(SettingsError::HostFile {
             path: path.to_owned(),
             source,
         }),
     }
+}
+
+/// Whether something has this name, perhaps a symbolic link that leads nowhere as seen from here: whoever reads it has to
+/// say so, for on the host it may lead somewhere.
+fn is_there(path: &Path) -> bool {
+    let found = path.symlink_metadata();
+    !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn read(path: &Path) -> io::Result<String> {

@@ -5,6 +5,7 @@
 
 mod crio_conf;
 mod host;
+mod short_names;
 mod version_spec;
 
 use std::env;
@@ -20,7 +21,7 @@ use crate::cli::{Bounds, Flags, HostPaths, LogFormat};
 use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
-use crate::registry::RegistrySettings;
+use crate::registry::{RegistriesConfError, RegistrySettings, ShortNameError};
 use crate::report::{ProgressMode, ReportError, Step, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
@@ -92,6 +93,12 @@ pub enum SettingsError {
         /// Why not.
         source: io::Error,
     },
+    /// A name without a registry, and the node cannot say which one is meant.
+    #[error(transparent)]
+    ShortName(#[from] ShortNameError),
+    /// registries.conf makes no sense.
+    #[error(transparent)]
+    RegistriesConf(#[from] RegistriesConfError),
     /// There is no place for the report.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -145,11 +152,13 @@ impl SettingsError {
             | Self::StorageDropIn { .. }
             | Self::CrioFile { .. }
             | Self::CrioConf { .. }
-            | Self::HostFile { .. } => Failure::Store,
+            | Self::HostFile { .. }
+            | Self::RegistriesConf(_) => Failure::Store,
             Self::Spec(_)
             | Self::NoSpec { .. }
             | Self::Document { .. }
             | Self::Unreadable { .. }
+            | Self::ShortName(_)
             | Self::Environment { .. } => Failure::Usage,
             Self::Report(error) => Failure::of_report(error).unwrap_or(Failure::Usage),
         }
@@ -163,11 +172,12 @@ impl SettingsError {
             | Self::CrioFile { .. }
             | Self::CrioConf { .. } => Step::Store,
             // registries.conf, its drop-ins and certificate authorities: how images are asked for.
-            Self::HostFile { .. } => Step::Resolve,
+            Self::HostFile { .. } | Self::RegistriesConf(_) => Step::Resolve,
             Self::Spec(_)
             | Self::NoSpec { .. }
             | Self::Document { .. }
             | Self::Unreadable { .. }
+            | Self::ShortName(_)
             | Self::Report(_)
             | Self::Environment { .. } => Step::Spec,
         }
@@ -206,7 +216,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         clear_place(path)?;
     }
     let host = HostRoot::find(&flags.host);
-    let (spec, mut warnings) = version_spec::version_spec(&flags.what)?;
+    let (mut spec, mut warnings) = version_spec::version_spec(&flags.what)?;
     let (storage_conf, crio) = host.storage(&flags.host)?;
     warnings.extend(insecure_registries(&crio));
     let graph_root = match (&flags.host.graph_root, &storage_conf.graph_root) {
@@ -214,6 +224,8 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         (None, Some(path)) => host.join(path),
         (None, None) => host.join(GRAPH_ROOT),
     };
+    let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
+    short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();
     let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
     let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
@@ -228,7 +240,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         registries: RegistrySettings {
             // With a deadline, that is when to stop; a link that is down for an hour may come back.
             give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
-            ..host.registries(&flags.host, authfile(&flags.host, &host), &crio)?
+            ..registries
         },
         deadline: deadline.and_then(|after| Instant::now().checked_add(after)),
         max_downloads: max_downloads(&flags.bounds)?,
