@@ -117,6 +117,14 @@ pub(crate) fn docker_registry() -> Result<(), String> {
     ))
 }
 
+/// An IPv6 loopback address.
+pub(crate) fn ipv6() -> Result<(), String> {
+    match std::net::TcpListener::bind("[::1]:0") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("no IPv6: {error}")),
+    }
+}
+
 /// File systems whose files can be cloned, and loop devices to have some.
 pub(crate) fn xfs() -> Result<(), String> {
     for path in ["/usr/sbin/mkfs.xfs", "/dev/loop-control"] {

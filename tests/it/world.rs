@@ -54,6 +54,7 @@ impl World {
             "run/containers",
             "run/libpod",
             "dev/shm",
+            "var/cache/containers",
             "var/lib/containers",
             "var/lib/kubelet",
         ] {

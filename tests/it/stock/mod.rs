@@ -1,7 +1,7 @@
 //! podman, skopeo and containers-storage, as oracles.
 //!
 //! They run as on a node: in a mount namespace of their own where the [`World`]'s `/var/lib/containers`,
-//! `/etc/containers` and `/run` are the machine's. So they read the configuration that the product reads, keep their
+//! `/var/cache/containers`, `/etc/containers` and `/run` are the machine's. So they read the configuration that the product reads, keep their
 //! blob-info cache in the world, and leave nothing mounted. With `SPOKE_STOCK_ROOT` set to what `.ci/stock-trixie`
 //! prints, the same tools of another Debian are used in the same way.
 
@@ -32,7 +32,7 @@ if [ -n "$top" ]; then
   mkdir -p "$top${node%/*}"
   mount --bind "${node%/*}" "$top${node%/*}"
 fi
-for dir in var/lib/containers etc/containers run/containers run/libpod dev/shm; do
+for dir in var/lib/containers var/cache/containers etc/containers run/containers run/libpod dev/shm; do
   mkdir -p "$top/$dir"
   mount --bind "$node/$dir" "$top/$dir"
 done
