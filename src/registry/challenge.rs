@@ -23,9 +23,10 @@ pub(super) struct TokenServer {
 }
 
 impl Challenge {
-    /// The first challenge that we can answer, as for containers/image. The error says what is wrong with those
-    /// that there are.
-    pub(super) fn first(headers: &HeaderMap) -> Result<Self, String> {
+    /// The first challenge that we can answer, as for containers/image; without a password that is a token, which may be
+    /// for anybody. The error says what is wrong with those that there are.
+    pub(super) fn first(headers: &HeaderMap, has_password: bool) -> Result<Self, String> {
+        let mut basic = None;
         let mut why = "the registry answers 401 without `WWW-Authenticate`".to_owned();
         for value in headers.get_all(WWW_AUTHENTICATE) {
             let Ok(text) = value.to_str() else {
@@ -41,12 +42,13 @@ impl Challenge {
             };
             for challenge in challenges {
                 match Self::read(&challenge) {
+                    Ok(Self::Basic) if !has_password => basic = Some(Self::Basic),
                     Ok(challenge) => return Ok(challenge),
                     Err(reason) => why = reason,
                 }
             }
         }
-        Err(why)
+        basic.ok_or(why)
     }
 
     fn read(challenge: &ChallengeRef<'_>) -> Result<Self, String> {
@@ -84,11 +86,15 @@ mod tests {
     use super::*;
 
     fn first(values: &[&str]) -> Result<Challenge, String> {
+        first_for(values, true)
+    }
+
+    fn first_for(values: &[&str], has_password: bool) -> Result<Challenge, String> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(WWW_AUTHENTICATE, value.parse().expect("a header"));
         }
-        Challenge::first(&headers)
+        Challenge::first(&headers, has_password)
     }
 
     #[test]
@@ -105,6 +111,18 @@ mod tests {
             Ok(bearer)
         );
         assert_eq!(first(&["basic realm=\"Registry Realm\""]), Ok(Challenge::Basic));
+        let both = format!("Basic realm=\"x\", {quay}");
+        assert_eq!(first(&[&both]), Ok(Challenge::Basic));
+        assert_eq!(first(&["Basic realm=\"x\"", quay]), Ok(Challenge::Basic));
+        for values in [
+            &[both.as_str()][..],
+            &["Basic realm=\"x\"", quay],
+            &[quay, "Basic"],
+        ] {
+            let bearer = first(&[quay]);
+            assert_eq!(first_for(values, false), bearer, "{values:?}");
+        }
+        assert_eq!(first_for(&["Negotiate", "Basic"], false), Ok(Challenge::Basic));
     }
 
     #[test]

@@ -79,17 +79,16 @@ impl Client {
             if response.status() != StatusCode::UNAUTHORIZED || !from_here {
                 return Ok(response);
             }
-            let learnt = Challenge::first(response.headers()).map_err(|why| RegistryError::Challenge {
+            let has_password = get.credential.is_some_and(Credential::has_password);
+            let learnt = Challenge::first(response.headers(), has_password);
+            let learnt = learnt.map_err(|why| RegistryError::Challenge {
                 what: get.what.into(),
                 why,
             })?;
             let is_worth_it = match learnt {
                 Challenge::Bearer(_) => true,
                 // The same password again would be refused again.
-                Challenge::Basic => {
-                    challenge.as_ref() != Some(&learnt)
-                        && get.credential.is_some_and(Credential::has_password)
-                }
+                Challenge::Basic => challenge.as_ref() != Some(&learnt) && has_password,
             };
             if rejected.is_some() || !is_worth_it {
                 return Err(failure(response, true, presented, get.what, cancel).await);
@@ -119,7 +118,7 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<Option<HeaderValue>, RegistryError> {
         match challenge {
-            Challenge::Basic => Ok(get.credential.map(basic)),
+            Challenge::Basic => Ok(get.credential.filter(|it| it.has_password()).map(basic)),
             Challenge::Bearer(server) => {
                 let request = TokenRequest {
                     server,

@@ -65,7 +65,7 @@ pub enum RegistryError {
         source: ManifestError,
     },
     /// 401 with fresh credentials, or 403.
-    #[error("{what}: the registry answers {status} to {}{message}", login(.credential))]
+    #[error("{what}: the registry answers {status} to {}{message}{}", login(.credential), doubt(.credential))]
     Unauthorized {
         /// What was asked for, and of whom.
         what: String,
@@ -187,6 +187,14 @@ fn login(credential: &Option<Origin>) -> String {
     match credential {
         Some(origin) => format!("the credentials under {origin}"),
         None => "a request without credentials, for no pull secret has any for it".into(),
+    }
+}
+
+/// Who may not know which repositories there are is not told by most registries, quay.io and Docker Hub among them.
+fn doubt(credential: &Option<Origin>) -> &'static str {
+    match credential {
+        Some(_) => "",
+        None => "\nhint: many registries answer so for a repository that does not exist, too",
     }
 }
 

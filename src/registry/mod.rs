@@ -8,7 +8,7 @@
 //!      └────── open_blob → BlobStream            one answer, its range checked       blob
 //!                              │
 //!                            Client              one per registry: scheme, login     client, challenge, auth
-//!                              │                 which pull secret                   credentials
+//!                              │                 which pull secret                   credentials, auth_file
 //!                            Http                limits, redirects, trust, names     http, tls, names
 //! ```
 //!
@@ -17,6 +17,7 @@
 
 mod answer;
 mod auth;
+mod auth_file;
 mod blob;
 mod challenge;
 mod client;
@@ -105,9 +106,11 @@ pub struct Registries {
 impl Registries {
     /// Reads the configuration and the pull secrets. Sends nothing.
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
+        let conf = RegistriesConf::parse(&settings.registries_conf)?;
+        let credentials = Credentials::read(&settings.auth_files)?;
         Ok(Self {
-            conf: RegistriesConf::parse(&settings.registries_conf)?,
-            credentials: Credentials::read(&settings.auth_files)?,
+            credentials: credentials.with_helpers(conf.credential_helpers.clone()),
+            conf,
             trust: Trust::new(
                 &settings.system_roots,
                 &settings.ca_certificates,

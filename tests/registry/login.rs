@@ -308,6 +308,98 @@ async fn a_redirect_that_fails_does_not_tell_its_url() {
     assert!(error.to_string().contains("more than 10 redirects"), "{error}");
 }
 
+/// As GitLab's: the token server is elsewhere, its URL has a query of its own, and the challenge names neither service nor
+/// scope.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_server_may_be_elsewhere() {
+    let world = World::with_tokens().await;
+    let server = Fake::start().await;
+    server.fault(|seen| {
+        let token = json!({"access_token": "from elsewhere", "expires_in": null});
+        Some(match authorization(seen) == basic() {
+            true => token.to_string().into_response(),
+            false => StatusCode::UNAUTHORIZED.into_response(),
+        })
+    });
+    let realm = format!("http://{}/jwt/auth?client=docker", server.host());
+    world.fake.fault(move |seen| {
+        let is_good = authorization(seen) == "Bearer from elsewhere";
+        (!is_good).then(|| challenge(&format!("Bearer realm=\"{realm}\"")))
+    });
+    world.fetch(&world.fetcher(&world.user())).await.unwrap();
+    let asked = server.seen("");
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0].path, "/jwt/auth");
+    assert_eq!(
+        asked[0].query,
+        "client=docker&scope=repository%3Ateam%2Fa%3Apull&account=user"
+    );
+    let sent = world.fake.seen("");
+    assert!(
+        sent.iter().all(|seen| authorization(seen) != basic()),
+        "the password is for the token server"
+    );
+}
+
+/// Artifactory and Nexus offer both. Who has a password takes what comes first; who has none can only have a token.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_basic_and_bearer_the_first_that_can_be_answered_is_taken() {
+    for offers_basic_first in [true, false] {
+        let world = World::with_tokens().await;
+        let host = world.fake.host();
+        world.fake.fault(move |seen| {
+            if seen.path == "/token" {
+                return Some(json!({"token": "for anybody"}).to_string().into_response());
+            }
+            let bearer = format!("Bearer realm=\"http://{host}/token\",service=\"x\"");
+            let basic_first = format!("Basic realm=\"x\", {bearer}");
+            let bearer_first = format!("{bearer}, Basic realm=\"x\"");
+            match authorization(seen).as_str() {
+                "Bearer for anybody" => None,
+                sent if sent == basic() => None,
+                _ if offers_basic_first => Some(challenge(&basic_first)),
+                _ => Some(challenge(&bearer_first)),
+            }
+        });
+        world.fetch(&world.fetcher(&json!({}))).await.unwrap();
+        assert_eq!(world.fake.seen("/token").len(), 1);
+        world.fetch(&world.fetcher(&world.user())).await.unwrap();
+        let tokens = world.fake.seen("/token").len();
+        assert_eq!(tokens, if offers_basic_first { 1 } else { 2 });
+    }
+}
+
+/// quay.io gives anybody a token and then answers 401 for a repository that is private or is not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_that_does_not_exist_may_look_like_a_refusal() {
+    let world = World::with_tokens().await;
+    let host = world.fake.host();
+    world.fake.fault(move |seen| {
+        if seen.path == "/v2/auth" {
+            return Some(json!({"token": "anonymous"}).to_string().into_response());
+        }
+        let body = r#"{"errors":[{"code":"UNAUTHORIZED","detail":{},"message":"access to the requested resource is not authorized"}]}"#;
+        let realm = format!(
+            "Bearer realm=\"http://{host}/v2/auth\",service=\"{host}\",scope=\"repository:team/a:pull\""
+        );
+        Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, realm)], body).into_response())
+    });
+    let error = world.fetch(&world.fetcher(&json!({}))).await.unwrap_err();
+    let said = message(&error);
+    assert!(
+        said.ends_with(
+            "the registry answers 401 to a request without credentials, for no pull secret has any for it: UNAUTHORIZED: \
+             access to the requested resource is not authorized\nhint: many registries answer so for a repository that \
+             does not exist, too"
+        ),
+        "{said}"
+    );
+    assert_eq!(world.fake.seen("/v2/auth").len(), 1);
+    assert_eq!(world.fake.seen("/blobs/").len(), 2);
+    let error = world.fetch(&world.fetcher(&world.user())).await.unwrap_err();
+    assert!(!message(&error).contains("hint"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_pull_secret_is_an_error_from_the_start() {
     let world = World::with_tokens().await;
