@@ -156,7 +156,11 @@ impl TokenRequest<'_> {
                         .map(|name| ("account", name)),
                 );
                 let request = http.following.get(realm.clone()).query(&query);
-                match self.credential {
+                // containers/image shows half a credential to nobody here, though it does to a registry.
+                let whole = self.credential.filter(|it| {
+                    !it.username.expose_secret().is_empty() && !it.password.expose_secret().is_empty()
+                });
+                match whole {
                     Some(credential) => request.header(AUTHORIZATION, basic(credential)),
                     None => request,
                 }

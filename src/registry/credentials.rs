@@ -40,10 +40,10 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Whether it has more than an identity token.
+    /// Whether it has more than an identity token. A password may do without a user.
     pub(super) fn has_password(&self) -> bool {
         use secrecy::ExposeSecret as _;
-        !self.username.expose_secret().is_empty()
+        !(self.username.expose_secret().is_empty() && self.password.expose_secret().is_empty())
     }
 }
 

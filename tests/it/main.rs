@@ -37,6 +37,7 @@ mod imports;
 mod instants;
 mod leaving;
 mod leftovers;
+mod logins;
 mod names;
 mod oracles;
 mod power;

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::image::zoo::zoo;
-use crate::needs::{needs, note};
+use crate::needs::{long, needs, note};
 use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
 use crate::world::World;
@@ -91,7 +91,8 @@ fn a_short_name_is_stored_under_the_name_that_stock_tools_give_it() {
             "HOST/library/base:1",
         ),
     ];
-    for (files, name, expected) in &table {
+    let mut compared = 0;
+    for (number, (files, name, expected)) in table.iter().enumerate() {
         let expected = expected
             .replace("HOST", &registry.host())
             .replace("DIGEST", digest);
@@ -101,11 +102,18 @@ fn a_short_name_is_stored_under_the_name_that_stock_tools_give_it() {
         // What is there by its full name is there by its short one.
         ours.verify(&["--image", name]).exits(0);
 
+        if number % 2 == 0 && !long() {
+            continue;
+        }
+        compared += 1;
         let theirs = world(&registry, *files);
         theirs.podman_pull(name);
         assert_eq!(stored(&theirs), [expected], "podman: {name} with {files:?}");
     }
-    note(&format!("{} names are stored as podman stores them", table.len()));
+    note(&format!(
+        "{} short names are stored as they should be, {compared} compared with podman",
+        table.len()
+    ));
 }
 
 #[test]
