@@ -272,15 +272,15 @@ fn canonical_host(host: &str) -> &str {
 }
 
 #[cfg(test)]
-// A test says what it skipped and how much it compared.
-#[allow(clippy::print_stderr)]
 mod tests {
+    // A test says what it skipped and how much it compared.
+    #![allow(clippy::print_stderr)]
+
     use base64::prelude::*;
     use secrecy::ExposeSecret as _;
 
-    use super::super::credentials::Credentials;
-    use super::super::registries_conf::RegistriesConf;
     use super::*;
+    use crate::registry::{Credentials, RegistriesConf};
 
     fn find(text: &str, reference: &str) -> Result<Option<String>, CredentialsError> {
         let file = AuthFile::parse(Path::new("auth.json"), text.as_bytes())?;
