@@ -98,9 +98,9 @@ fn rewrite(
         _ => return Ok(reference.clone()),
     };
     let rewritten = format!("{}{}", endpoint.location, &text[length..]);
-    // A location such as `mirror` would be completed to `docker.io/mirror`, which nobody meant.
+    // A location such as `mirror` makes a name without a registry, which `ParseNamed` refuses too.
     match rewritten.parse::<Reference>() {
-        Ok(parsed) if parsed.to_string() == rewritten => Ok(parsed),
+        Ok(parsed) if !parsed.domain().is_empty() && parsed.to_string() == rewritten => Ok(parsed),
         _ => Err(RegistriesConfError::Rewrite {
             reference: text,
             rewritten,
@@ -130,6 +130,24 @@ fn match_length(name: &str, prefix: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_location_must_be_on_a_host() {
+        for (location, rewritten) in [
+            ("mirror", ""),
+            ("docker.io", "docker.io/a/b:1"),
+            ("LOCAL", "LOCAL/a/b:1"),
+            ("a_b.io", ""),
+            ("index.docker.io", ""),
+            ("[::1]:5000/q", "[::1]:5000/q/a/b:1"),
+        ] {
+            let table = format!("[[registry]]\nprefix = 'quay.io'\nlocation = '{location}'");
+            let conf = RegistriesConf::parse_one(&table).expect("valid");
+            let found = conf.pull_sources(&"quay.io/a/b:1".parse().expect("a reference"));
+            let found = found.map_or(String::new(), |sources| sources[0].reference.to_string());
+            assert_eq!(found, rewritten, "{location}");
+        }
+    }
 
     #[test]
     fn a_blocked_registry_is_pulled_from_its_mirrors_or_not_at_all() {

@@ -276,3 +276,12 @@ async fn a_mirror_for_tags_gives_all_of_the_image() {
     let digest = format!("origin.invalid/a@{}", Digest::of(&world.list));
     assert_eq!(resolve(&digest).await.unwrap_err().kind(), Kind::Refused);
 }
+
+/// A payload or a bundle may name one; what Docker would make of it is not what CRI-O would.
+#[test]
+fn a_name_without_a_registry_is_asked_of_nobody() {
+    let (registries, _) = registries(settings(""));
+    let error = registries.sources(&reference("busybox:1")).unwrap_err();
+    assert_eq!(error.kind(), Kind::Malformed);
+    assert_eq!(error.to_string(), "`busybox:1` names no registry");
+}
