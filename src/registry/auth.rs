@@ -166,7 +166,8 @@ impl TokenRequest<'_> {
                 }
             }
         };
-        let response = http::send(request, &what, cancel)
+        let response = http
+            .send(request, &what, cancel)
             .await
             .map_err(|failed| failed.error)?;
         let response = self.admit(response, &what, cancel).await?;

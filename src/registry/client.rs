@@ -16,7 +16,7 @@ use super::auth::{TokenRequest, Tokens, basic};
 use super::challenge::Challenge;
 use super::credentials::Credential;
 use super::error::RegistryError;
-use super::http::{self, Http};
+use super::http::Http;
 
 /// Docker Hub's API does not live where its images' names point.
 const DOCKER_HUB: &str = "registry-1.docker.io";
@@ -158,10 +158,10 @@ impl Client {
             }
         };
         if let Some(scheme) = self.scheme.get() {
-            let sent = http::send(request(scheme), get.what, cancel).await;
+            let sent = self.http.send(request(scheme), get.what, cancel).await;
             return sent.map_err(|failed| failed.error);
         }
-        let over_tls = match http::send(request("https"), get.what, cancel).await {
+        let over_tls = match self.http.send(request("https"), get.what, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "https");
                 return Ok(response);
@@ -169,7 +169,7 @@ impl Client {
             Err(failed) if !(self.insecure && failed.unconnected) => return Err(failed.error),
             Err(failed) => failed.error,
         };
-        match http::send(request("http"), get.what, cancel).await {
+        match self.http.send(request("http"), get.what, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "http");
                 Ok(response)

@@ -76,6 +76,16 @@ pub enum RegistryError {
         /// What the registry says, if it says anything.
         message: Message,
     },
+    /// 407: the proxy does not let us through.
+    #[error("{what}: proxy `{proxy}` {}", proxy_login(.has_credentials))]
+    ProxyUnauthorized {
+        /// What was asked for, and of whom.
+        what: String,
+        /// Its URL, without user and password.
+        proxy: String,
+        /// Whether its URL has a user and a password.
+        has_credentials: bool,
+    },
     /// `WWW-Authenticate` asks for something that cannot or must not be done.
     #[error("{what}: cannot log in: {why}")]
     Challenge {
@@ -198,6 +208,15 @@ fn doubt(credential: &Option<Origin>) -> &'static str {
     }
 }
 
+fn proxy_login(has_credentials: &bool) -> &'static str {
+    match has_credentials {
+        true => "refuses the user and password of its URL (407)",
+        false => {
+            "wants a user and password (407)\nhint: write them into its URL: `http://USER:PASSWORD@HOST:PORT`"
+        }
+    }
+}
+
 fn listed(failures: &[RegistryError]) -> String {
     failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }
@@ -208,7 +227,10 @@ impl RegistryError {
         match self {
             Self::Conf(RegistriesConfError::Blocked { .. }) => Kind::Refused,
             Self::Conf(_) | Self::Certificates { .. } => Kind::Local,
-            Self::Credentials(_) | Self::Unauthorized { .. } | Self::Challenge { .. } => Kind::Unauthorized,
+            Self::Credentials(_)
+            | Self::Unauthorized { .. }
+            | Self::ProxyUnauthorized { .. }
+            | Self::Challenge { .. } => Kind::Unauthorized,
             Self::Manifest {
                 source: ManifestError::NoSuchPlatform { .. },
                 ..

@@ -2,16 +2,18 @@
 
 use std::error::Error as _;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{Client, RequestBuilder, Response, redirect};
-use rustls::ClientConfig;
+use reqwest::{Client, RequestBuilder, Response, StatusCode, redirect};
+use rustls::{CertificateError, ClientConfig};
 
 use crate::cancel::Cancel;
 
 use super::error::{RegistryError, printable};
 use super::names::Names;
+use super::proxy::{Proxies, Proxy};
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,9 +31,19 @@ const MAX_REDIRECTS: usize = 10;
 /// How registries see us.
 const USER_AGENT: &str = concat!("spoke-precache/", env!("CARGO_PKG_VERSION"));
 
+/// How a host is reached.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// Through which proxy.
+    pub(super) proxies: Arc<Proxies>,
+    /// At which address.
+    pub(super) names: Names,
+}
+
 /// Two clients with one idea of trust.
 #[derive(Debug)]
 pub(super) struct Http {
+    proxies: Arc<Proxies>,
     /// Follows redirects. reqwest drops `Authorization` when the host, the port or the scheme changes.
     pub(super) following: Client,
     /// Does not: for a body with a secret, which a redirect would take along.
@@ -41,13 +53,14 @@ pub(super) struct Http {
 impl Http {
     pub(super) fn new(
         tls: ClientConfig,
+        way: Way,
         insecure: bool,
         idle_timeout: Duration,
     ) -> Result<Self, reqwest::Error> {
         let client = |policy| {
-            Client::builder()
+            let builder = Client::builder()
                 .tls_backend_preconfigured(tls.clone())
-                .dns_resolver(Names)
+                .dns_resolver(way.names.clone())
                 .redirect(policy)
                 .connect_timeout(CONNECT_TIMEOUT)
                 .read_timeout(idle_timeout)
@@ -60,13 +73,98 @@ impl Http {
                 // There is one retry loop, and it is not here.
                 .retry(reqwest::retry::never())
                 // Only `settings` reads the environment.
-                .no_proxy()
-                .build()
+                .no_proxy();
+            way.proxies.set(builder).build()
         };
         Ok(Self {
+            proxies: Arc::clone(&way.proxies),
             following: client(follow(insecure))?,
             direct: client(redirect::Policy::none())?,
         })
+    }
+}
+
+impl Http {
+    /// Sends a request, unless the run is to end first.
+    pub(super) async fn send(
+        &self,
+        request: RequestBuilder,
+        what: &str,
+        cancel: &Cancel,
+    ) -> Result<Response, SendError> {
+        tokio::select! {
+            biased;
+            stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
+            sent = request.send() => match sent {
+                Ok(response) => self.through(response, what),
+                Err(error) => Err(SendError {
+                    unconnected: error.is_connect(),
+                    error: self.unsent(error, what),
+                }),
+            },
+        }
+    }
+
+    /// Takes note of the proxy that an answer came through, if that could read and write it: by plain HTTP.
+    fn through(&self, mut response: Response, what: &str) -> Result<Response, SendError> {
+        let is_plain = response.url().scheme() == "http";
+        let Some(proxy) = self.proxies.for_url(response.url()).filter(|_| is_plain) else {
+            return Ok(response);
+        };
+        if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(SendError {
+                error: refused_by(proxy, what),
+                unconnected: false,
+            });
+        }
+        response.extensions_mut().insert(Through(proxy.to_string()));
+        Ok(response)
+    }
+
+    /// Why there is no answer, and whether a proxy is to blame.
+    fn unsent(&self, error: reqwest::Error, what: &str) -> RegistryError {
+        let is_connect = error.is_connect();
+        let url = error.url().cloned();
+        let trouble = Trouble::of(error);
+        let tunnel = trouble.causes.iter().position(|cause| cause.starts_with(TUNNEL));
+        // No other URLs are tunnelled. It need not be the request's: there are redirects.
+        if let (Some(at), Some(proxy)) = (tunnel, &self.proxies.https) {
+            let within = &trouble.causes[at + 1..];
+            let why = match &trouble.causes[at][TUNNEL.len()..] {
+                "proxy authorization required" => return refused_by(proxy, what),
+                "failed to create underlying connection" => format!("cannot be reached: {}", brief(within)),
+                "unsuccessful" => "refuses to connect us".to_owned(),
+                other if within.is_empty() => format!("does not connect us: {other}"),
+                _ => format!("does not connect us: {}", brief(within)),
+            };
+            return RegistryError::Transport {
+                what: what.into(),
+                why: printable(&format!("proxy `{proxy}` {why}"))
+                    + if trouble.is_no_tls { PLAIN_PROXY } else { "" },
+                lasting: trouble.lasting,
+            };
+        }
+        let proxy = url.as_ref().and_then(|url| self.proxies.for_url(url));
+        match (proxy, url) {
+            (Some(proxy), Some(url)) if is_connect && url.scheme() == "http" => {
+                trouble.told(&format!("{what}: proxy `{proxy}` cannot be reached"))
+            }
+            (Some(proxy), _) => trouble.told(&format!("{what} through proxy `{proxy}`")),
+            (None, _) => trouble.told(what),
+        }
+    }
+}
+
+/// The proxy that an answer came through; beside it in its [`Response`].
+#[derive(Clone)]
+pub(super) struct Through(pub(super) String);
+
+/// 407, of the proxy itself.
+fn refused_by(proxy: &Proxy, what: &str) -> RegistryError {
+    RegistryError::ProxyUnauthorized {
+        what: what.into(),
+        proxy: proxy.to_string(),
+        has_credentials: proxy.has_credentials(),
     }
 }
 
@@ -85,22 +183,6 @@ fn follow(insecure: bool) -> redirect::Policy {
             attempt.follow()
         }
     })
-}
-
-/// Sends a request, unless the run is to end first.
-pub(super) async fn send(
-    request: RequestBuilder,
-    what: &str,
-    cancel: &Cancel,
-) -> Result<Response, SendError> {
-    tokio::select! {
-        biased;
-        stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-        sent = request.send() => sent.map_err(|error| SendError {
-            unconnected: error.is_connect(),
-            error: transport(error, what),
-        }),
-    }
 }
 
 /// Why a request got no answer.
@@ -167,34 +249,79 @@ async fn collect(
     Ok(whole.freeze())
 }
 
-/// Says what went wrong without any URL, for a redirect's is as good as a password.
+/// Says what went wrong.
 pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
-    let mut lasting = error.is_redirect() || error.is_builder();
-    let error = error.without_url();
-    let mut causes = vec![error.to_string()];
-    let mut source = error.source();
-    let mut hint = "";
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        // Some repeat what they wrap.
-        if !causes.last().is_some_and(|last| last.ends_with(&text)) {
-            causes.push(text);
-        }
-        match tls_cause(cause) {
-            Some(rustls::Error::InvalidCertificate(_)) => lasting = true,
-            Some(rustls::Error::InvalidMessage(_)) => {
-                lasting = true;
-                hint = "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf";
-                break;
+    Trouble::of(error).told(what)
+}
+
+/// What hyper-util says where a proxy does not give the tunnel that it was asked for; it tells no more of its answer.
+const TUNNEL: &str = "tunnel error: ";
+
+/// What to do about a proxy that does not speak TLS.
+const PLAIN_PROXY: &str = "\nhint: if the proxy speaks plain HTTP, its URL begins with `http://`";
+
+/// What went wrong, without any URL, for a redirect's is as good as a password.
+struct Trouble {
+    /// From the outside in, none twice.
+    causes: Vec<String>,
+    /// The same will happen again.
+    lasting: bool,
+    /// Where TLS was to be, there was something else.
+    is_no_tls: bool,
+    /// Nobody whom we trust vouches for the certificate.
+    is_unknown: bool,
+}
+
+impl Trouble {
+    fn of(error: reqwest::Error) -> Self {
+        let mut trouble = Self {
+            lasting: error.is_redirect() || error.is_builder(),
+            causes: Vec::new(),
+            is_no_tls: false,
+            is_unknown: false,
+        };
+        let error = error.without_url();
+        trouble.causes.push(error.to_string());
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // Some repeat what they wrap.
+            if !trouble.causes.last().is_some_and(|last| last.ends_with(&text)) {
+                trouble.causes.push(text);
             }
-            _ => {}
+            match tls_cause(cause) {
+                Some(rustls::Error::InvalidCertificate(why)) => {
+                    trouble.lasting = true;
+                    trouble.is_unknown = matches!(why, CertificateError::UnknownIssuer);
+                }
+                Some(rustls::Error::InvalidMessage(_)) => {
+                    trouble.lasting = true;
+                    trouble.is_no_tls = true;
+                    break;
+                }
+                _ => {}
+            }
+            source = cause.source();
         }
-        source = cause.source();
+        trouble
     }
-    RegistryError::Transport {
-        what: what.into(),
-        why: printable(&brief(&causes)) + hint,
-        lasting,
+
+    fn told(self, what: &str) -> RegistryError {
+        let hint = match self {
+            Self { is_no_tls: true, .. } => {
+                "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf"
+            }
+            Self { is_unknown: true, .. } => {
+                "\nhint: put the certificate of its authority into `/etc/containers/certs.d/HOST[:PORT]/ca.crt` or among \
+                 those that the host trusts"
+            }
+            _ => "",
+        };
+        RegistryError::Transport {
+            what: what.into(),
+            why: printable(&brief(&self.causes)) + hint,
+            lasting: self.lasting,
+        }
     }
 }
 

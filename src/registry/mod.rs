@@ -9,7 +9,8 @@
 //!                              │
 //!                            Client              one per registry: scheme, login     client, challenge, auth
 //!                              │                 which pull secret                   credentials, auth_file
-//!                            Http                limits, redirects, trust, names     http, tls, names
+//!                            Http                limits, redirects, trust            http, tls
+//!                              │                 which way, to which address         proxy, no_proxy, names
 //! ```
 //!
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
@@ -28,6 +29,8 @@ mod error;
 mod http;
 mod mirrors;
 mod names;
+mod no_proxy;
+mod proxy;
 mod registries_conf;
 mod resolve;
 mod retry;
@@ -47,13 +50,17 @@ pub use credentials::{Credential, Credentials, CredentialsError, Origin};
 pub use error::{Kind, Message, RegistryError};
 pub use http::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
+pub use names::NameFiles;
+pub use no_proxy::NoProxy;
+pub use proxy::{Proxies, Proxy, ProxyError};
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use retry::Attempts;
 pub use short_names::ShortNameError;
 pub use tls::{Pem, SystemRoots};
 
 use client::Client;
-use http::Http;
+use http::{Http, Way};
+use names::Names;
 use retry::Pace;
 use tls::Trust;
 
@@ -70,6 +77,12 @@ pub struct RegistrySettings {
     pub ca_certificates: Vec<Pem>,
     /// `certs.d` directories; the first that has one for a host is taken.
     pub certs_dirs: Vec<PathBuf>,
+    /// What is reached through which proxy.
+    pub proxies: Proxies,
+    /// Where names are looked up.
+    pub name_files: NameFiles,
+    /// And where else if that does not help: the node's files, if they are not the same.
+    pub node_name_files: Option<NameFiles>,
     /// When to stop trying although nothing is wrong for good: after so long in which no byte came. Never, if there is
     /// a deadline instead.
     pub give_up_after: Option<Duration>,
@@ -85,6 +98,9 @@ impl Default for RegistrySettings {
             system_roots: SystemRoots::default(),
             ca_certificates: Vec::new(),
             certs_dirs: Vec::new(),
+            proxies: Proxies::default(),
+            name_files: NameFiles::default(),
+            node_name_files: None,
             give_up_after: None,
             idle_timeout: IDLE_TIMEOUT,
         }
@@ -97,6 +113,8 @@ pub struct Registries {
     conf: RegistriesConf,
     credentials: Credentials,
     trust: Trust,
+    proxies: Arc<Proxies>,
+    names: Names,
     idle_timeout: Duration,
     pace: Pace,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
@@ -115,7 +133,10 @@ impl Registries {
                 &settings.system_roots,
                 &settings.ca_certificates,
                 settings.certs_dirs,
+                &settings.proxies,
             )?,
+            proxies: Arc::new(settings.proxies),
+            names: Names::new(settings.name_files, settings.node_name_files),
             idle_timeout: settings.idle_timeout,
             pace: Pace::new(observer, settings.give_up_after),
             clients: Mutex::default(),
@@ -144,7 +165,11 @@ impl Registries {
             return Ok(client.clone());
         }
         let tls = self.trust.config(domain, source.insecure)?;
-        let http = Http::new(tls, source.insecure, self.idle_timeout)
+        let way = Way {
+            proxies: Arc::clone(&self.proxies),
+            names: self.names.clone(),
+        };
+        let http = Http::new(tls, way, source.insecure, self.idle_timeout)
             .map_err(|error| http::transport(error, &format!("registry `{domain}`")))?;
         let client = Arc::new(Client::new(domain, source.insecure, http));
         Ok(clients.entry(key).or_insert(client).clone())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::SettingsError;
 use super::crio_conf::{self, CrioConf};
 use crate::cli::HostPaths;
-use crate::registry::{ConfText, Pem, RegistrySettings, SystemRoots};
+use crate::registry::{ConfText, NameFiles, Pem, RegistrySettings, SystemRoots};
 use crate::store::{HostState, StorageConf, StoreOptions};
 
 /// Where TALM's Job mounts the host's directories.
@@ -219,6 +219,20 @@ impl HostRoot {
             }
         }
         Ok(SystemRoots::Native)
+    }
+
+    /// Where the node looks names up, if that is not where we do.
+    pub(super) fn name_files(&self) -> Option<NameFiles> {
+        (self.0 != Path::new("/")).then(|| NameFiles {
+            hosts: self.join("etc/hosts"),
+            resolv_conf: self.join("etc/resolv.conf"),
+        })
+    }
+
+    /// A file of the host, if it is there, and where.
+    pub(super) fn file(&self, place: &str) -> Result<Option<(PathBuf, String)>, SettingsError> {
+        let path = self.join(place);
+        Ok(read_if_there(&path)?.map(|text| (path, text)))
     }
 
     /// The file that was named, which must be there, or the first that is.

@@ -5,6 +5,7 @@
 
 mod crio_conf;
 mod host;
+mod proxy;
 mod short_names;
 mod version_spec;
 
@@ -21,7 +22,7 @@ use crate::cli::{Bounds, Flags, HostPaths, LogFormat};
 use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
-use crate::registry::{RegistriesConfError, RegistrySettings, ShortNameError};
+use crate::registry::{ProxyError, RegistriesConfError, RegistrySettings, ShortNameError};
 use crate::report::{ProgressMode, ReportError, Step, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
@@ -132,6 +133,16 @@ pub enum SettingsError {
         /// What is wrong with it.
         source: toml::de::Error,
     },
+    /// A proxy's URL is none that can be used.
+    #[error("cannot use the proxy that `{name}`{} names: {source}", of_file(.file))]
+    Proxy {
+        /// The variable. Its value may hold a password.
+        name: &'static str,
+        /// The node's file that sets it; the environment, if there is none.
+        file: Option<PathBuf>,
+        /// What is wrong with it.
+        source: ProxyError,
+    },
     /// A number in the environment is none.
     #[error("the environment variable `{name}` must be {expected}: `{value}`")]
     Environment {
@@ -142,6 +153,12 @@ pub enum SettingsError {
         /// What it should hold.
         expected: &'static str,
     },
+}
+
+fn of_file(file: &Option<PathBuf>) -> String {
+    file.as_ref()
+        .map(|path| format!(" in `{}`", path.display()))
+        .unwrap_or_default()
 }
 
 impl SettingsError {
@@ -159,6 +176,7 @@ impl SettingsError {
             | Self::Document { .. }
             | Self::Unreadable { .. }
             | Self::ShortName(_)
+            | Self::Proxy { .. }
             | Self::Environment { .. } => Failure::Usage,
             Self::Report(error) => Failure::of_report(error).unwrap_or(Failure::Usage),
         }
@@ -171,8 +189,8 @@ impl SettingsError {
             | Self::StorageDropIn { .. }
             | Self::CrioFile { .. }
             | Self::CrioConf { .. } => Step::Store,
-            // registries.conf, its drop-ins and certificate authorities: how images are asked for.
-            Self::HostFile { .. } | Self::RegistriesConf(_) => Step::Resolve,
+            // registries.conf, its drop-ins, certificate authorities and proxies: how images are asked for.
+            Self::HostFile { .. } | Self::RegistriesConf(_) | Self::Proxy { .. } => Step::Resolve,
             Self::Spec(_)
             | Self::NoSpec { .. }
             | Self::Document { .. }
@@ -240,6 +258,8 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         registries: RegistrySettings {
             // With a deadline, that is when to stop; a link that is down for an hour may come back.
             give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
+            proxies: proxy::proxies(&host)?,
+            node_name_files: host.name_files(),
             ..registries
         },
         deadline: deadline.and_then(|after| Instant::now().checked_add(after)),

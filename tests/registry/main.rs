@@ -10,6 +10,7 @@ mod fake;
 mod http2;
 mod login;
 mod manifests;
+mod proxies;
 mod quiet;
 mod ranges;
 mod tls;

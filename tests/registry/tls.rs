@@ -179,6 +179,10 @@ async fn a_private_authority_is_trusted_when_configured_or_the_systems() {
     let error = fetch(&host, &body, settings("")).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+    assert!(
+        error.to_string().ends_with("among those that the host trusts"),
+        "{error}"
+    );
     fetch(&host, &body, settings(&insecure(&[&host]))).await.unwrap();
 }
 
@@ -237,9 +241,40 @@ async fn certs_d_has_authorities_and_who_we_are_to_one_host() {
     assert_eq!(error.kind(), Kind::Network, "{error}");
     std::fs::copy(certificates.path("us.crt"), dir.join("client.cert")).unwrap();
     let error = fetch(&host, &body, with_certs_d()).await.unwrap_err();
-    assert!(error.to_string().contains("client.key"), "{error}");
+    assert!(
+        error.to_string().contains("client.cert`: there is no `.key`"),
+        "{error}"
+    );
     std::fs::copy(certificates.path("us.key"), dir.join("client.key")).unwrap();
     fetch(&host, &body, with_certs_d()).await.unwrap();
+
+    // As in containers/image: one that cannot be read does not spoil the others, nor does a link into nowhere.
+    std::fs::write(
+        dir.join("odd.crt"),
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
+    std::fs::write(dir.join("der.crt"), [0x30, 0x82, 0, 0]).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.join("gone.crt")).unwrap();
+    std::fs::write(dir.join("README"), "whatever").unwrap();
+    // Of several that say who we are, the one whose authority the registry believes.
+    certificates.self_signed("other", "");
+    certificates.signed("stranger", "other");
+    std::fs::copy(certificates.path("stranger.crt"), dir.join("a.cert")).unwrap();
+    std::fs::copy(certificates.path("stranger.key"), dir.join("a.key")).unwrap();
+    fetch(&host, &body, with_certs_d()).await.unwrap();
+
+    for (remove, says) in [("a.cert", "a.key`: there is no `.cert`"), ("a.key", "")] {
+        std::fs::remove_file(dir.join(remove)).unwrap();
+        match fetch(&host, &body, with_certs_d()).await {
+            Ok(()) => assert_eq!(says, ""),
+            Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "{error}"),
+        }
+    }
+    std::fs::copy(certificates.path("stranger.key"), dir.join("client.key")).unwrap();
+    let error = fetch(&host, &body, with_certs_d()).await.unwrap_err();
+    assert!(error.to_string().contains("client.cert`"), "{error}");
+    assert_eq!(error.kind(), Kind::Local);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,249 @@
+//! Proxies: which URL goes through which, and what they are told about us.
+//!
+//! ```text
+//! https://registry/…   CONNECT registry:443 to the proxy of HTTPS, then TLS with the registry through that tunnel
+//! http://registry/…    GET http://registry/… to the proxy of HTTP
+//! ```
+//!
+//! Decided for every URL anew, as a registry may send us to a CDN that is reached another way. The proxy resolves the
+//! target's name, we only its own: a node behind a proxy often has no name server that knows the world. An `https` proxy
+//! must have a certificate that the system trusts, whatever `certs.d` and `insecure` say of the registry behind it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::header::HeaderValue;
+use reqwest::{ClientBuilder, Url};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::no_proxy::NoProxy;
+
+/// A proxy by its URL: `http://user:password@proxy.example:3128`, or `proxy.example:3128` for `http`.
+#[derive(Clone)]
+pub struct Proxy {
+    /// Without user and password.
+    url: Url,
+    /// What `Proxy-Authorization` says, if the URL has a user.
+    authorization: Option<SecretString>,
+}
+
+/// Why a text names no proxy. Never repeats the text: there may be a password in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyError {
+    /// SOCKS, for instance.
+    #[error("only proxies by `http://` and `https://` are supported")]
+    Scheme,
+    /// Not `host`, `host:port` or a URL.
+    #[error("it is no URL of a proxy: {0}")]
+    Url(String),
+    /// `http://user:pass/word@proxy`: everything from the slash on is taken for a path.
+    #[error(
+        "it is no URL of a proxy: there is a `@` behind its host\nhint: in a user or password write `%2F` for `/`, `%3F` for `?`, `%23` for `#`"
+    )]
+    Ambiguous,
+    /// `http://user:100%@proxy`
+    #[error(
+        "a `%` in its user or password is not followed by two hexadecimal digits\nhint: write `%25` for `%`"
+    )]
+    Escape,
+}
+
+impl FromStr for Proxy {
+    type Err = ProxyError;
+
+    fn from_str(text: &str) -> Result<Self, ProxyError> {
+        let text = text.trim();
+        // The parser would leave them out.
+        if text.contains(|letter: char| letter.is_control() || letter == ' ') {
+            return Err(ProxyError::Url("there is a blank in it".into()));
+        }
+        let url = match text.split_once("://") {
+            Some((scheme, _)) if ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) => {
+                Url::parse(text)
+            }
+            Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                return Err(ProxyError::Scheme);
+            }
+            _ => Url::parse(&format!("http://{text}")),
+        };
+        let mut url = url.map_err(|error| ProxyError::Url(error.to_string()))?;
+        let behind = [Some(url.path()), url.query(), url.fragment()];
+        if behind.into_iter().flatten().any(|part| part.contains('@')) {
+            return Err(ProxyError::Ambiguous);
+        }
+        let authorization = match (url.username(), url.password()) {
+            ("", None) => None,
+            (user, password) => {
+                let mut both = unescape(user)?;
+                both.push(b':');
+                both.extend(unescape(password.unwrap_or_default())?);
+                Some(format!("Basic {}", BASE64_STANDARD.encode(both)).into())
+            }
+        };
+        // These cannot fail for a URL that has a host.
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
+        url.set_path("");
+        url.set_query(None);
+        url.set_fragment(None);
+        Ok(Self { url, authorization })
+    }
+}
+
+/// Bytes for `%41`.
+fn unescape(text: &str) -> Result<Vec<u8>, ProxyError> {
+    let (mut rest, mut bytes) = (text.as_bytes(), Vec::new());
+    while let Some((&first, behind)) = rest.split_first() {
+        rest = behind;
+        if first != b'%' {
+            bytes.push(first);
+            continue;
+        }
+        let hex = |at: usize| char::from(*behind.get(at)?).to_digit(16);
+        let (Some(high), Some(low)) = (hex(0), hex(1)) else {
+            return Err(ProxyError::Escape);
+        };
+        bytes.push((high << 4 | low) as u8);
+        rest = &behind[2..];
+    }
+    Ok(bytes)
+}
+
+impl Proxy {
+    /// Whether its URL has a user and a password.
+    pub(super) fn has_credentials(&self) -> bool {
+        self.authorization.is_some()
+    }
+
+    /// The host that its certificate must be for, if it is reached by TLS.
+    pub(super) fn tls_host(&self) -> Option<&str> {
+        self.url.host_str().filter(|_| self.url.scheme() == "https")
+    }
+}
+
+/// `http://proxy.example:3128`, without user and password.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.url.host_str().unwrap_or_default();
+        let port = self.url.port_or_known_default().unwrap_or_default();
+        write!(f, "{}://{host}:{port}", self.url.scheme())
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({self})")
+    }
+}
+
+/// All that is set; by default everything is reached directly.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    /// For URLs with `http`.
+    pub http: Option<Proxy>,
+    /// For URLs with `https`; never in the place of the other.
+    pub https: Option<Proxy>,
+    /// What goes through neither.
+    pub except: NoProxy,
+}
+
+impl Proxies {
+    /// The proxy for a URL, if it is not reached directly.
+    pub fn for_url(&self, url: &Url) -> Option<&Proxy> {
+        let proxy = match url.scheme() {
+            "https" => self.https.as_ref(),
+            "http" => self.http.as_ref(),
+            _ => None,
+        };
+        proxy.filter(|_| !self.except.covers(url))
+    }
+
+    /// Has a client ask here before each connection.
+    pub(super) fn set(self: &Arc<Self>, mut builder: ClientBuilder) -> ClientBuilder {
+        // One for each scheme, for each has its own password.
+        for (scheme, proxy) in [("http", &self.http), ("https", &self.https)] {
+            let Some(proxy) = proxy else { continue };
+            let proxies = Arc::clone(self);
+            let mut choice = reqwest::Proxy::custom(move |url| {
+                let proxy = proxies.for_url(url).filter(|_| url.scheme() == scheme);
+                proxy.map(|proxy| proxy.url.clone())
+            });
+            if let Some(authorization) = &proxy.authorization {
+                let mut value =
+                    HeaderValue::try_from(authorization.expose_secret()).expect("base64 is ASCII");
+                value.set_sensitive(true);
+                choice = choice.custom_http_auth(value);
+            }
+            builder = builder.proxy(choice);
+        }
+        builder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_named_by_a_url_or_by_host_and_port() {
+        for (text, expected) in [
+            ("http://proxy.example:3128", "http://proxy.example:3128"),
+            ("HTTPS://proxy.example/", "https://proxy.example:443"),
+            (" proxy.example ", "http://proxy.example:80"),
+            ("proxy:3128", "http://proxy:3128"),
+            ("[fd00::1]:3128", "http://[fd00::1]:3128"),
+            ("user:pa%40ss@proxy:3128", "http://proxy:3128"),
+        ] {
+            assert_eq!(text.parse::<Proxy>().expect(text).to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn user_and_password_are_unescaped_and_do_not_show() {
+        for (text, expected) in [
+            ("http://user:pa%40s%2Fs%25@proxy", Some("user:pa@s/s%")),
+            ("http://do%3Amain:x:y@proxy", Some("do:main:x:y")),
+            ("http://user@proxy", Some("user:")),
+            ("http://:only@proxy", Some(":only")),
+            ("http://proxy", None),
+        ] {
+            let proxy: Proxy = text.parse().expect(text);
+            let said = proxy.authorization.as_ref().map(ExposeSecret::expose_secret);
+            let expected = expected.map(|both| format!("Basic {}", BASE64_STANDARD.encode(both)));
+            assert_eq!(said, expected.as_deref(), "{text}");
+            let shown = format!("{proxy:?} {proxy} {}", proxy.url);
+            assert_eq!(shown, "Proxy(http://proxy:80) http://proxy:80 http://proxy/");
+        }
+    }
+
+    #[test]
+    fn what_names_no_proxy_is_refused_without_repeating_it() {
+        for text in [
+            "socks5://user:hunter2@proxy:1080",
+            "ftp://user:hunter2@proxy",
+            "http://user:hunter2@",
+            "http://user:hunter2@proxy:port",
+            "http://user:hunter2@pro xy",
+            "http://user:hunter2%zz@proxy",
+            "http://user:hunter2%4",
+            // The port would be 12, and the rest a path, a query or a fragment.
+            "http://user:12/hunter2@proxy:3128",
+            "http://user:12?hunter2@proxy:3128",
+            "user:12#hunter2@proxy:3128",
+            "http://user:12\\hunter2@proxy:3128",
+            "http://",
+            "://hunter2",
+        ] {
+            let error = text.parse::<Proxy>().expect_err(text);
+            assert!(
+                !format!("{error:?} {error}").contains("hunter2"),
+                "{text}: {error}"
+            );
+        }
+    }
+}
