@@ -9,7 +9,7 @@ use crate::cancel::Cancel;
 
 use super::credentials::Credential;
 use super::error::{Message, RegistryError};
-use super::http::{self, Through};
+use super::http;
 
 /// How much of an error's body is read.
 const MAX_ERROR_BODY: u64 = 64 << 10;
@@ -25,18 +25,13 @@ pub(super) async fn failure(
 ) -> RegistryError {
     let status = response.status().as_u16();
     let retry_after = retry_after(response.headers(), SystemTime::now());
-    // It may be the proxy's own answer.
-    let what = match response.extensions().get::<Through>() {
-        Some(Through(proxy)) => &format!("{what} through proxy `{proxy}`"),
-        None => what,
-    };
-    let message = match http::body(response, MAX_ERROR_BODY, what, cancel).await {
+    let what = http::asked(what, &response);
+    let message = match http::body(response, MAX_ERROR_BODY, &what, cancel).await {
         Ok(body) => Message::of_body(&body),
         Err(RegistryError::Stopped(stopped)) => return stopped.into(),
         // The status says enough.
         Err(_) => Message::default(),
     };
-    let what = what.to_owned();
     if is_refused {
         return RegistryError::Unauthorized {
             what,

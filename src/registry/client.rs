@@ -16,7 +16,7 @@ use super::auth::{TokenRequest, Tokens, basic};
 use super::challenge::Challenge;
 use super::credentials::Credential;
 use super::error::RegistryError;
-use super::http::Http;
+use super::http::{self, Http};
 
 /// Docker Hub's API does not live where its images' names point.
 const DOCKER_HUB: &str = "registry-1.docker.io";
@@ -82,7 +82,7 @@ impl Client {
             let has_password = get.credential.is_some_and(Credential::has_password);
             let learnt = Challenge::first(response.headers(), has_password);
             let learnt = learnt.map_err(|why| RegistryError::Challenge {
-                what: get.what.into(),
+                what: http::asked(get.what, &response),
                 why,
             })?;
             let is_worth_it = match learnt {

@@ -76,15 +76,27 @@ pub enum RegistryError {
         /// What the registry says, if it says anything.
         message: Message,
     },
-    /// 407: the proxy does not let us through.
-    #[error("{what}: proxy `{proxy}` {}", proxy_login(.has_credentials))]
+    /// 407, or 401 by the proxy itself.
+    #[error("{what}: proxy `{proxy}` {} ({status}){}", proxy_login(.has_credentials), proxy_hint(.has_credentials))]
     ProxyUnauthorized {
         /// What was asked for, and of whom.
         what: String,
         /// Its URL, without user and password.
         proxy: String,
+        /// The status.
+        status: u16,
         /// Whether its URL has a user and a password.
         has_credentials: bool,
+    },
+    /// The proxy does not connect us, for another reason.
+    #[error("{what}: proxy `{proxy}` does not connect us{}", answered(.status))]
+    ProxyRefusal {
+        /// What was asked for, and of whom.
+        what: String,
+        /// Its URL, without user and password.
+        proxy: String,
+        /// What it answers, if that is known.
+        status: Option<u16>,
     },
     /// `WWW-Authenticate` asks for something that cannot or must not be done.
     #[error("{what}: cannot log in: {why}")]
@@ -210,11 +222,22 @@ fn doubt(credential: &Option<Origin>) -> &'static str {
 
 fn proxy_login(has_credentials: &bool) -> &'static str {
     match has_credentials {
-        true => "refuses the user and password of its URL (407)",
-        false => {
-            "wants a user and password (407)\nhint: write them into its URL: `http://USER:PASSWORD@HOST:PORT`"
-        }
+        true => "refuses the user and password of its URL",
+        false => "wants a user and password",
     }
+}
+
+fn proxy_hint(has_credentials: &bool) -> &'static str {
+    match has_credentials {
+        true => "",
+        false => "\nhint: write them into its URL: `http://USER:PASSWORD@HOST:PORT`",
+    }
+}
+
+fn answered(status: &Option<u16>) -> String {
+    status
+        .map(|status| format!(": it answers {status}"))
+        .unwrap_or_default()
 }
 
 fn listed(failures: &[RegistryError]) -> String {
@@ -244,8 +267,10 @@ impl RegistryError {
             Self::NoRegistry(_) | Self::Manifest { .. } | Self::TooLarge { .. } => Kind::Malformed,
             Self::Status { status: 404, .. } => Kind::NotFound,
             Self::Transport { lasting: true, .. } => Kind::Refused,
+            Self::ProxyRefusal { .. } if !self.may_pass() => Kind::Refused,
             Self::Status { .. }
             | Self::Transport { .. }
+            | Self::ProxyRefusal { .. }
             | Self::Short { .. }
             | Self::WrongRange { .. }
             | Self::RangeNotSatisfiable { .. }
@@ -267,6 +292,8 @@ impl RegistryError {
                 status => *status >= 500,
             },
             Self::Transport { lasting, .. } => !lasting,
+            // Its rules forbid the host or the port.
+            Self::ProxyRefusal { status, .. } => !matches!(status, Some(403 | 405)),
             Self::WrongDigest { mixed, .. } => *mixed,
             Self::Short { .. } | Self::WrongRange { .. } | Self::RangeNotSatisfiable { .. } => true,
             _ => false,

@@ -14,6 +14,7 @@ use crate::cancel::Cancel;
 use super::error::{RegistryError, printable};
 use super::names::Names;
 use super::proxy::{Proxies, Proxy};
+use super::tunnel;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ pub(super) struct Way {
 /// Two clients with one idea of trust.
 #[derive(Debug)]
 pub(super) struct Http {
-    proxies: Arc<Proxies>,
+    way: Way,
     /// Follows redirects. reqwest drops `Authorization` when the host, the port or the scheme changes.
     pub(super) following: Client,
     /// Does not: for a body with a secret, which a redirect would take along.
@@ -77,9 +78,9 @@ impl Http {
             way.proxies.set(builder).build()
         };
         Ok(Self {
-            proxies: Arc::clone(&way.proxies),
             following: client(follow(insecure))?,
             direct: client(redirect::Policy::none())?,
+            way,
         })
     }
 }
@@ -95,25 +96,29 @@ impl Http {
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-            sent = request.send() => match sent {
-                Ok(response) => self.through(response, what),
-                Err(error) => Err(SendError {
-                    unconnected: error.is_connect(),
-                    error: self.unsent(error, what),
-                }),
-            },
+            sent = self.sent(request, what) => sent,
+        }
+    }
+
+    async fn sent(&self, request: RequestBuilder, what: &str) -> Result<Response, SendError> {
+        match request.send().await {
+            Ok(response) => self.through(response, what),
+            Err(error) => Err(SendError {
+                unconnected: error.is_connect(),
+                error: self.unsent(error, what).await,
+            }),
         }
     }
 
     /// Takes note of the proxy that an answer came through, if that could read and write it: by plain HTTP.
     fn through(&self, mut response: Response, what: &str) -> Result<Response, SendError> {
         let is_plain = response.url().scheme() == "http";
-        let Some(proxy) = self.proxies.for_url(response.url()).filter(|_| is_plain) else {
+        let Some(proxy) = self.way.proxies.for_url(response.url()).filter(|_| is_plain) else {
             return Ok(response);
         };
         if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(SendError {
-                error: refused_by(proxy, what),
+                error: refused_by(proxy, response.status().as_u16(), what),
                 unconnected: false,
             });
         }
@@ -122,18 +127,31 @@ impl Http {
     }
 
     /// Why there is no answer, and whether a proxy is to blame.
-    fn unsent(&self, error: reqwest::Error, what: &str) -> RegistryError {
+    async fn unsent(&self, error: reqwest::Error, what: &str) -> RegistryError {
         let is_connect = error.is_connect();
         let url = error.url().cloned();
         let trouble = Trouble::of(error);
-        let tunnel = trouble.causes.iter().position(|cause| cause.starts_with(TUNNEL));
+        let refused = trouble.causes.iter().position(|cause| cause.starts_with(TUNNEL));
         // No other URLs are tunnelled. It need not be the request's: there are redirects.
-        if let (Some(at), Some(proxy)) = (tunnel, &self.proxies.https) {
+        if let (Some(at), Some(proxy)) = (refused, &self.way.proxies.https) {
             let within = &trouble.causes[at + 1..];
             let why = match &trouble.causes[at][TUNNEL.len()..] {
-                "proxy authorization required" => return refused_by(proxy, what),
+                "proxy authorization required" => return refused_by(proxy, 407, what),
+                "unsuccessful" => {
+                    let status = match &url {
+                        Some(url) => tunnel::refusal(proxy, url, &self.way.names).await,
+                        None => None,
+                    };
+                    return match status {
+                        Some(status @ (401 | 407)) => refused_by(proxy, status, what),
+                        status => RegistryError::ProxyRefusal {
+                            what: what.into(),
+                            proxy: proxy.to_string(),
+                            status,
+                        },
+                    };
+                }
                 "failed to create underlying connection" => format!("cannot be reached: {}", brief(within)),
-                "unsuccessful" => "refuses to connect us".to_owned(),
                 other if within.is_empty() => format!("does not connect us: {other}"),
                 _ => format!("does not connect us: {}", brief(within)),
             };
@@ -144,7 +162,7 @@ impl Http {
                 lasting: trouble.lasting,
             };
         }
-        let proxy = url.as_ref().and_then(|url| self.proxies.for_url(url));
+        let proxy = url.as_ref().and_then(|url| self.way.proxies.for_url(url));
         match (proxy, url) {
             (Some(proxy), Some(url)) if is_connect && url.scheme() == "http" => {
                 trouble.told(&format!("{what}: proxy `{proxy}` cannot be reached"))
@@ -157,13 +175,21 @@ impl Http {
 
 /// The proxy that an answer came through; beside it in its [`Response`].
 #[derive(Clone)]
-pub(super) struct Through(pub(super) String);
+struct Through(String);
 
-/// 407, of the proxy itself.
-fn refused_by(proxy: &Proxy, what: &str) -> RegistryError {
+/// What was asked for and of whom, and through which proxy if the answer may be the proxy's own.
+pub(super) fn asked(what: &str, response: &Response) -> String {
+    match response.extensions().get() {
+        Some(Through(proxy)) => format!("{what} through proxy `{proxy}`"),
+        None => what.to_owned(),
+    }
+}
+
+fn refused_by(proxy: &Proxy, status: u16, what: &str) -> RegistryError {
     RegistryError::ProxyUnauthorized {
         what: what.into(),
         proxy: proxy.to_string(),
+        status,
         has_credentials: proxy.has_credentials(),
     }
 }

@@ -10,7 +10,7 @@
 //!                            Client              one per registry: scheme, login     client, challenge, auth
 //!                              │                 which pull secret                   credentials, auth_file
 //!                            Http                limits, redirects, trust            http, tls
-//!                              │                 which way, to which address         proxy, no_proxy, names
+//!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
 //! ```
 //!
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
@@ -36,6 +36,7 @@ mod resolve;
 mod retry;
 mod short_names;
 mod tls;
+mod tunnel;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -84,13 +84,18 @@ impl Names {
             distrusted: Mutex::default(),
         }))
     }
+
+    /// All addresses of a host.
+    pub(super) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
+        self.0.look_up(name).await
+    }
 }
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
-        let opinions = Arc::clone(&self.0);
+        let names = self.clone();
         Box::pin(async move {
-            let found = opinions.look_up(name.as_str()).await?;
+            let found = names.addresses(name.as_str()).await?;
             // The port is the URL's.
             let addresses = found.into_iter().map(|address| SocketAddr::new(address, 0));
             Ok(Box::new(addresses) as Addrs)

@@ -118,6 +118,26 @@ impl Proxy {
         self.authorization.is_some()
     }
 
+    /// Host and port, if it is reached without TLS.
+    pub(super) fn plain_address(&self) -> Option<(&str, u16)> {
+        let host = self.url.host_str().filter(|_| self.url.scheme() == "http")?;
+        Some((host, self.url.port_or_known_default()?))
+    }
+
+    /// What asks it for a tunnel to the host of `url`. Tells user and password.
+    pub(super) fn question(&self, url: &Url) -> Option<String> {
+        let (host, port) = (url.host_str()?, url.port_or_known_default()?);
+        let authorization = self
+            .authorization
+            .as_ref()
+            .map_or(String::new(), |authorization| {
+                format!("Proxy-Authorization: {}\r\n", authorization.expose_secret())
+            });
+        Some(format!(
+            "CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{authorization}\r\n"
+        ))
+    }
+
     /// The host that its certificate must be for, if it is reached by TLS.
     pub(super) fn tls_host(&self) -> Option<&str> {
         self.url.host_str().filter(|_| self.url.scheme() == "https")

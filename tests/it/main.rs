@@ -39,6 +39,7 @@ mod leaving;
 mod leftovers;
 mod logins;
 mod names;
+mod network;
 mod oracles;
 mod power;
 mod readme;

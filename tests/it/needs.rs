@@ -125,6 +125,28 @@ pub(crate) fn ipv6() -> Result<(), String> {
     }
 }
 
+/// A small proxy.
+pub(crate) fn tinyproxy() -> Result<(), String> {
+    installed("/usr/bin/tinyproxy")
+}
+
+/// A large one.
+pub(crate) fn squid() -> Result<(), String> {
+    installed("/usr/sbin/squid")
+}
+
+/// A server with TLS, to stand before others.
+pub(crate) fn nginx() -> Result<(), String> {
+    installed("/usr/sbin/nginx")
+}
+
+fn installed(program: &str) -> Result<(), String> {
+    if Path::new(program).exists() {
+        return Ok(());
+    }
+    Err(format!("`{program}` is not installed"))
+}
+
 /// File systems whose files can be cloned, and loop devices to have some.
 pub(crate) fn xfs() -> Result<(), String> {
     for path in ["/usr/sbin/mkfs.xfs", "/dev/loop-control"] {

@@ -1,0 +1,9 @@
+//! What lies between a node and its registries at a site, with the programs that sites run: proxies, certificates, name
+//! servers.
+
+mod certificates;
+mod names;
+mod programs;
+mod proxies;
+mod proxy_trouble;
+mod site;
