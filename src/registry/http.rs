@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{Client, RequestBuilder, Response, StatusCode, redirect};
+use reqwest::header::AUTHORIZATION;
+use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, redirect};
 use rustls::{CertificateError, ClientConfig};
 
 use crate::cancel::Cancel;
@@ -101,13 +102,49 @@ impl Http {
     }
 
     async fn sent(&self, request: RequestBuilder, what: &str) -> Result<Response, SendError> {
-        match request.send().await {
+        let (client, request) = request.build_split();
+        let again = request.as_ref().ok().and_then(Request::try_clone);
+        let sent = match request {
+            Ok(request) => client.execute(request).await,
+            Err(error) => Err(error),
+        };
+        let sent = match (sent, again) {
+            (Ok(response), Some(again)) => self.follow_through(&client, again, response).await,
+            (sent, _) => sent,
+        };
+        match sent {
             Ok(response) => self.through(response, what),
             Err(error) => Err(SendError {
                 unconnected: error.is_connect(),
                 error: self.unsent(error, what).await,
             }),
         }
+    }
+
+    /// reqwest tells a proxy its password with a request and not again where a redirect of plain HTTP leads; so what was
+    /// refused there for want of it is asked for once more, as a request of its own.
+    async fn follow_through(
+        &self,
+        client: &Client,
+        request: Request,
+        mut response: Response,
+    ) -> Result<Response, reqwest::Error> {
+        let mut from = request.url().clone();
+        for _ in 0..MAX_REDIRECTS {
+            let is_refused = response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+            if !is_refused || *response.url() == from || self.way.proxies.for_url(response.url()).is_none() {
+                break;
+            }
+            let Some(mut again) = request.try_clone() else {
+                break;
+            };
+            from = response.url().clone();
+            *again.url_mut() = from.clone();
+            // That was for the registry.
+            again.headers_mut().remove(AUTHORIZATION);
+            response = client.execute(again).await?;
+        }
+        Ok(response)
     }
 
     /// Takes note of the proxy that an answer came through, if that could read and write it: by plain HTTP.
