@@ -331,9 +331,12 @@ struct Trouble {
     lasting: bool,
     /// Where TLS was to be, there was something else.
     is_no_tls: bool,
-    /// Nobody whom we trust vouches for the certificate.
-    is_unknown: bool,
+    /// What to do about it if the registry is to blame.
+    hint: &'static str,
 }
+
+/// What reqwest 0.13 says of a tunnel to an IPv6 address: it takes the brackets for a part of the certificate's name.
+const NO_NAME: &str = "Invalid Server Name";
 
 impl Trouble {
     fn of(error: reqwest::Error) -> Self {
@@ -341,7 +344,7 @@ impl Trouble {
             lasting: error.is_redirect() || error.is_builder(),
             causes: Vec::new(),
             is_no_tls: false,
-            is_unknown: false,
+            hint: "",
         };
         let error = error.without_url();
         trouble.causes.push(error.to_string());
@@ -355,14 +358,24 @@ impl Trouble {
             match tls_cause(cause) {
                 Some(rustls::Error::InvalidCertificate(why)) => {
                     trouble.lasting = true;
-                    trouble.is_unknown = matches!(why, CertificateError::UnknownIssuer);
+                    if matches!(why, CertificateError::UnknownIssuer) {
+                        trouble.hint = "\nhint: put the certificate of its authority into \
+                                        `/etc/containers/certs.d/HOST[:PORT]/ca.crt` or among those that the host trusts";
+                    }
                 }
                 Some(rustls::Error::InvalidMessage(_)) => {
                     trouble.lasting = true;
                     trouble.is_no_tls = true;
+                    trouble.hint =
+                        "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf";
                     break;
                 }
                 _ => {}
+            }
+            if trouble.causes.last().is_some_and(|cause| cause == NO_NAME) {
+                trouble.lasting = true;
+                trouble.hint = "\nhint: list it in `NO_PROXY`, or call it by a name: an IPv6 address cannot be reached \
+                                by TLS through a proxy";
             }
             source = cause.source();
         }
@@ -370,19 +383,9 @@ impl Trouble {
     }
 
     fn told(self, what: &str) -> RegistryError {
-        let hint = match self {
-            Self { is_no_tls: true, .. } => {
-                "\nhint: if the registry speaks plain HTTP, say `insecure = true` in registries.conf"
-            }
-            Self { is_unknown: true, .. } => {
-                "\nhint: put the certificate of its authority into `/etc/containers/certs.d/HOST[:PORT]/ca.crt` or among \
-                 those that the host trusts"
-            }
-            _ => "",
-        };
         RegistryError::Transport {
             what: what.into(),
-            why: printable(&brief(&self.causes)) + hint,
+            why: printable(&brief(&self.causes)) + self.hint,
             lasting: self.lasting,
         }
     }

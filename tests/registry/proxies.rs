@@ -1,7 +1,17 @@
-//! Which URL goes through which proxy: the cases of Go's `golang.org/x/net/http/httpproxy`, file `proxy_test.go`.
+//! Which URL goes through which proxy: the cases of Go's `golang.org/x/net/http/httpproxy`, file `proxy_test.go`. And what is
+//! told to whom.
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
 use reqwest::Url;
-use spoke_precache::registry::{NoProxy, Proxies, Proxy, ProxyError};
+use spoke_precache::cancel::Cancel;
+use spoke_precache::fetch::FetchError;
+use spoke_precache::registry::{Kind, NoProxy, Proxies, Proxy, ProxyError, RegistrySettings};
+
+use crate::{fetcher, insecure, noise, request, settings};
 
 /// `HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`, the URL, and the proxy.
 const FOR_URL: [(&str, &str, &str, &str, Option<&str>); 20] = [
@@ -212,4 +222,108 @@ fn urls_go_where_go_sends_them() {
         FOR_URL.len() + 2 * USE_PROXY.len() + 1 + 3,
         OURS.len()
     );
+}
+
+/// Keeps what it is asked and answers each connection's first request as `answer` says.
+fn listener(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (host, heads) = (listener.local_addr().unwrap().to_string(), Arc::default());
+    let kept = Arc::clone(&heads);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            // A client that goes away is no trouble.
+            let _ = serve(connection.unwrap(), &answer, &kept);
+        }
+    });
+    (host, heads)
+}
+
+fn serve(
+    mut connection: TcpStream,
+    answer: &impl Fn(&str) -> Vec<u8>,
+    heads: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        connection.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    let head = String::from_utf8_lossy(&head).to_lowercase();
+    connection.write_all(&answer(&head))?;
+    heads.lock().unwrap().push(head);
+    Ok(())
+}
+
+async fn fetch(name: &str, body: &Bytes, settings: RegistrySettings) -> Result<(), FetchError> {
+    let dir = tempfile::tempdir().unwrap();
+    let (fetcher, _) = fetcher(settings, dir.path());
+    let wanted = request(body, &[format!("{name}/a:1")]);
+    fetcher.fetch(wanted, &Cancel::default()).await.map(|_| ())
+}
+
+fn through(host: &str, registries_conf: &str) -> RegistrySettings {
+    let proxy = proxy(&format!("http://me:hunter2@{host}"));
+    let settings = RegistrySettings {
+        proxies: Proxies {
+            http: proxy.clone(),
+            https: proxy,
+            except: NoProxy::default(),
+        },
+        ..settings(registries_conf)
+    };
+    assert!(!format!("{settings:?}").contains("hunter2"));
+    settings
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_followed_past_the_proxy_and_told_no_password_of_its() {
+    let body = noise(1000, 1);
+    let content = body.clone();
+    let (target, at_target) = listener(move |_| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len());
+        [head.as_bytes(), &content].concat()
+    });
+    let (proxy, at_proxy) = listener(move |head| match head.starts_with("connect ") {
+        true => b"HTTP/1.1 403 Forbidden\r\n\r\n".to_vec(),
+        false => format!("HTTP/1.1 302 Found\r\nLocation: http://{target}/x\r\nContent-Length: 0\r\n\r\n")
+            .into_bytes(),
+    });
+    fetch(
+        "registry.test",
+        &body,
+        through(&proxy, &insecure(&["registry.test"])),
+    )
+    .await
+    .unwrap();
+    let (at_proxy, at_target) = (at_proxy.lock().unwrap(), at_target.lock().unwrap());
+    // "me:hunter2", in small letters.
+    assert!(
+        at_proxy
+            .iter()
+            .all(|head| head.contains("proxy-authorization: basic bwu6ahvudgvymg==")),
+        "{at_proxy:?}"
+    );
+    assert!(
+        at_proxy
+            .last()
+            .unwrap()
+            .starts_with("get http://registry.test/v2/a/blobs/")
+    );
+    assert!(at_target[0].starts_with("get /x"), "{at_target:?}");
+    assert!(!at_target[0].contains("authorization"), "{at_target:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ipv6_address_behind_a_tunnel_is_refused_in_words() {
+    let (proxy, at_proxy) = listener(|_| b"HTTP/1.1 200 OK\r\n\r\n".to_vec());
+    let error = fetch("[fd00::1]:5000", &noise(10, 1), through(&proxy, ""))
+        .await
+        .unwrap_err();
+    assert!(at_proxy.lock().unwrap()[0].starts_with("connect [fd00::1]:5000 "));
+    assert!(
+        error.to_string().contains("hint: list it in `NO_PROXY`"),
+        "{error}"
+    );
+    assert_eq!(error.kind(), Kind::Refused);
 }
