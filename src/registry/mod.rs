@@ -9,7 +9,7 @@
 //!                              │
 //!                            Client              one per registry: scheme, login     client, challenge, auth
 //!                              │                 which pull secret                   credentials, auth_file
-//!                            Http                limits, redirects, trust            http, tls
+//!                            Http                limits, redirects, trust            http, trouble, tls, certs_d
 //!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
 //! ```
 //!
@@ -20,6 +20,7 @@ mod answer;
 mod auth;
 mod auth_file;
 mod blob;
+mod certs_d;
 mod challenge;
 mod client;
 #[cfg(test)]
@@ -36,6 +37,7 @@ mod resolve;
 mod retry;
 mod short_names;
 mod tls;
+mod trouble;
 mod tunnel;
 
 use std::collections::HashMap;

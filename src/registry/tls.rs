@@ -1,33 +1,26 @@
-//! Whom we trust: the system's roots, the configured authorities, `certs.d`.
-//!
-//! ```text
-//! certs.d/registry.example.com:5000/   the first of the directories that has one for the host
-//!   *.crt                              authorities for this host, beside all others
-//!   client.cert, client.key            who we are to it
-//! ```
+//! Whom we trust: the system's roots, the configured authorities, those of `certs.d`.
 //!
 //! An `https` proxy is judged by the system's roots and the configured authorities alone: neither `certs.d` of a registry
 //! behind it says whom to tell the proxy's password, nor that the registry is insecure.
 //!
 //! The usual registry certificate of a lab, made by `openssl req -x509`, is its own authority. rustls refuses such a
-//! leaf (`CaUsedAsEndEntity`); Go, and so CRI-O, takes it when it is among the roots. So do we, but only if exactly
-//! that certificate was configured: never for the system's roots.
+//! leaf (`CaUsedAsEndEntity`); Go, and so CRI-O, takes it when it is among the roots, the system's too: there OpenShift
+//! puts a cluster's `additionalTrustBundle`. So do we, if it is exactly that certificate. That trusts nobody more: who
+//! has its key could as well sign a leaf.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use reqwest::Url;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier, verify_server_name};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::sign::CertifiedKey;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
+use super::certs_d::{HostCerts, Identities};
 use super::error::RegistryError;
 use super::proxy::Proxies;
 
@@ -55,7 +48,8 @@ pub enum SystemRoots {
 pub(super) struct Trust {
     provider: Arc<CryptoProvider>,
     roots: RootCertStore,
-    configured: Vec<CertificateDer<'static>>,
+    /// The same, as they are.
+    trusted: Arc<[CertificateDer<'static>]>,
     certs_dirs: Vec<PathBuf>,
     /// Of proxies that are reached by TLS.
     proxies: Vec<ServerName<'static>>,
@@ -68,44 +62,45 @@ impl Trust {
         certs_dirs: Vec<PathBuf>,
         proxies: &Proxies,
     ) -> Result<Self, RegistryError> {
+        let mut trusted = match system {
+            SystemRoots::Native => rustls_native_certs::load_native_certs().certs,
+            SystemRoots::Pem(bundles) => {
+                let read = |bundle: &Pem| certificates(&bundle.path, &bundle.bytes);
+                bundles.iter().map(read).collect::<Result<Vec<_>, _>>()?.concat()
+            }
+        };
         let mut roots = RootCertStore::empty();
         // A system's bundle may hold what webpki cannot read; no registry that matters hangs on that.
-        match system {
-            SystemRoots::Native => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-            SystemRoots::Pem(bundles) => {
-                for bundle in bundles {
-                    roots.add_parsable_certificates(certificates(&bundle.path, &bundle.bytes)?);
-                }
+        roots.add_parsable_certificates(trusted.iter().cloned());
+        for pem in configured {
+            for certificate in certificates(&pem.path, &pem.bytes)? {
+                roots
+                    .add(certificate.clone())
+                    .map_err(|error| unusable(&pem.path, error))?;
+                trusted.push(certificate);
             }
         }
-        let mut trust = Self {
+        let proxies = [&proxies.http, &proxies.https].into_iter().flatten();
+        Ok(Self {
             provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
             roots,
-            configured: Vec::new(),
+            trusted: trusted.into(),
             certs_dirs,
-            proxies: Vec::new(),
-        };
-        for proxy in [&proxies.http, &proxies.https].into_iter().flatten() {
-            trust.proxies.extend(proxy.tls_host().and_then(server_name));
-        }
-        for pem in configured {
-            let certificates = certificates(&pem.path, &pem.bytes)?;
-            add(&mut trust.roots, &pem.path, &certificates)?;
-            trust.configured.extend(certificates);
-        }
-        Ok(trust)
+            proxies: proxies
+                .filter_map(|proxy| server_name(proxy.tls_host()?))
+                .collect(),
+        })
     }
 
     /// The TLS configuration for the registry `host[:port]`.
     pub(super) fn config(&self, host: &str, insecure: bool) -> Result<ClientConfig, RegistryError> {
         let host_certs = HostCerts::read(&self.certs_dirs, host)?;
-        let (mut roots, mut configured) = (self.roots.clone(), self.configured.clone());
+        let identities = Identities::new(host_certs.clients, &self.provider)?;
+        let (mut roots, mut of_host) = (self.roots.clone(), Vec::new());
         for (path, authorities) in host_certs.authorities {
             for authority in authorities {
                 match roots.add(authority.clone()) {
-                    Ok(()) => configured.push(authority),
+                    Ok(()) => of_host.push(authority),
                     // Go passes it over too; another one in the directory may be what matters.
                     Err(error) => tracing::warn!("no use of an authority in `{}`: {error}", path.display()),
                 }
@@ -116,24 +111,19 @@ impl Trust {
         let proxies = self.proxies.iter().filter(|proxy| own.as_ref() != Some(*proxy));
         let verifier = Verifier {
             provider: self.provider.clone(),
-            registry: self.judge(roots, configured, host)?,
+            registry: self.judge(roots, of_host, host)?,
             insecure,
             proxies: proxies.cloned().collect(),
-            proxy: self.judge(self.roots.clone(), self.configured.clone(), host)?,
+            proxy: self.judge(self.roots.clone(), Vec::new(), host)?,
         };
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(Path::new(host), error))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
-        let mut identities = Vec::new();
-        for (path, chain, key) in host_certs.clients {
-            let identity = CertifiedKey::from_der(chain, key, &self.provider);
-            identities.push(Arc::new(identity.map_err(|error| unusable(&path, error))?));
-        }
         let mut config = match identities.is_empty() {
             true => builder.with_no_client_auth(),
-            false => builder.with_client_cert_resolver(Arc::new(Identities(identities))),
+            false => builder.with_client_cert_resolver(Arc::new(identities)),
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
@@ -142,23 +132,20 @@ impl Trust {
     fn judge(
         &self,
         roots: RootCertStore,
-        configured: Vec<CertificateDer<'static>>,
+        of_host: Vec<CertificateDer<'static>>,
         host: &str,
     ) -> Result<Judge, RegistryError> {
-        if roots.is_empty() {
-            return Ok(Judge {
-                chain: None,
-                configured,
-            });
+        let mut judge = Judge {
+            chain: None,
+            trusted: Arc::clone(&self.trusted),
+            of_host,
+        };
+        if !roots.is_empty() {
+            let builder = WebPkiServerVerifier::builder_with_provider(roots.into(), self.provider.clone());
+            let chain = builder.build();
+            judge.chain = Some(chain.map_err(|error| unusable(Path::new(host), error))?);
         }
-        let builder = WebPkiServerVerifier::builder_with_provider(roots.into(), self.provider.clone());
-        let chain = builder
-            .build()
-            .map_err(|error| unusable(Path::new(host), error))?;
-        Ok(Judge {
-            chain: Some(chain),
-            configured,
-        })
+        Ok(judge)
     }
 }
 
@@ -169,109 +156,12 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(name.to_owned()).ok()
 }
 
-/// Who we are to one registry; the first is for those that do not say whom they believe.
-#[derive(Debug)]
-struct Identities(Vec<Arc<CertifiedKey>>);
-
-impl ResolvesClientCert for Identities {
-    fn resolve(&self, authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let mut usable = self
-            .0
-            .iter()
-            .filter(|identity| identity.key.choose_scheme(schemes).is_some());
-        let vouched = usable.clone().find(|identity| {
-            let issuers = identity.cert.iter().filter_map(issuer);
-            issuers
-                .into_iter()
-                .any(|issuer| authorities.contains(&issuer.as_slice()))
-        });
-        vouched.or_else(|| usable.next()).cloned()
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
-/// The name of who signed it, in DER as a server lists those whom it believes.
-fn issuer(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
-    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
-    Some(DistinguishedName::in_sequence(parsed.issuer()).as_ref().to_vec())
-}
-
-/// What `certs.d` has for one host.
-#[derive(Default)]
-struct HostCerts {
-    authorities: Vec<(PathBuf, Vec<CertificateDer<'static>>)>,
-    clients: Vec<(PathBuf, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-}
-
-impl HostCerts {
-    fn read(certs_dirs: &[PathBuf], host: &str) -> Result<Self, RegistryError> {
-        let mut found = Self::default();
-        let Some(dir) = certs_dirs
-            .iter()
-            .map(|dir| dir.join(host))
-            .find(|dir| dir.is_dir())
-        else {
-            return Ok(found);
-        };
-        let entries = std::fs::read_dir(&dir).and_then(|entries| {
-            let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-            paths.collect::<Result<Vec<_>, _>>()
-        });
-        let mut paths = entries.map_err(|error| unusable(&dir, error))?;
-        paths.sort();
-        for path in &paths {
-            let read = |path: &Path| std::fs::read(path).map_err(|error| unusable(path, error));
-            let twin = |extension| Some(path.with_extension(extension)).filter(|twin| paths.contains(twin));
-            match path.extension().and_then(|extension| extension.to_str()) {
-                // A link into nowhere; containers/image passes it over.
-                Some("crt") if !path.exists() => {}
-                Some("crt") => {
-                    let authorities = certificates(path, &read(path)?)?;
-                    found.authorities.push((path.clone(), authorities));
-                }
-                Some("cert") => {
-                    let Some(key_path) = twin("key") else {
-                        let why =
-                            "there is no `.key` beside it\nhint: the name of an authority's ends in `.crt`";
-                        return Err(unusable(path, why));
-                    };
-                    let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
-                        .map_err(|error| unusable(&key_path, error))?;
-                    let chain = certificates(path, &read(path)?)?;
-                    found.clients.push((path.clone(), chain, key));
-                }
-                Some("key") if twin("cert").is_none() => {
-                    return Err(unusable(path, "there is no `.cert` of this name beside it"));
-                }
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-}
-
-fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
+pub(super) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     certificates.map_err(|error| unusable(path, error))
 }
 
-fn add(
-    roots: &mut RootCertStore,
-    path: &Path,
-    certificates: &[CertificateDer<'static>],
-) -> Result<(), RegistryError> {
-    for certificate in certificates {
-        roots
-            .add(certificate.clone())
-            .map_err(|error| unusable(path, error))?;
-    }
-    Ok(())
-}
-
-fn unusable(path: &Path, error: impl ToString) -> RegistryError {
+pub(super) fn unusable(path: &Path, error: impl ToString) -> RegistryError {
     RegistryError::Certificates {
         path: path.into(),
         why: error.to_string(),
@@ -295,7 +185,9 @@ struct Verifier {
 struct Judge {
     /// Nothing without any root.
     chain: Option<Arc<WebPkiServerVerifier>>,
-    configured: Vec<CertificateDer<'static>>,
+    trusted: Arc<[CertificateDer<'static>]>,
+    /// Those of `certs.d`.
+    of_host: Vec<CertificateDer<'static>>,
 }
 
 impl Judge {
@@ -314,7 +206,12 @@ impl Judge {
             // webpki looks at the dates before it looks at what the certificate may be used for
             // (`check_issuer_independent_properties`), so these are right; the name it has not seen yet.
             Err(error)
-                if is_authority_as_leaf(&error) && self.configured.iter().any(|ca| ca == end_entity) =>
+                if is_authority_as_leaf(&error)
+                    && self
+                        .trusted
+                        .iter()
+                        .chain(&self.of_host)
+                        .any(|ca| ca == end_entity) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())

@@ -199,12 +199,14 @@ async fn a_self_signed_leaf_is_trusted_only_if_just_that_is_configured() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Refused, "{error}");
-    let system = RegistrySettings {
-        system_roots: SystemRoots::Pem(vec![certificates.pem("own.crt")]),
+    // Where OpenShift puts a cluster's additionalTrustBundle.
+    let system = |name| RegistrySettings {
+        system_roots: SystemRoots::Pem(vec![certificates.pem(name)]),
         ..settings("")
     };
-    let error = fetch(&host, &body, system).await.unwrap_err();
-    assert!(error.to_string().contains("CaUsedAsEndEntity"), "{error}");
+    fetch(&host, &body, system("own.crt")).await.unwrap();
+    let error = fetch(&host, &body, system("twin.crt")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,6 +254,11 @@ async fn certs_d_has_authorities_and_who_we_are_to_one_host() {
     std::fs::write(
         dir.join("odd.crt"),
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
+    std::fs::write(
+        dir.join("torn.crt"),
+        "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n",
     )
     .unwrap();
     std::fs::write(dir.join("der.crt"), [0x30, 0x82, 0, 0]).unwrap();
