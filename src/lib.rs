@@ -39,7 +39,7 @@
 //! | [`report`] | events; log lines and bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
 //! | [`spool`] | blobs on disk by digest, whole or begun |
-//! | [`registry`] | registries.conf, logins, certificates, faults, the one retry loop |
+//! | [`registry`] | registries.conf, logins, certificates, proxies, names, faults, the one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
 //! | [`fetch`] | many blobs, bounded, each once |
 //! | [`sources`] | what a release's payload and an operator catalog name |

@@ -159,8 +159,9 @@ fn a_proxy_with_a_password_is_told_it_and_nobody_else() {
 
 /// The run as in a pod, with a place for the termination message, `out/termination-log`.
 fn run_with_termination_log(site: &Site, world: &World, variables: &[&str], args: &[&str]) -> Run {
-    let script =
-        r#": >"$0" && : >>/dev/termination-log && mount --bind "$0" /dev/termination-log && exec "$@""#;
+    // A `/dev` of its own: a file for the message in the machine's would be everybody's.
+    let script = r#": >"$0" && mount -t tmpfs tmpfs /dev && : >/dev/termination-log &&
+        mount --bind "$0" /dev/termination-log && exec "$@""#;
     let log = world.out("termination-log");
     let wrapper = [
         "/usr/bin/unshare",
