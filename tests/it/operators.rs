@@ -1,12 +1,15 @@
 //! Operators: from an index image's catalog to all that an installation needs, in the store.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::compare::census;
 use crate::image::operator::{
     OPERATORS, bundle, channel, database_index, index, operand, package, pull_spec,
 };
-use crate::image::release::Release;
+use crate::image::release::{EXCLUDE, EXCLUDED, Release};
+use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
@@ -64,6 +67,15 @@ fn operators(run: &Run) -> Vec<String> {
         )
     };
     rows.iter().map(row).collect()
+}
+
+/// The status of a step's condition.
+fn status<'a>(run: &'a Run, step: &str) -> &'a str {
+    let conditions = run.report["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let condition = conditions.iter().find(|condition| condition["type"] == step);
+    condition
+        .and_then(|condition| condition["status"].as_str())
+        .unwrap_or("none")
 }
 
 /// Sums of states are sums of requests.
@@ -139,7 +151,7 @@ fn a_release_and_its_operators_come_together() {
     let run = world
         .run(&[])
         .exits(0)
-        .says("1 related images without a pullspec");
+        .says("1 related image without a pull spec");
     let operands = ["ptp-bundle", "ptp-daemon", "proxy", "sriov-bundle"];
     for name in operands.map(|name| pull_spec(&registry.host(), name)) {
         assert!(run.images("pulled").contains(&name.as_str()), "{name}: {run}");
@@ -277,6 +289,9 @@ fn what_no_catalog_has_is_named_and_the_rest_comes() {
         assert_eq!(operators(&run), [state, "good:stable good.v1 found"], "{run}");
         assert_eq!(run.images("pulled").len(), 3, "{run}");
         assert!(run.stdout.contains("1 found, 1 failed, 0 pending"), "{run}");
+        for step in ["Operators", "Verify"] {
+            assert_eq!(status(&run, step), "False", "{run}");
+        }
         adds_up(&run);
         let plan = world.plan(&[]).exits(5).says(says);
         assert!(plan.stdout.contains("operator "), "{plan}");
@@ -294,7 +309,9 @@ fn a_line_that_is_no_package_and_channel_stops_the_run() {
             ("operators.indexes", "127.0.0.1:1/index:1"),
             ("operators.packagesAndChannels", &format!("ptp:stable\n{line}\n")),
         ]);
-        world.run(&[]).exits(5).says(&format!("`{line}`"));
+        let run = world.run(&[]).exits(5).says(&format!("`{line}`"));
+        assert_eq!(run.images("pending"), ["127.0.0.1:1/index:1"], "{run}");
+        adds_up(&run);
     }
 }
 
@@ -387,6 +404,101 @@ fn a_catalog_that_cannot_be_had_keeps_nobody_waiting() {
     assert_eq!(run.images("failed"), [gone.as_str()], "{run}");
     assert_eq!(run.total("imagesPulled"), 8 + 3, "{run}");
     adds_up(&run);
+}
+
+/// That its manifest cannot be believed is known when the round for the images that name others is planned.
+#[test]
+fn an_index_that_contradicts_itself_keeps_nobody_from_the_rest() {
+    needs!(root());
+    let (registry, good) = registry(&["p-bundle", "p-controller", "extra"], |spec| simple("p", spec));
+    let layer = Layer::of("file /a 0644 0:0 \"a\"", Compression::Gzip);
+    let layers = vec![layer.clone(), layer];
+    let liar = Image::build("liar", Format::Oci, node_architecture(), layers, |_, manifest| {
+        manifest["layers"][1]["size"] = 7.into();
+    });
+    registry.push("liar", None, &liar);
+    let liar = registry.at("liar", &liar.digest());
+    let extra = pull_spec(&registry.host(), "extra");
+    for indexes in [liar.clone(), format!("{liar}\n{good}")] {
+        let world = World::trusting(&[registry.host()]);
+        world.spec(&[
+            ("operators.indexes", &indexes),
+            ("operators.packagesAndChannels", "p:stable"),
+            ("additionalImages", &extra),
+        ]);
+        let run = world.run(&[]).exits(5).says("contradictory manifest");
+        assert_eq!(run.images("failed"), [liar.as_str()], "{run}");
+        assert!(run.images("pulled").contains(&extra.as_str()), "{run}");
+        let expected = match indexes == liar {
+            true => "p:stable - failed",
+            false => "p:stable p.v1 found",
+        };
+        assert_eq!(operators(&run), [expected], "{run}");
+        assert_eq!(status(&run, "Operators"), "False", "{run}");
+        adds_up(&run);
+    }
+}
+
+/// Patterns are for the release alone.
+#[test]
+fn an_image_that_the_release_excludes_comes_for_an_operator() {
+    needs!(root());
+    let registry = Registry::start();
+    let release = Release::build(&registry.host(), 5_000);
+    registry.push_release(&release);
+    let needed = release.component(EXCLUDED);
+    let index = push_index(
+        &registry,
+        &[
+            package("p", "stable"),
+            channel("p", "stable", &["p.v1"]),
+            bundle("p", "p.v1", &needed, &[]),
+        ],
+    );
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("operators.indexes", &index),
+        ("operators.packagesAndChannels", "p:stable"),
+        ("excludePrecachePatterns", EXCLUDE),
+    ]);
+    let plan = world.plan(&["-o", "json"]).exits(0);
+    let plan: Value = serde_json::from_str(&plan.stdout).unwrap();
+    assert_eq!(plan["excluded"], json!([]), "{plan}");
+    let run = world.run(&[]).exits(0);
+    assert!(run.images("pulled").contains(&needed.as_str()), "{run}");
+    assert!(run.images("excluded").is_empty(), "{run}");
+    adds_up(&run);
+    world.verify(&[]).exits(0);
+}
+
+/// Present is what is there at the end, and not what was seen at the beginning.
+#[test]
+fn an_operators_image_that_somebody_removes_meanwhile_comes_again() {
+    needs!(root(), stock());
+    let (registry, index) = registry(&["p-bundle", "p-controller"], |spec| simple("p", spec));
+    registry.push(OPERATORS, None, &operand("extra"));
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--operator-index", &index, "--package", "p:stable"];
+    world.run(&args).exits(0);
+    let slow = operand("extra");
+    registry.fault(Fault::on(&slow.layers[0].digest).slow(20_000));
+    let extra = pull_spec(&registry.host(), "extra");
+    let running = world.start("run", &[&args[..], &["--image", &extra]].concat());
+    let controller = pull_spec(&registry.host(), "p-controller");
+    while registry.layer_requests().len() < 4 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    world.podman(&["rmi", &controller]).ok();
+    let run = running
+        .wait()
+        .exits(0)
+        .says("was removed from the store meanwhile");
+    let mut pulled = [controller.as_str(), extra.as_str()];
+    pulled.sort_unstable();
+    assert_eq!(run.images("pulled"), pulled, "{run}");
+    adds_up(&run);
+    world.podman(&["image", "exists", &controller]).ok();
 }
 
 #[test]

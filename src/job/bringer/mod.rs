@@ -164,6 +164,10 @@ impl<'a> Bringer<'a> {
                 let held = self.hold(&plan, &look.sight, scope, must_fit, round_steps).await;
                 verdict = Some(held.map_err(|error| self.ended_by(scope, Step::Preflight, error))?);
             }
+            if scope == Scope::Naming && is_idle {
+                // All of these turned out not to be had. The rest is still wanted.
+                continue;
+            }
             if !pulls || is_idle && self.inquiry.open() == 0 {
                 if pulls && is_first {
                     let message = "every image that can be had is here".to_owned();
