@@ -52,11 +52,11 @@ impl Teller {
                         store.map(|root| format!("in the additional image store `{}`", root.display()));
                     self.say(&image.name, ImageState::Present, reason);
                 }
-                (Need::Resolved(_), true) => {
+                (Need::Resolved(_) | Need::Failed(_), true) => {
                     tracing::warn!("`{}` was removed from the store meanwhile", image.name);
                     self.say(&image.name, ImageState::Pending, None);
                 }
-                (Need::Present, true) | (Need::Resolved(_), false) | (Need::Failed(_), _) => {}
+                (Need::Present, true) | (Need::Resolved(_) | Need::Failed(_), false) => {}
             }
         }
         for image in &plan.excluded {
@@ -76,5 +76,31 @@ impl Teller {
     /// Somebody else said it.
     pub(super) fn has_been_told(&mut self, name: &str, state: ImageState) {
         self.told.insert(name.to_owned(), state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Here, Wanted};
+    use crate::report::Recorder;
+
+    /// The registry may never answer, and the run be cut off.
+    #[test]
+    fn what_was_there_and_is_not_is_pending_before_any_registry_has_answered() {
+        let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
+        let observer: Arc<dyn Observer> = recorder.clone();
+        let mut teller = Teller::new(observer);
+        let expected = [(Need::Present, 1), (Need::Failed("no answer yet".to_owned()), 0)];
+        for (state, present) in expected {
+            let wanted = Wanted {
+                name: "example.com/a:1".to_owned(),
+                sources: vec![Source::Additional],
+                state,
+            };
+            teller.tell(&Plan::build(vec![wanted], Vec::new(), &Here::default()));
+            assert_eq!(recorder.report(124).totals.images_present, present);
+        }
+        assert_eq!(recorder.report(124).totals.images_failed, 0);
     }
 }

@@ -22,7 +22,10 @@ pub struct Recorder {
 struct Record {
     conditions: Conditions,
     operators: Vec<OperatorReport>,
+    /// Their places, by package and channel.
+    operator_places: HashMap<(String, String), Vec<usize>>,
     images: Vec<ImageReport>,
+    /// Their places, by name.
     places: HashMap<String, usize>,
     /// What an earlier run had fetched of the blobs that were begun, and what of that was not thrown away since.
     resumed: HashMap<Digest, u64>,
@@ -41,6 +44,7 @@ impl Recorder {
             record: Mutex::new(Record {
                 conditions: Conditions::new(began),
                 operators: Vec::new(),
+                operator_places: HashMap::new(),
                 images: Vec::new(),
                 places: HashMap::new(),
                 resumed: HashMap::new(),
@@ -125,18 +129,27 @@ impl Record {
 
     /// What is known of an operator takes the place of what was not known.
     fn note(&mut self, operator: OperatorReport) {
-        let is_same = |known: &&mut OperatorReport| {
-            (&known.package, &known.channel) == (&operator.package, &operator.channel)
-                && (known.state == OperatorState::Pending || known.index == operator.index)
+        let name = (operator.package.clone(), operator.channel.clone());
+        let places = self.operator_places.entry(name).or_default();
+        let is_same = |place: &&usize| {
+            let known = &self.operators[**place];
+            known.state == OperatorState::Pending || known.index == operator.index
         };
-        match self.operators.iter_mut().find(is_same) {
-            Some(known) => *known = operator,
-            None => self.operators.push(operator),
+        match places.iter().find(is_same) {
+            Some(place) => self.operators[*place] = operator,
+            None => {
+                places.push(self.operators.len());
+                self.operators.push(operator);
+            }
         }
     }
 
     fn list(&mut self, name: String, source: ImageSource, bytes: u64) {
         let image = self.image(name);
+        if image.state == ImageState::Excluded {
+            // A pattern leaves it out of the release, and then a catalog turned out to name it.
+            (image.state, image.reason, image.source) = (ImageState::Pending, None, None);
+        }
         image.source.get_or_insert(source);
         image.bytes = image.bytes.saturating_add(bytes);
     }

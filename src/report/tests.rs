@@ -326,3 +326,36 @@ fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
     );
     assert_eq!(report.totals.images_missing(), 1);
 }
+
+#[test]
+fn an_excluded_image_that_somebody_else_wants_is_wanted() {
+    let events = [
+        listed("example.com/aws:1", ImageSource::Release, 0),
+        done("example.com/aws:1", ImageState::Excluded, Some("pattern `aws`")),
+        listed("example.com/aws:1", ImageSource::Operator, 0),
+    ];
+    let report = recorded(any_time, events).report(124);
+    assert_eq!(report.totals.images_wanted, 1);
+    let image = &report.images[0];
+    let told = (image.source, image.state, image.reason.as_deref());
+    assert_eq!(told, (Some(ImageSource::Operator), ImageState::Pending, None));
+}
+
+/// A mebibyte of `operators.packagesAndChannels` has 100,000 lines. Looking through all of them for each took minutes.
+#[test]
+fn many_operators_take_no_longer_each() {
+    let begin = std::time::Instant::now();
+    let recorder = Recorder::new(any_time);
+    for channel in 0..100_000 {
+        recorder.observe(Event::Operator(OperatorReport::pending(
+            "p",
+            &channel.to_string(),
+        )));
+    }
+    assert_eq!(recorder.report(124).totals.operators_wanted, 100_000);
+    assert!(
+        begin.elapsed() < std::time::Duration::from_secs(20),
+        "{:?}",
+        begin.elapsed()
+    );
+}
