@@ -36,8 +36,9 @@ mod teller;
 use std::sync::Arc;
 
 use crate::cancel::Cancel;
-use crate::report::{Event, Observer, Size, Step};
+use crate::report::{Count, Event, Observer, Size, Step};
 use crate::sources::catalog::Request;
+use crate::sources::{ImageRequest, Source};
 use crate::spec::{Excludes, VersionSpec};
 
 use bringer::Bringer;
@@ -91,6 +92,13 @@ pub async fn run(
             message: message.clone(),
         });
     }
+    // From the beginning, so that whatever ends the run, the report says what it did not come to.
+    for ImageRequest { reference, sources } in naming::requests(&order.spec) {
+        if let Some(source) = sources.first().map(Source::kind) {
+            let (name, bytes) = (reference.to_string(), 0);
+            observer.observe(Event::ImageListed { name, source, bytes });
+        }
+    }
     let (excludes, packages) = steps.take(Step::Spec, || {
         let excludes = Excludes::new(&order.spec.exclude_patterns)?;
         let packages = Request::of_lines(order.spec.packages_and_channels.iter().map(String::as_str))?;
@@ -104,6 +112,9 @@ pub async fn run(
         });
     }
     let naming = Naming::new(&order.spec, excludes, packages);
+    for operator in naming.operators.rows() {
+        observer.observe(Event::Operator(operator));
+    }
     let bringer = Bringer::new(order, mode, naming, observer, cancel, steps)?;
     bringer.bring().await
 }
@@ -114,11 +125,11 @@ fn spec_message(spec: &VersionSpec) -> String {
         None => "Release index is not specified, no release".to_owned(),
     };
     format!(
-        "{release}, {} exclude patterns, {} operator indexes, {} packages, {} additional images, {} required",
-        spec.exclude_patterns.len(),
-        spec.operators_indexes.len(),
-        spec.packages_and_channels.len(),
-        spec.additional_images.len(),
+        "{release}, {}, {}, {}, {}, {} required",
+        Count(spec.exclude_patterns.len(), "exclude pattern"),
+        Count(spec.operators_indexes.len(), "operator index"),
+        Count(spec.packages_and_channels.len(), "package"),
+        Count(spec.additional_images.len(), "additional image"),
         Size(spec.space_required)
     )
 }

@@ -43,22 +43,12 @@ impl Naming {
     pub(super) fn new(spec: &VersionSpec, excludes: Excludes, packages: Vec<Request>) -> Self {
         let indexes = spec.operators_indexes.iter().cloned();
         let release = spec.platform_image.iter().cloned().map(Namer::Release);
-        let namers: Vec<Namer> = release.chain(indexes.map(Namer::Index)).collect();
-        let naming = namers.iter().map(|namer| {
-            let source = match namer {
-                Namer::Release(_) => Source::ReleaseImage,
-                Namer::Index(_) => Source::OperatorIndex,
-            };
-            ImageRequest::new(namer.reference().clone(), source)
-        });
-        let additional = spec.additional_images.iter().cloned();
-        let additional = additional.map(|reference| ImageRequest::new(reference, Source::Additional));
         Self {
             excludes: Arc::new(excludes),
             operators: Operators::new(&packages),
             packages: packages.into(),
-            requests: naming.chain(additional).collect(),
-            namers,
+            requests: requests(spec),
+            namers: release.chain(indexes.map(Namer::Index)).collect(),
             excluded: Vec::new(),
             read: HashSet::new(),
         }
@@ -84,4 +74,18 @@ impl Naming {
             Namer::Release(_) => None,
         })
     }
+}
+
+/// For the images that the version spec names by itself.
+pub(super) fn requests(spec: &VersionSpec) -> Vec<ImageRequest> {
+    let of = |images: &[Reference], source: Source| {
+        let request = |image: &Reference| ImageRequest::new(image.clone(), source.clone());
+        images.iter().map(request).collect::<Vec<_>>()
+    };
+    [
+        of(spec.platform_image.as_slice(), Source::ReleaseImage),
+        of(&spec.operators_indexes, Source::OperatorIndex),
+        of(&spec.additional_images, Source::Additional),
+    ]
+    .concat()
 }

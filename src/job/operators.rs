@@ -5,9 +5,10 @@
 
 use crate::exit::Failure;
 use crate::oci::Reference;
-use crate::report::{OperatorReport, OperatorState};
-use crate::sources::catalog::{Answer, Catalog, CatalogError, Head, Request};
+use crate::report::{Count, OperatorReport, OperatorState};
+use crate::sources::catalog::{Catalog, CatalogError, Head, Request};
 use crate::sources::{ImageRequest, Source};
+use crate::spec::shown;
 
 use super::failure::Reason;
 
@@ -47,6 +48,12 @@ impl Operators {
         Self(operators.collect())
     }
 
+    /// How many answers of catalogs, or the lack of any, are such.
+    pub(super) fn count(&self, state: OperatorState) -> usize {
+        let rows = self.0.iter().flat_map(|operator| &operator.rows);
+        rows.filter(|row| row.state == state).count()
+    }
+
     /// Each of them as it stands.
     pub(super) fn rows(&self) -> Vec<OperatorReport> {
         let rows = self.0.iter().flat_map(|operator| {
@@ -69,23 +76,13 @@ impl Operators {
             rows: Vec::new(),
             warnings: Vec::new(),
         };
-        for Answer {
-            package,
-            channel,
-            head,
-        } in catalog.answers
-        {
-            let known = self.0.iter_mut();
-            let mut known = known.filter(|it| (&it.package, &it.channel) == (&package, &channel));
-            let Some(operator) = known.next() else {
-                continue;
-            };
-            match head {
+        // Both are in the order of the requests.
+        for (operator, answer) in self.0.iter_mut().zip(catalog.answers) {
+            match answer.head {
                 Ok(head) => {
-                    added.warnings.extend(warning(index, &package, &head));
+                    added.warnings.extend(warning(index, &operator.package, &head));
                     let source = Source::Operator {
-                        package,
-                        bundle: head.bundle.clone(),
+                        package: answer.package,
                     };
                     let images = head.images().cloned();
                     added
@@ -159,19 +156,23 @@ impl Operator {
 
 /// What may be missing although nobody can say what.
 fn warning(index: &Reference, package: &str, head: &Head) -> Option<String> {
-    let (nameless, names) = (head.without_image.len(), head.without_image.iter());
-    let names: Vec<&str> = names
-        .map(String::as_str)
-        .filter(|name| !name.is_empty())
+    /// Enough to find the others.
+    const NAMES: usize = 10;
+    let without = head.without_image.len();
+    let named = head.without_image.iter().filter(|name| !name.is_empty());
+    let named: Vec<String> = named
+        .take(NAMES)
+        .map(|name| format!("`{}`", shown(name)))
         .collect();
-    let named = match names.is_empty() {
+    let named = match named.is_empty() {
         true => String::new(),
-        false => format!(": {}", names.join(", ")),
+        false => format!(": {}", named.join(", ")),
     };
-    (nameless > 0).then(|| {
+    (without > 0).then(|| {
         format!(
-            "`{index}`: bundle `{}` of package `{package}` lists {nameless} related images without a pullspec{named}",
-            head.bundle
+            "`{index}`: bundle `{}` of package `{package}` lists {} without a pull spec{named}",
+            shown(&head.bundle),
+            Count(without, "related image")
         )
     })
 }

@@ -49,20 +49,22 @@ impl Steps<'_> {
         error
     }
 
-    /// Whether all that was wanted is there, as the store was seen last.
+    /// Whether all that was wanted is there, as the store was seen last. `gravest` may be of an operator whose images nobody
+    /// knows.
     pub(super) fn verified(self, totals: &Totals, gravest: Option<Failure>) {
         let (wanted, present) = (totals.images_wanted, totals.images_present);
         self.start(Step::Verify);
-        let reason = match wanted == present {
-            true => "AllPresent",
-            false => gravest.unwrap_or(Failure::Incomplete).reason(),
+        let failure = gravest.or((wanted != present).then_some(Failure::Incomplete));
+        let message = match failure {
+            Some(_) if wanted == present => {
+                format!(
+                    "all {wanted} images that are known are in the store, but not every operator is known"
+                )
+            }
+            _ => format!("{present} of {wanted} images are in the store"),
         };
-        self.end(
-            Step::Verify,
-            wanted == present,
-            reason,
-            format!("{present} of {wanted} images are in the store"),
-        );
+        let reason = failure.map_or("AllPresent", Failure::reason);
+        self.end(Step::Verify, failure.is_none(), reason, message);
     }
 
     fn observe(self, event: Event) {

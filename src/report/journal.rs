@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::progress::{Progress, Snapshot};
-use super::{Event, ImageState, Observer, OperatorReport, OperatorState, Printable, Size, Span};
+use super::{Count, Event, ImageState, Observer, OperatorReport, OperatorState, Printable, Size, Span};
 
 /// How often a failed attempt is told: when a link goes down, every blob on it fails, and fails again at every attempt.
 /// Those in between are told to whoever wants to know more.
@@ -154,11 +154,11 @@ fn log_operator(operator: &OperatorReport) {
     );
     match (operator.state, &operator.reason) {
         (OperatorState::Found, _) => tracing::info!(
-            "operator `{}` is `{}` of `{}`: {} images",
+            "operator `{}` is `{}` of `{}`: {}",
             Printable(&name),
             Printable(operator.bundle.as_deref().unwrap_or_default()),
             Printable(index),
-            operator.images.len()
+            Count(operator.images.len(), "image")
         ),
         (OperatorState::Failed, reason) => tracing::error!(
             "operator `{}`: {}",

@@ -45,7 +45,7 @@ pub use lines::Lines;
 pub use operator::{OperatorReport, OperatorState};
 pub use printable::Printable;
 pub use recorder::Recorder;
-pub use size::{Size, Span};
+pub use size::{Count, Size, Span};
 pub use time::Time;
 
 /// `apiVersion` of every document that this program writes.

@@ -1,4 +1,4 @@
-//! Bytes and spans of time as people read them.
+//! Bytes, spans of time and numbers of things as people read them.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,6 +21,22 @@ impl fmt::Display for Size {
             few => (few, "MiB"),
         };
         f.pad(&format!("{}.{} {unit}", tenths / 10, tenths % 10))
+    }
+}
+
+/// So many of a thing, which is given as one of it: `1 image`, `2 images`, `2 operator indexes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub usize, pub &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, thing) = self;
+        let plural = match thing {
+            _ if *count == 1 => "",
+            thing if thing.ends_with('x') => "es",
+            _ => "s",
+        };
+        write!(f, "{count} {thing}{plural}")
     }
 }
 
@@ -58,6 +74,13 @@ mod tests {
         ] {
             assert_eq!(Size(bytes).to_string(), text, "{bytes}");
         }
+    }
+
+    #[test]
+    fn one_of_a_thing_is_no_plural() {
+        let told = [0, 1, 2].map(|count| Count(count, "image").to_string());
+        assert_eq!(told, ["0 images", "1 image", "2 images"]);
+        assert_eq!(Count(2, "operator index").to_string(), "2 operator indexes");
     }
 
     #[test]

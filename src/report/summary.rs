@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ImageState, OperatorState, Phase, Printable, Report, Size, Span, conditions::Status};
+use super::{Count, ImageState, OperatorState, Phase, Printable, Report, Size, Span, conditions::Status};
 
 impl Report {
     /// Several lines; `meaning` says what the exit code means.
@@ -75,7 +75,8 @@ impl Report {
         match self.totals.images_missing() {
             _ if wanted == 0 => format!("{phase}: no image was listed"),
             0 if failed > 0 => format!(
-                "{phase}: all {wanted} images that could be found are in the store, {failed} operators could not be found"
+                "{phase}: all {wanted} images that are known are in the store, {} cannot be had",
+                Count(failed as usize, "operator")
             ),
             0 => format!("{phase}: all {wanted} images are in the store"),
             missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} missing"),

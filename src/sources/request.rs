@@ -41,8 +41,6 @@ pub enum Source {
     Operator {
         /// The operator's package: `ptp-operator`.
         package: String,
-        /// The bundle that an installation begins with.
-        bundle: String,
     },
     /// The version spec lists it.
     Additional,
@@ -77,7 +75,7 @@ impl fmt::Display for Source {
             Self::ReleaseImage => f.write_str("release image"),
             Self::Release { tag } => f.write_str(tag),
             Self::OperatorIndex => f.write_str("operator index"),
-            Self::Operator { package, .. } => f.write_str(package),
+            Self::Operator { package } => f.write_str(package),
             Self::Additional => f.write_str("additional"),
         }
     }

@@ -111,7 +111,7 @@ impl<'a> Bringer<'a> {
     pub(super) async fn bring(mut self) -> Result<Outcome, JobError> {
         let observer = Arc::clone(&self.observer);
         let steps = Steps(Some(observer.as_ref()));
-        self.announce(steps);
+        self.begin_naming(steps);
         let looking = match self.mode {
             Mode::Run | Mode::Plan | Mode::Repair => Step::Resolve,
             Mode::Verify => Step::Verify,
@@ -180,7 +180,8 @@ impl<'a> Bringer<'a> {
                     synced.map_err(|error| steps.ended_by(Step::Verify, error))?;
                 }
                 if self.mode != Mode::Plan {
-                    steps.verified(&plan.totals, self.gravest(&plan));
+                    let failures = self.naming.operators.failures().chain(self.gravest(&plan));
+                    steps.verified(&plan.totals, failures.min());
                 }
                 let operators = &self.naming.operators;
                 return Ok(Outcome::of(self.mode, plan, operators, verdict, &self.knowledge));

@@ -12,18 +12,14 @@ use crate::job::sight::Sight;
 use crate::job::steps::Steps;
 use crate::job::{catalog, off_the_task, release};
 use crate::oci::Reference;
-use crate::report::{Event, OperatorReport, Step};
+use crate::report::{Count, Event, OperatorReport, OperatorState, Step};
 use crate::sources::ImageRequest;
 use crate::sources::catalog::Catalog;
 use crate::sources::release::{Payload, Selection};
 
 impl Bringer<'_> {
-    /// Says what is known to be wanted, so that a run which is cut off says what it did not come to.
-    pub(super) fn announce(&self, steps: Steps<'_>) {
-        self.list(&self.naming.requests);
-        for operator in self.naming.operators.rows() {
-            self.observer.observe(Event::Operator(operator));
-        }
+    /// Begins the steps that are about images that name others, or ends them where there are none.
+    pub(super) fn begin_naming(&self, steps: Steps<'_>) {
         let is_specified = |step| self.naming.namers.iter().any(|namer| step_of(namer) == step);
         for (step, message) in [
             (
@@ -133,9 +129,9 @@ impl Bringer<'_> {
     fn take_release(&mut self, payload: Payload, selection: Selection, steps: Steps<'_>) {
         let excluded = release::excluded(&payload, &selection);
         let message = format!(
-            "release {} names {} images, {} of them are excluded",
+            "release {} names {}, {} excluded",
             payload.version,
-            payload.tags.len(),
+            Count(payload.tags.len(), "image"),
             excluded.len()
         );
         steps.end(Step::Release, true, "PayloadRead", message);
@@ -191,13 +187,14 @@ impl Bringer<'_> {
                 self.tell(rows);
                 let failures = self.naming.operators.failures();
                 let gravest = failures.chain(unread.iter().map(|(_, failure)| *failure)).min();
-                let rows = self.naming.operators.rows();
-                let found = rows.iter().filter(|row| row.bundle.is_some()).count();
+                let count = |state| self.naming.operators.count(state);
                 let indexes = self.naming.indexes().count();
                 let message = format!(
-                    "operators: {found} found, {} not found, in {} of {indexes} catalogs",
-                    rows.len() - found,
-                    indexes - unread.len()
+                    "{} found, {} failed, in {} of {}",
+                    count(OperatorState::Found),
+                    count(OperatorState::Failed),
+                    indexes - unread.len(),
+                    Count(indexes, "catalog")
                 );
                 let reason = gravest.map_or("CatalogsRead", Failure::reason);
                 steps.end(Step::Operators, gravest.is_none(), reason, message);

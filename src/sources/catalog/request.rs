@@ -1,5 +1,7 @@
 //! What is asked of a catalog: lines such as `ptp-operator:stable`.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::spec::shown;
 
 /// What the hub's Go writes for a channel that the Subscription does not name.
@@ -34,6 +36,7 @@ impl Request {
     /// without a word, a line with no colon or with two, is an error.
     pub fn of_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, RequestError> {
         let mut requests: Vec<Self> = Vec::new();
+        let (mut places, mut known) = (HashMap::new(), HashSet::new());
         for line in lines {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -43,17 +46,15 @@ impl Request {
                 line: line.to_owned(),
                 why,
             })?;
-            let position = requests.iter().position(|request| request.package == package);
-            let position = position.unwrap_or_else(|| {
+            let place = *places.entry(package).or_insert(requests.len());
+            if place == requests.len() {
                 requests.push(Self {
                     package: package.to_owned(),
                     channels: Vec::new(),
                 });
-                requests.len() - 1
-            });
-            let channels = &mut requests[position].channels;
-            if !channels.iter().any(|known| known == channel) {
-                channels.push(channel.to_owned());
+            }
+            if known.insert((package, channel)) {
+                requests[place].channels.push(channel.to_owned());
             }
         }
         Ok(requests)
