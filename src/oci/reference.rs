@@ -126,11 +126,19 @@ pub struct ReferenceError {
 
 impl ReferenceError {
     fn new(text: &str, why: &'static str) -> Self {
-        // A scheme's userinfo may hold a password; errors end up in logs.
-        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        let shown = match rest.split_once('@') {
-            Some((_, rest)) if !scheme.is_empty() => format!("{scheme}://…@{rest}"),
-            _ => text.to_owned(),
+        // Userinfo may hold a password, with a scheme before it or without; errors end up in logs. A digest's `@` has no
+        // slash after it.
+        let (scheme, rest) = match text.find("://") {
+            Some(end) => text.split_at(end + "://".len()),
+            None => ("", text),
+        };
+        let named = match scheme {
+            "" => &rest[..rest.rfind('/').unwrap_or(0)],
+            _ => rest,
+        };
+        let shown = match named.rfind('@') {
+            Some(userinfo) => format!("{scheme}…{}", &rest[userinfo..]),
+            None => text.to_owned(),
         };
         let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
         Self {
@@ -384,8 +392,17 @@ mod tests {
 
     #[test]
     fn an_error_repeats_no_password_and_no_control_character() {
-        let error = why("https://user:secret@quay.io/a");
-        assert!(error.contains("scheme") && !error.contains("secret"), "{error}");
+        for (text, shown) in [
+            ("https://user:secret@quay.io/a", "`https://…@quay.io/a`"),
+            ("https://user:secret@quay.io", "`https://…@quay.io`"),
+            ("user:secret@quay.io/a:1", "`…@quay.io/a:1`"),
+            ("user:sec/re@t@quay.io:5000/a", "`…@quay.io:5000/a`"),
+            ("busybox@sha256:12", "`busybox@sha256:12`"),
+            ("quay.io/a@sha256:12", "`quay.io/a@sha256:12`"),
+        ] {
+            let error = text.parse::<Reference>().unwrap_err().to_string();
+            assert!(error.starts_with(shown), "{error}");
+        }
         assert!(!why("quay.io/a\u{1b}[31m").contains('\u{1b}'));
         assert!(why(&"A/".repeat(10_000)).len() < 1_000);
     }
