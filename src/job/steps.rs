@@ -58,7 +58,7 @@ impl Steps<'_> {
         let message = match failure {
             Some(_) if wanted == present => {
                 format!(
-                    "all {wanted} images that are known are in the store, but not every operator is known"
+                    "{present} of {wanted} images are in the store, but not every operator's images are known"
                 )
             }
             _ => format!("{present} of {wanted} images are in the store"),

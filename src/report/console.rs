@@ -240,7 +240,7 @@ mod tests {
             });
             // Then a rate that depends on how busy the machine is.
             let expected = format!(
-                " INFO 3 images are wanted, 0 are present, 30.0 MiB are to be fetched\n \
+                " INFO 3 images wanted, 0 present, 30.0 MiB to be fetched\n \
                  WARN blob of `example.com/image`: connection reset; again in 2 s\n\
                  {} [========>       ] 5.0 MiB of 10.0 MiB\n\
                  {} [                ] 0.0 MiB of 20.0 MiB\n\
@@ -263,7 +263,7 @@ mod tests {
         });
         assert_eq!(
             emulator.text(),
-            " INFO 3 images are wanted, 0 are present, 30.0 MiB are to be fetched\n \
+            " INFO 3 images wanted, 0 present, 30.0 MiB to be fetched\n \
              WARN blob of `example.com/image`: connection reset; again in 2 s\n \
              WARN late\n"
         );

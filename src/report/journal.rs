@@ -108,7 +108,8 @@ fn log(event: &Event, settled: u64, images: u64) {
         } => {
             if *bytes > 0 {
                 tracing::info!(
-                    "{images} images are wanted, {present} are present, {} are to be fetched",
+                    "{} wanted, {present} present, {} to be fetched",
+                    Count(*images as usize, "image"),
                     Size(*bytes)
                 );
             }

@@ -14,7 +14,7 @@ impl Report {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "images:   {} pulled, {} present before, {} failed, {pending} pending; {} excluded",
+            "images:    {} pulled, {} present before, {} failed, {pending} pending; {} excluded",
             totals.images_pulled,
             totals.images_present,
             totals.images_failed,
@@ -34,12 +34,12 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "layers:   {} pulled, {} present before",
+            "layers:    {} pulled, {} present before",
             totals.layers_pulled, totals.layers_reused
         );
         let _ = writeln!(
             text,
-            "fetched:  {} of {} planned in {}; {} more were in the spool",
+            "fetched:   {} of {} planned in {}; {} more were in the spool",
             Size(totals.bytes_fetched),
             Size(totals.bytes_planned),
             Span(self.complete_time.since(self.start_time)),
@@ -51,13 +51,13 @@ impl Report {
         for (name, reason) in self.failures() {
             let _ = writeln!(
                 text,
-                "failed:   {}\n          {}",
+                "failed:    {}\n           {}",
                 Printable(&name),
                 Printable(reason)
             );
         }
         for warning in &self.warnings {
-            let _ = writeln!(text, "warning:  {}", Printable(warning));
+            let _ = writeln!(text, "warning:   {}", Printable(warning));
         }
         let _ = writeln!(text, "exit code {}: {meaning}", self.exit_code);
         text
@@ -75,9 +75,10 @@ impl Report {
         match self.totals.images_missing() {
             _ if wanted == 0 => format!("{phase}: no image was listed"),
             0 if failed > 0 => format!(
-                "{phase}: all {wanted} images that are known are in the store, {} cannot be had",
+                "{phase}: {here} of {wanted} images are in the store, and {} cannot be had",
                 Count(failed as usize, "operator")
             ),
+            0 if wanted == 1 => format!("{phase}: the image is in the store"),
             0 => format!("{phase}: all {wanted} images are in the store"),
             missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} missing"),
         }

@@ -235,14 +235,14 @@ fn the_summary_says_what_is_here_what_is_not_and_why() {
             .summary("some images are missing after retries"),
         "\
 UnrecoverableError: 1 of 3 images are in the store, 2 missing
-images:   1 pulled, 0 present before, 1 failed, 1 pending; 1 excluded
+images:    1 pulled, 0 present before, 1 failed, 1 pending; 1 excluded
 operators: 1 found, 0 failed, 1 pending
-layers:   1 pulled, 2 present before
-fetched:  3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
+layers:    1 pulled, 2 present before
+fetched:   3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
 Pull: ImagesFailed: 1 image could not be had hint: see above
-failed:   example.com/gone:v1
-          404 Not Found
-warning:  pattern `ab` matches digests only
+failed:    example.com/gone:v1
+           404 Not Found
+warning:   pattern `ab` matches digests only
 exit code 1: some images are missing after retries
 "
     );

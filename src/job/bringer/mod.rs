@@ -27,7 +27,7 @@ use crate::oci::LayerId;
 use crate::plan::{Action, Here, Plan, Wanted};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
-use crate::report::{Event, ImageState, Observer, Step};
+use crate::report::{Count, Event, ImageState, Observer, Step};
 use crate::sources::{ImageRequest, dedupe};
 use crate::spool::Spool;
 use crate::store::Store;
@@ -228,8 +228,8 @@ impl<'a> Bringer<'a> {
         let (present, failed) = (totals.images_present, totals.images_failed);
         let reason = self.gravest(plan).map_or("Resolved", Failure::reason);
         let message = format!(
-            "{} images are wanted, {present} are present, {failed} cannot be had",
-            totals.images_wanted
+            "{} wanted, {present} present, {failed} cannot be had",
+            Count(totals.images_wanted as usize, "image")
         );
         steps.end(Step::Resolve, failed == 0, reason, message);
     }

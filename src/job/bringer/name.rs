@@ -190,11 +190,10 @@ impl Bringer<'_> {
                 let count = |state| self.naming.operators.count(state);
                 let indexes = self.naming.indexes().count();
                 let message = format!(
-                    "{} found, {} failed, in {} of {}",
+                    "{} found, {} failed, in {} of {indexes} catalogs",
                     count(OperatorState::Found),
                     count(OperatorState::Failed),
-                    indexes - unread.len(),
-                    Count(indexes, "catalog")
+                    indexes - unread.len()
                 );
                 let reason = gravest.map_or("CatalogsRead", Failure::reason);
                 steps.end(Step::Operators, gravest.is_none(), reason, message);
