@@ -164,11 +164,9 @@ impl<'a> Bringer<'a> {
                 let held = self.hold(&plan, &look.sight, scope, must_fit, round_steps).await;
                 verdict = Some(held.map_err(|error| self.ended_by(scope, Step::Preflight, error))?);
             }
-            if scope == Scope::Naming && is_idle {
-                // All of these turned out not to be had. The rest is still wanted.
-                continue;
-            }
-            if !pulls || is_idle && self.inquiry.open() == 0 {
+            // Images that name others and turn out not to be had are not all that is wanted.
+            let is_last = scope == Scope::Everything && (!pulls || is_idle && self.inquiry.open() == 0);
+            if is_last {
                 if pulls && is_first {
                     let message = "every image that can be had is here".to_owned();
                     steps.end(Step::Pull, true, "NothingToPull", message);
@@ -186,10 +184,10 @@ impl<'a> Bringer<'a> {
                 let operators = &self.naming.operators;
                 return Ok(Outcome::of(self.mode, plan, operators, verdict, &self.knowledge));
             }
-            is_first &= scope == Scope::Naming;
             if is_idle {
                 continue;
             }
+            is_first &= scope == Scope::Naming;
             let pulled = self.pull(&plan, &look.sight, round_steps).await;
             pulled.map_err(|error| self.ended_by(scope, Step::Pull, error))?;
         }
