@@ -99,6 +99,11 @@ impl Sight {
         self.images.get(reference)
     }
 
+    /// The additional image store that an image is in, by its name.
+    pub(super) fn additional_store_of(&self, name: &str) -> Option<PathBuf> {
+        self.image(&name.parse().ok()?)?.additional.clone()
+    }
+
     /// The layers of all images that are there, as far as they are in the graph root.
     pub(super) fn layers(&self) -> Vec<LayerId> {
         let layers = self.images.values().flat_map(|seen| &seen.layers).copied();

@@ -1,9 +1,9 @@
 //! Says what becomes of each image, and nothing twice.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::sight::Sight;
 use crate::plan::{Need, Plan};
 use crate::report::{Event, ImageState, Observer};
 use crate::sources::Source;
@@ -28,8 +28,9 @@ impl Teller {
         }
     }
 
-    /// Says what the plan shows: what is there, what is not any more, what is excluded.
-    pub(super) fn tell(&mut self, plan: &Plan, sight: &Sight) {
+    /// Says what the plan shows: what is there, what is not any more, what is excluded. `additional` tells which additional
+    /// image store an image is in, by its name.
+    pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&str) -> Option<PathBuf>) {
         self.observer.observe(Event::Planned {
             images: plan.totals.images_wanted,
             present: plan.totals.images_present,
@@ -42,12 +43,7 @@ impl Teller {
             );
             match (&image.need, was_there) {
                 (Need::Present, false) => {
-                    let seen = image
-                        .name
-                        .parse()
-                        .ok()
-                        .and_then(|reference| sight.image(&reference));
-                    let store = seen.and_then(|seen| seen.additional.as_ref());
+                    let store = additional(&image.name);
                     let reason =
                         store.map(|root| format!("in the additional image store `{}`", root.display()));
                     self.say(&image.name, ImageState::Present, reason);
@@ -98,7 +94,7 @@ mod tests {
                 sources: vec![Source::Additional],
                 state,
             };
-            teller.tell(&Plan::build(vec![wanted], Vec::new(), &Here::default()));
+            teller.tell(&Plan::build(vec![wanted], Vec::new(), &Here::default()), |_| None);
             assert_eq!(recorder.report(124).totals.images_present, present);
         }
         assert_eq!(recorder.report(124).totals.images_failed, 0);

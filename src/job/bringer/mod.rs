@@ -216,7 +216,7 @@ impl<'a> Bringer<'a> {
             blobs: sight.spooled_bytes(),
         };
         let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
-        self.teller.tell(&plan, sight);
+        self.teller.tell(&plan, |name| sight.additional_store_of(name));
         self.fail_contradictions(&plan);
         plan
     }
