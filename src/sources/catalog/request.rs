@@ -20,8 +20,9 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` is not `package:channel`: {why}\n\
-     hint: `package:` without a channel is the package's default channel",
-    shown(line)
+     hint: {}`package:` without a channel is the package's default channel",
+    shown(line),
+    did_you_mean(line)
 )]
 pub struct RequestError {
     /// The line as written.
@@ -80,6 +81,23 @@ fn package_and_channel(line: &str) -> Result<(&str, &str), &'static str> {
     Ok((package, channel))
 }
 
+/// The line as it would be right if somebody took another mark for the colon, or forgot it.
+fn did_you_mean(line: &str) -> String {
+    let words: Vec<&str> = line
+        .split([':', '=', '@', '/', ',', ';', ' ', '\t'])
+        .filter(|word| !word.is_empty())
+        .collect();
+    let meant = match words[..] {
+        [package] => format!("{package}:"),
+        [package, channel] => format!("{package}:{channel}"),
+        _ => return String::new(),
+    };
+    match package_and_channel(&meant) {
+        Ok(_) => format!("did you mean `{}`? ", shown(&meant)),
+        Err(_) => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -112,6 +130,25 @@ mod tests {
             ]
         );
         assert_eq!(requests[2].channels, [""]);
+    }
+
+    #[test]
+    fn what_was_meant_is_guessed() {
+        for (line, meant) in [
+            ("ptp-operator", "did you mean `ptp-operator:`? "),
+            ("ptp-operator stable", "did you mean `ptp-operator:stable`? "),
+            ("ptp-operator=stable", "did you mean `ptp-operator:stable`? "),
+            ("ptp-operator::stable", "did you mean `ptp-operator:stable`? "),
+            ("too:many:colons", ""),
+            (":", ""),
+            ("ptp\0=x", ""),
+        ] {
+            let error = Request::of_lines([line]).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("hint: {meant}`package:` without")),
+                "{error}"
+            );
+        }
     }
 
     #[test]
