@@ -205,7 +205,14 @@ impl Inventory {
     /// The layer for an image that is there, wherever it lies, if it is complete and can be mounted on its parents.
     pub fn mountable(&self, id: &LayerId) -> Option<&LayerRecord> {
         // Ahead of the search, which reads all records for one that is missing.
-        self.layer(id).or_else(|| self.at(self.home_of(id)?).layer(id))
+        self.layer(id).or_else(|| {
+            let home = self.home_of(id)?;
+            // The driver takes the first directory of this name that it finds, whether there is a record for it or not
+            // (`overlay.go`: `dir2`).
+            let mut before = self.homes().take_while(|it| *it != home);
+            let is_hidden = before.any(|it| self.at(it).layout.layer(id).exists());
+            self.at(home).layer(id).filter(|_| !is_hidden)
+        })
     }
 
     /// The layer, if the graph root has it, complete and fit to be mounted on its parents.

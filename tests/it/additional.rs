@@ -474,3 +474,30 @@ fn a_release_in_an_additional_store_is_read_there() {
         );
     }
 }
+
+/// The driver takes a layer's directory from the graph root if there is one, though nobody has a record of it: a power loss
+/// leaves such, and podman then makes no container of the image.
+#[test]
+fn a_directory_without_a_record_hides_the_layer_of_an_additional_store() {
+    needs!(root(), stock());
+    for layer in 0..2 {
+        let scene = Scene::new();
+        // For the directories of the graph root.
+        scene.world.podman(&["images"]).ok();
+        let id = &layer_ids(scene.small_image())[layer];
+        fs::create_dir_all(scene.world.graph_root().join("overlay").join(id).join("diff")).unwrap();
+        let created = scene.world.podman(&["create", "--name", "c", &scene.small, "/x"]);
+        // Whoever has the top layer's links finds the one below by them.
+        assert_eq!(created.is_ok(), layer == 0, "{created}");
+        scene.world.podman(&["rm", "--ignore", "c"]).ok();
+        let image = ["--image", &scene.small[..]];
+        scene
+            .untouched(|| scene.world.verify(&image))
+            .says("cannot be mounted");
+        let run = scene.untouched(|| scene.world.run(&image)).exits(0);
+        assert_eq!(run.images("pulled"), [&scene.small], "{run}");
+        assert_eq!(scene.fetched(), 0);
+        scene.world.verify(&image).exits(0);
+        scene.mounts(&top(), &scene.small);
+    }
+}
