@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Table;
 
+use super::host::is_there;
 use crate::store::{Setting, StoreOptions, lowered};
 
 /// The main file, which need not be there.
@@ -122,12 +123,10 @@ impl CrioConf {
 /// # Errors
 /// A directory that cannot be read, with its path.
 pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
-    let mut files: Vec<PathBuf> = [root.join(FILE)]
-        .into_iter()
-        .filter(|file| file.exists())
-        .collect();
+    let mut files = vec![root.join(FILE)];
+    files.retain(|file| is_there(file));
     let dir = root.join(DROP_INS);
-    if dir.exists() {
+    if is_there(&dir) {
         walk(&dir, 0, &mut files)?;
     }
     Ok(files)

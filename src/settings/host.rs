@@ -265,7 +265,7 @@ fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
     };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(_) if !is_there(dir) => return Ok(Vec::new()),
         Err(error) => return Err(unreadable(error)),
     };
     let mut paths = Vec::new();
@@ -297,7 +297,7 @@ fn read_if_there(path: &Path) -> Result<Option<String>, SettingsError> {
 
 /// Whether something has this name, perhaps a symbolic link that leads nowhere as seen from here: whoever reads it has to
 /// say so, for on the host it may lead somewhere.
-fn is_there(path: &Path) -> bool {
+pub(super) fn is_there(path: &Path) -> bool {
     let found = path.symlink_metadata();
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
@@ -341,6 +341,30 @@ mod tests {
         }
         fs::create_dir_all(dir.path().join("var/run")).unwrap();
         assert_eq!(run_root("/var/run/x"), Path::new("var/run/x"));
+    }
+
+    /// On the host it leads to files that a run without them would contradict: another store, other mirrors.
+    #[test]
+    fn a_link_that_leads_out_of_the_host_root_is_not_passed_over() {
+        for place in [
+            "etc/containers/storage.conf",
+            "etc/containers/storage.conf.d",
+            "etc/crio/crio.conf",
+            "etc/crio/crio.conf.d",
+            "etc/containers/registries.conf",
+            "etc/containers/registries.conf.d",
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let host = HostRoot(dir.path().to_owned());
+            let link = dir.path().join(place);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink("/nowhere/on/this/machine", &link).unwrap();
+            let read = host
+                .storage(&HostPaths::default())
+                .and_then(|(_, crio)| host.registries(&HostPaths::default(), None, &crio));
+            let error = read.map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(link.to_str().unwrap()), "{error}");
+        }
     }
 
     #[test]
