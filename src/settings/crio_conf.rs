@@ -35,19 +35,14 @@ pub(super) struct CrioConf {
     pub(super) global_auth_file: Option<PathBuf>,
     /// `[crio.image] insecure_registries`: up to CRI-O 1.34 reached without TLS, then no longer.
     pub(super) insecure_registries: Vec<String>,
-    /// `[crio.image] short_name_mode`
-    pub(super) short_name_mode: ShortNameMode,
 }
 
 /// What is done with a short name that could be several images.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum ShortNameMode {
-    /// Nothing is pulled.
-    #[default]
+enum ShortNameMode {
     #[serde(alias = "")]
     Enforcing,
-    /// The first that can be had is taken.
     Disabled,
 }
 
@@ -73,7 +68,9 @@ struct Crio {
 struct Image {
     global_auth_file: Option<String>,
     insecure_registries: Option<Vec<String>>,
-    short_name_mode: Option<ShortNameMode>,
+    /// Checked, and then left: in either mode it is not known here which image a pod gets.
+    #[serde(rename = "short_name_mode")]
+    _short_name_mode: Option<ShortNameMode>,
 }
 
 impl CrioConf {
@@ -113,7 +110,6 @@ impl CrioConf {
         if let Some(registries) = image.insecure_registries {
             self.insecure_registries = registries;
         }
-        self.short_name_mode = image.short_name_mode.unwrap_or(self.short_name_mode);
         Ok(())
     }
 }
@@ -172,7 +168,6 @@ mod tests {
         let expected = CrioConf {
             global_auth_file: Some("/k".into()),
             insecure_registries: vec!["r:1".into()],
-            short_name_mode: ShortNameMode::Disabled,
         };
         assert_eq!(conf, expected);
         let storage = options.resolve();
@@ -187,11 +182,7 @@ mod tests {
         assert!(storage.unsupported.is_empty());
         let text = "[crio.image]\nglobal_auth_file = \"\"\nshort_name_mode = \"\"\ninsecure_registries = []";
         conf.add(text, Path::new("c"), &mut options).unwrap();
-        let expected = CrioConf {
-            short_name_mode: ShortNameMode::Enforcing,
-            ..CrioConf::default()
-        };
-        assert_eq!(conf, expected);
+        assert_eq!(conf, CrioConf::default());
     }
 
     #[test]
