@@ -65,8 +65,15 @@ impl Mender {
         task: &LayerTask,
         halt: &Cancel,
     ) -> Result<Option<StagedLayer>, Trouble> {
-        let Some(tar) = self.store.open_tar(home, donor).map_err(Trouble::storing)? else {
-            return Ok(None);
+        let tar = match self.store.open_tar(home, donor) {
+            Ok(Some(tar)) => tar,
+            Ok(None) => return Ok(None),
+            // A server that is gone, or a disk that fails, which the graph root is not on; the layer can still be fetched.
+            Err(error) if home != Home::GraphRoot => {
+                tracing::debug!(layer = %task.id, %donor, "no donor: {error}");
+                return Ok(None);
+            }
+            Err(error) => return Err(Trouble::storing(error)),
         };
         let size = self.inventory.tar_size(home, donor).unwrap_or(task.size);
         let staging = self.stage.layer(spec_of(task)).map_err(Trouble::storing)?;

@@ -101,12 +101,13 @@ impl Store {
     fn names_to_be_hidden(&self, id: &ImageId, images: &ImageTable) -> Result<Vec<String>, StoreError> {
         let id = id.to_string();
         let names = |view: &ImageView| view.names.clone().unwrap_or_default();
+        // Twice in one record, containers/storage would take a name from the image.
         let mut taken: HashSet<String> = images.views().flat_map(names).collect();
         let mut hidden = Vec::new();
         for layout in &self.additional.layouts {
             let table = ImageTable::read(layout)?;
             let own = table.views().filter(|view| view.id == id).flat_map(names);
-            hidden.extend(own.filter(|name| !taken.contains(name)));
+            hidden.extend(own.filter(|name| taken.insert(name.clone())));
             taken.extend(table.views().flat_map(names));
         }
         Ok(hidden)

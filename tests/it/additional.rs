@@ -257,6 +257,24 @@ fn a_name_in_an_additional_store_is_not_lost_when_the_image_gets_another() {
     assert_eq!(names, [alias, scene.small.clone()]);
 }
 
+/// Whatever the other store's record says; podman takes a name that is there twice from its image.
+#[test]
+fn a_name_that_an_additional_store_has_twice_is_taken_over_once() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let images = scene.more().join("overlay-images/images.json");
+    let text = fs::read_to_string(&images).unwrap();
+    let name = format!("\"{}\"", scene.small);
+    let twice = text.replacen(&name, &format!("{name},{name}"), 1);
+    assert_ne!(text, twice);
+    fs::write(&images, twice).unwrap();
+    let alias = format!("{}/alias:v2", scene.registry.host());
+    scene.untouched(|| scene.world.run(&["--image", &alias])).exits(0);
+    let mut names = scene.own_names();
+    names.sort();
+    assert_eq!(names, [alias, scene.small.clone()]);
+}
+
 #[test]
 fn damage_in_an_additional_store_is_named_and_a_whole_image_brought_beside_it() {
     needs!(root(), stock());
@@ -500,4 +518,20 @@ fn a_directory_without_a_record_hides_the_layer_of_an_additional_store() {
         scene.world.verify(&image).exits(0);
         scene.mounts(&top(), &scene.small);
     }
+}
+
+/// As where the other store's server is gone: what cannot be read there is fetched.
+#[test]
+fn a_layer_that_cannot_be_read_in_an_additional_store_is_fetched() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let base = &layer_ids(scene.small_image())[0];
+    let tar_split = scene.more().join(format!("overlay-layers/{base}.tar-split.gz"));
+    fs::remove_file(&tar_split).unwrap();
+    std::os::unix::fs::symlink(&tar_split, &tar_split).unwrap();
+    let run = scene
+        .untouched(|| scene.world.run(&["--image", &scene.large]))
+        .exits(0);
+    assert_eq!(run.images("pulled"), [&scene.large], "{run}");
+    assert_eq!(scene.fetched(), 2);
 }
