@@ -120,7 +120,14 @@ impl Store {
         } else if !view.is_what_its_id_says(id) {
             Some("its record has another parent or content than its id says".to_owned())
         } else {
-            find_flaw(&self.layout, id, view.parent().is_some())?
+            let flaw = find_flaw(&self.layout, id, view.parent().is_some())?;
+            match flaw {
+                None => {
+                    let stores: Vec<_> = self.layouts().collect();
+                    table.flaw_of_way(&self.layout, view, id, &stores)?
+                }
+                flaw => flaw,
+            }
         };
         match flaw {
             None => Ok(true),

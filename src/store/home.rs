@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use super::error::StoreError;
 use super::images::ImageTable;
 use super::layer_dir;
-use super::layers::LayerTable;
+use super::layers::{LayerTable, LayerView};
 use super::layout::Layout;
+use crate::oci::LayerId;
 
 /// Where an image's or a layer's record is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,6 +72,35 @@ impl AdditionalStores {
             }
         }
         Ok(stores)
+    }
+}
+
+impl LayerTable {
+    /// Whether the layer's way to those below it ends nowhere: it names them as they were called in the store in which it
+    /// found them, and that may be an additional one that is gone. `self` are the records of `layout`.
+    pub(super) fn flaw_of_way(
+        &self,
+        layout: &Layout,
+        view: &LayerView,
+        id: &LayerId,
+        stores: &[&Layout],
+    ) -> Result<Option<String>, StoreError> {
+        let mut lost = layer_dir::lost_names(layout, id, stores)?;
+        let mut next = view.parent().and_then(LayerId::from_hex);
+        // As many as `lower` may name; records may go in a circle.
+        let mut rounds = layer_dir::DEPTH_LIMIT;
+        // Short names that a crash took are made again, in the graph root (`overlay.go`: `recreateSymlinks`).
+        while let Some(below) = next.filter(|_| !lost.is_empty() && rounds > 0) {
+            rounds -= 1;
+            if let Some(link) = layer_dir::link(layout, &below)? {
+                lost.retain(|name| name.strip_prefix("l/") != Some(&link));
+            }
+            let view = self.find(&below);
+            next = view.and_then(LayerView::parent).and_then(LayerId::from_hex);
+        }
+        Ok(lost
+            .pop()
+            .map(|name| format!("its `lower` names `{name}`, which no store has")))
     }
 }
 

@@ -89,10 +89,11 @@ impl Store {
         loop {
             attempt += 1;
             let before = self.generation()?;
-            let mut inventory = Inventory::read(&self.layout, Home::GraphRoot)?;
+            let stores: Vec<&Layout> = self.layouts().collect();
+            let mut inventory = Inventory::read(&self.layout, Home::GraphRoot, &stores)?;
             for (index, layout) in self.additional.layouts.iter().enumerate() {
                 let home = Home::Additional(index);
-                inventory.additional.push(Inventory::read(layout, home)?);
+                inventory.additional.push(Inventory::read(layout, home, &stores)?);
             }
             if attempt == ATTEMPTS || self.generation()? == before {
                 return Ok(inventory);
@@ -101,8 +102,7 @@ impl Store {
     }
 
     fn generation(&self) -> Result<Vec<Option<Generation>>, StoreError> {
-        let layouts = std::iter::once(&self.layout).chain(&self.additional.layouts);
-        layouts
+        self.layouts()
             .flat_map(|layout| [layout.layers_json(), layout.images_json()])
             .map(|path| Generation::of(&path))
             .collect()
@@ -132,7 +132,7 @@ impl Generation {
 }
 
 impl Inventory {
-    fn read(layout: &Layout, home: Home) -> Result<Self, StoreError> {
+    fn read(layout: &Layout, home: Home, stores: &[&Layout]) -> Result<Self, StoreError> {
         // Images first: a commit adds layers before the image, so that an image seen here has its layers there.
         let images = ImageTable::read(layout)?;
         let layers = LayerTable::read(layout)?;
@@ -149,6 +149,9 @@ impl Inventory {
             let mut flaw = find_flaw(layout, &id, view.parent().is_some())?;
             if flaw.is_none() && home != Home::GraphRoot {
                 flaw = flaw_of_link(layout, &id)?;
+            }
+            if flaw.is_none() {
+                flaw = layers.flaw_of_way(layout, view, &id, stores)?;
             }
             match flaw {
                 None => {

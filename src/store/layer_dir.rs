@@ -30,7 +30,7 @@ const LINK_LEN: usize = 26;
 const TEXT_LIMIT: u64 = 1 << 20;
 
 /// The deepest chain that containers/storage mounts (since 1.44; `overlay.go`: `maxDepth`).
-const DEPTH_LIMIT: usize = 500;
+pub(super) const DEPTH_LIMIT: usize = 500;
 
 /// What only another kind of store puts into a layer's directory.
 pub(super) const FOREIGN: [&str; 2] = ["additionallayer", "composefs-data"];
@@ -71,6 +71,18 @@ pub(super) fn find_flaw(
         }
     }
     Ok(None)
+}
+
+/// The names in `lower` by which the driver finds nothing in any of `stores`.
+pub(super) fn lost_names(
+    layout: &Layout,
+    id: &LayerId,
+    stores: &[&Layout],
+) -> Result<Vec<String>, StoreError> {
+    let lower = lower(layout, id)?.unwrap_or_default();
+    let leads = |name: &str| stores.iter().any(|store| store.overlay().join(name).exists());
+    let names = lower.split(':').filter(|name| !name.is_empty() && !leads(name));
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// `work`, `merged` and, for a base layer, `empty`.

@@ -92,6 +92,11 @@ impl Store {
         self.layout.root()
     }
 
+    /// All stores, in the order in which they are searched.
+    pub(super) fn layouts(&self) -> impl Iterator<Item = &Layout> {
+        std::iter::once(&self.layout).chain(&self.additional.layouts)
+    }
+
     /// What stops nothing and should be known of the additional image stores.
     pub fn warnings(&self) -> &[String] {
         &self.additional.warnings

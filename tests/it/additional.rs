@@ -535,3 +535,23 @@ fn a_layer_that_cannot_be_read_in_an_additional_store_is_fetched() {
     assert_eq!(run.images("pulled"), [&scene.large], "{run}");
     assert_eq!(scene.fetched(), 2);
 }
+
+/// podman built on a layer there, by the name that it has there; without the store it makes no container of the image.
+#[test]
+fn an_image_that_was_built_on_a_store_which_is_gone_is_no_success() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    scene.world.podman_pull(&scene.large);
+    scene.configure("");
+    let image = ["--image", &scene.large[..]];
+    let create = ["create", "--name", "c", &scene.large[..], "/x"];
+    assert!(!scene.world.podman(&create).is_ok());
+    scene.world.run(&image).exits(7).says("`lower` names `l/");
+    scene
+        .world
+        .verify(&["--repair", "--image", &scene.large])
+        .exits(0);
+    scene.world.verify(&image).exits(0);
+    scene.world.run(&image).exits(0);
+    scene.mounts(&top(), &scene.large);
+}
