@@ -29,8 +29,10 @@ fn hides(run: &Run, world: &World, secret: &str) {
     }
 }
 
+/// Bug 18 of TALM's scripts: they hand podman neither the node's proxy nor, in the pod, its `certs.d`; for the latter see
+/// `certificates`.
 #[test]
-fn an_image_comes_through_a_proxy_and_no_other_way() {
+fn bug_18_an_image_comes_through_a_proxy_and_no_other_way() {
     needs!(root(), links(), stock(), docker_registry(), tinyproxy());
     let site = Site::new();
     let world = site.node();
