@@ -35,6 +35,14 @@ pub enum StoreError {
         /// The effective user id.
         uid: u32,
     },
+    /// Root without all of root's rights.
+    #[error("the store `{}` cannot be written without {}\nhint: add these to the container's capabilities, or run it privileged", root.display(), missing.join(", "))]
+    Rights {
+        /// The graph root.
+        root: PathBuf,
+        /// The capabilities that are missing.
+        missing: Vec<&'static str>,
+    },
     /// A file of the store does not hold what it should.
     #[error("`{}` is damaged: {reason}\nhint: `podman system check`, or a restart of CRI-O, finds and repairs damage", path.display())]
     Corrupt {

@@ -34,6 +34,7 @@ mod placement;
 mod read;
 mod record;
 mod remove;
+mod rights;
 mod stage;
 mod stage_dir;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]

@@ -13,7 +13,7 @@ use super::images::ImageTable;
 use super::layers::LayerTable;
 use super::layout::{IMAGES, LAYERS, Layout, OVERLAY};
 use super::synced::Synced;
-use super::{atomic, layer_dir};
+use super::{atomic, layer_dir, rights};
 use crate::oci::LayerId;
 
 /// Directories that a store of another driver has.
@@ -113,9 +113,17 @@ impl Store {
     }
 
     /// Makes the few directories without which containers/storage cannot find a store (section 1). One that
-    /// is there is left as it is.
+    /// is there is left as it is. All writing begins here.
+    ///
+    /// # Errors
+    /// When the caller lacks a capability that layers need, or the system refuses.
     pub fn create_if_missing(&self) -> Result<(), StoreError> {
         let root = self.layout.root();
+        let missing = rights::missing().map_err(io_error("ask for the rights to write", root))?;
+        if !missing.is_empty() {
+            let root = root.to_owned();
+            return Err(StoreError::Rights { root, missing });
+        }
         if let Some(parent) = root.parent() {
             // The process has no umask. Above the root nothing is synced but by the sync before the first commit: who
             // loses these directories loses an empty store.

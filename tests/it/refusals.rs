@@ -401,3 +401,29 @@ fn schema_1_and_foreign_layers_are_refused_in_words() {
         .says("foreign");
     assert_ne!(run.code, 0, "{run}");
 }
+
+/// Without `CAP_FSETID` no call fails: bits of modes get lost.
+#[test]
+fn root_without_its_rights_is_refused_before_anything_is_written() {
+    needs!(root());
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    for right in [
+        "chown",
+        "dac_override",
+        "fowner",
+        "fsetid",
+        "mknod",
+        "setfcap",
+        "sys_admin",
+    ] {
+        let world = World::trusting(&[registry.host()]);
+        let without = format!("-{right}");
+        let setpriv = ["/usr/bin/setpriv", "--bounding-set", &without];
+        let args = ["--image", &registry.tagged("zoo/modes")];
+        let run = world.start_under(&setpriv, "run", &args).wait().exits(7);
+        let run = run.says(&format!("CAP_{}", right.to_uppercase()));
+        assert!(!world.graph_root().exists(), "{run}");
+        world.start_under(&setpriv, "verify", &args).wait().exits(1);
+    }
+}
