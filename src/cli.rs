@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
+use crate::manners::{IoPriority, Niceness};
 use crate::oci::{Platform, Reference};
 use crate::preflight::Threshold;
 use crate::report::ProgressMode;
@@ -99,6 +100,9 @@ pub struct Flags {
     /// How fast and how long.
     #[command(flatten)]
     pub bounds: Bounds,
+    /// How much room it leaves to others.
+    #[command(flatten)]
+    pub manners: Manners,
     /// What is printed and written.
     #[command(flatten)]
     pub output: Output,
@@ -221,6 +225,20 @@ pub struct Bounds {
     pub image_gc_high_threshold: Option<Threshold>,
 }
 
+/// How much room it leaves to others on the node.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Manners")]
+pub struct Manners {
+    /// Lower the process's share of CPU time, 0 to 19 [default: as it was started; 10 when started as TALM's precache.sh]
+    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_NICE")]
+    pub nice: Option<Niceness>,
+
+    /// Priority of the disk while layers are unpacked: none, idle, best-effort:0 to best-effort:7; commits, which hold the
+    /// store's locks, keep theirs [default: none; idle when started as TALM's precache.sh]
+    #[arg(long, value_name = "CLASS[:LEVEL]", env = "SPOKE_PRECACHE_IONICE")]
+    pub ionice: Option<IoPriority>,
+}
+
 /// What is printed and written.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Output")]
@@ -229,9 +247,9 @@ pub struct Output {
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REPORT")]
     pub report: Option<PathBuf>,
 
-    /// Form of the log on standard error
-    #[arg(long, value_enum, env = "SPOKE_PRECACHE_LOG_FORMAT", default_value_t)]
-    pub log_format: LogFormat,
+    /// Form of the log on standard error [default: text; talm when started as TALM's precache.sh]
+    #[arg(long, value_enum, env = "SPOKE_PRECACHE_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
 
     /// error, warn, info, debug or trace [default: info; also: PRE_CACHE_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL", env = "SPOKE_PRECACHE_LOG_LEVEL")]
@@ -272,6 +290,8 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line
     Json,
+    /// As TALM's scripts, for those who know these
+    Talm,
 }
 
 fn positive_duration(text: &str) -> Result<SignedDuration, String> {

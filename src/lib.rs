@@ -35,6 +35,7 @@
 //! |---|---|
 //! | [`oci`] | references, digests, manifests, configs; raw bytes beside parsed values; platform choice |
 //! | [`cancel`] | one stop signal and its reason |
+//! | [`manners`] | priorities of a guest: CPU time, disk time |
 //! | [`write_back`] | bytes to the disk ahead of a sync |
 //! | [`report`] | events; log lines and bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
@@ -48,6 +49,7 @@
 //! | [`exit`] | from failures to the one exit code |
 //! | [`job`] | the pipeline |
 //! | [`cli`], [`settings`] | flags as typed; flags, environment and host files as resolved |
+//! | [`applet`], [`signals`] | by which name it was started; what tells it to stop |
 //!
 //! # Invariants
 //!
@@ -68,17 +70,20 @@
 //!   log, error or report.
 //! - No program is executed: no podman, no skopeo, no shell.
 
+pub mod applet;
 pub mod cancel;
 pub mod cli;
 pub mod exit;
 pub mod fetch;
 pub mod job;
+pub mod manners;
 pub mod oci;
 pub mod plan;
 pub mod preflight;
 pub mod registry;
 pub mod report;
 pub mod settings;
+pub mod signals;
 pub mod sources;
 pub mod spec;
 pub mod spool;

@@ -9,8 +9,8 @@
 //! reports and leaves, whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any
 //! instant.
 
+use std::env;
 use std::io::{self, Write as _};
-use std::mem::MaybeUninit;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -21,19 +21,25 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use jiff::Timestamp;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use spoke_precache::applet::{Applet, NOT_FOUND};
 use spoke_precache::cancel::{Cancel, StopReason, Stopped};
-use spoke_precache::cli::{Cli, Command, Flags, LogFormat, OutputForm, RunFlags, SpecFlags, SpecForm};
+use spoke_precache::cli::{
+    Cli, Command, Flags, LogFormat, Manners, OutputForm, RunFlags, SpecFlags, SpecForm,
+};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
+use spoke_precache::manners::{IoPriority, Niceness};
 use spoke_precache::plan::Document;
-use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report};
+use spoke_precache::report::{
+    Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report, TalmFormat, TalmLog,
+};
 use spoke_precache::settings::{self, Display};
+use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;
 use spoke_precache::spec::Excludes;
 
@@ -53,19 +59,41 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const RUNTIME_THREADS: usize = 2;
 
 fn main() -> ExitCode {
+    // Before anything else: to process 1 a signal that nobody waits for is lost.
+    let held = Held::hold();
     // Modes in an image are the image's; a mask would only make each of them two calls.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let cli = Cli::parse();
+    let applet = match Applet::of(env::args_os()) {
+        Ok(applet) => applet,
+        Err(no_shell) => {
+            drop(held);
+            // Nobody may be there to read it.
+            let _ = writeln!(io::stderr(), "{no_shell}");
+            return NOT_FOUND.into();
+        }
+    };
+    let mut cli = match Cli::try_parse_from(applet.args()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            drop(held);
+            error.exit()
+        }
+    };
+    applet.fill_in(&mut cli);
     let (mode, RunFlags { output, flags }) = match &cli.command {
         Command::Run(flags) => (Mode::Run, flags),
         Command::Plan(flags) => (Mode::Plan, flags),
         Command::Verify(verify) if verify.repair => (Mode::Repair, &verify.run),
         Command::Verify(verify) => (Mode::Verify, &verify.run),
-        Command::Spec(flags) => return print_spec(flags).code().into(),
+        Command::Spec(flags) => {
+            drop(held);
+            return print_spec(flags).code().into();
+        }
     };
     let display = Display::resolve(flags);
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
+    be_nice(&flags.manners);
     let edge = Arc::new(Edge {
         mode,
         output: *output,
@@ -87,7 +115,7 @@ fn main() -> ExitCode {
     let cancel = Cancel::default();
     {
         let _entered = runtime.enter();
-        watch_signals(&cancel);
+        held.watch(&cancel);
         tokio::spawn(leave_if_main_hangs(Arc::clone(&edge), cancel.clone()));
     }
     let (ending, outcome) = run(flags, &edge, &console, &runtime, &cancel);
@@ -105,6 +133,9 @@ fn run(
     cancel: &Cancel,
 ) -> (Ending, Option<Outcome>) {
     let mut observers: Vec<Arc<dyn Observer>> = vec![edge.recorder.clone(), Arc::new(Journal::default())];
+    if edge.display.log_format == LogFormat::Talm {
+        observers.push(Arc::new(TalmLog::default()));
+    }
     match console.progress() {
         Ok(progress) => observers.extend(progress),
         Err(error) => tracing::warn!("no progress will be shown: {error}"),
@@ -158,45 +189,6 @@ async fn until_stopped(
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP stop the run; as process 1 they would otherwise be ignored. A second one changes nothing:
-/// the first is obeyed within a second. What our parent ignores stays ignored: that is what `nohup` is for.
-fn watch_signals(cancel: &Cancel) {
-    for kind in [
-        SignalKind::terminate(),
-        SignalKind::interrupt(),
-        SignalKind::hangup(),
-    ] {
-        if is_ignored(kind.as_raw_value()) {
-            continue;
-        }
-        let cancel = cancel.clone();
-        match signal(kind) {
-            Ok(mut signals) => {
-                tokio::spawn(async move {
-                    if signals.recv().await.is_some() {
-                        cancel.stop(StopReason::Signal(kind.as_raw_value()));
-                    }
-                });
-            }
-            Err(error) => tracing::warn!(
-                "signal {} will not end the run in order: {error}",
-                kind.as_raw_value()
-            ),
-        }
-    }
-}
-
-fn is_ignored(signal: i32) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null pointer for the new action changes nothing, and `action` has room for the old one, of which all
-    // zeros are a valid value.
-    let action = unsafe {
-        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-        action.assume_init()
-    };
-    action.sa_sigaction == libc::SIG_IGN
-}
-
 /// Leaves in the main thread's place if that has not left in time; if it has, nobody is here to do anything.
 async fn leave_if_main_hangs(edge: Arc<Edge>, cancel: Cancel) {
     let Stopped(reason) = cancel.stopped().await;
@@ -216,6 +208,16 @@ async fn leave_if_main_hangs(edge: Arc<Edge>, cancel: Cancel) {
     });
 }
 
+/// Lowers the process, before it has a second thread. Who may not be nice is not kept from his work.
+fn be_nice(manners: &Manners) {
+    if let Some(Err(error)) = manners.nice.map(Niceness::apply) {
+        tracing::warn!("`--nice` has no effect: {error}");
+    }
+    if let Some(Err(error)) = manners.ionice.map(IoPriority::check) {
+        tracing::warn!("`--ionice` has no effect: {error}");
+    }
+}
+
 fn start_log(display: &Display, console: &Console) {
     // Of other crates' events only what is wrong, for they might repeat a URL or a header.
     let filter = Targets::new()
@@ -233,6 +235,9 @@ fn start_log(display: &Display, console: &Console) {
             )
             .init(),
         LogFormat::Json => registry.with(lines.json().with_filter(filter)).init(),
+        LogFormat::Talm => registry
+            .with(lines.event_format(TalmFormat).with_filter(filter))
+            .init(),
     }
 }
 

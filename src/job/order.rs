@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::manners::IoPriority;
 use crate::oci::Platform;
 use crate::preflight::Threshold;
 use crate::registry::RegistrySettings;
@@ -35,6 +36,8 @@ pub struct Order {
     pub max_downloads: NonZeroUsize,
     /// Layers at the same time.
     pub max_unpacks: NonZeroUsize,
+    /// Of the threads that unpack.
+    pub unpack_priority: IoPriority,
     /// Disk use at which the kubelet removes images.
     pub image_gc_high_threshold: Threshold,
 }

@@ -25,6 +25,7 @@ use super::mender::Mender;
 use super::queue::Queue;
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
+use crate::manners::IoPriority;
 use crate::oci::{Digest, LayerDescriptor, LayerId, Reference};
 use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::report::{Event, ImageState, Observer};
@@ -52,6 +53,7 @@ pub(super) struct Puller {
     pub(super) deadline: Option<Instant>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
+    pub(super) unpack_priority: IoPriority,
 }
 
 /// What came of a pull.
@@ -289,7 +291,9 @@ impl Puller {
     ) -> Result<StagedLayer, Trouble> {
         let spec = spec_of(layer);
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
+        let priority = self.unpack_priority;
         let task = tokio::task::spawn_blocking(move || {
+            let _lowered = priority.lower();
             let file = blob.open().map_err(|error| Trouble::Host(error.into()))?;
             let staging = stage.layer(spec).map_err(Trouble::storing)?;
             let diff = staging.open_diff().map_err(Trouble::storing)?;

@@ -5,6 +5,7 @@
 //! ```text
 //! fetch, store, job ── Event ──→ Fanout ─┬→ Recorder ─→ Report ─→ report file, termination message, summary
 //!                                        ├→ Journal  ─→ a log line for each event that is worth one
+//!                                        ├→ TalmLog  ─→ with `--log-format talm`, lines of TALM's scripts besides
 //!                                        └→ Bars, or Lines every few seconds       (Console decides, and joins them)
 //! ```
 //!
@@ -26,6 +27,7 @@ mod recorder;
 mod screen;
 mod size;
 mod summary;
+mod talm;
 mod termination;
 mod time;
 
@@ -46,6 +48,7 @@ pub use operator::{OperatorReport, OperatorState};
 pub use printable::Printable;
 pub use recorder::Recorder;
 pub use size::{Count, Size, Span};
+pub use talm::{TalmFormat, TalmLog};
 pub use time::Time;
 
 /// `apiVersion` of every document that this program writes.

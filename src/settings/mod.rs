@@ -210,7 +210,7 @@ impl Display {
         let talm_log_level = || talm_log_level().ok().flatten();
         Self {
             report: output.report.clone(),
-            log_format: output.log_format,
+            log_format: output.log_format.unwrap_or_default(),
             log_level: output
                 .log_level
                 .or_else(talm_log_level)
@@ -268,6 +268,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
             .bounds
             .max_unpacks
             .map_or_else(usable_cpus, NonZeroUsize::from),
+        unpack_priority: flags.manners.ionice.unwrap_or_default(),
         image_gc_high_threshold: flags.bounds.image_gc_high_threshold.unwrap_or_default(),
     })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Who may import whom: only what stands further left. Modules of one rank do not know each other.
 const RANKS: [&[&str]; 10] = [
-    &["oci", "cancel", "write_back"],
+    &["oci", "cancel", "manners", "write_back"],
     &["report", "spec", "spool"],
     &["registry", "store"],
     &["fetch"],
@@ -15,7 +15,7 @@ const RANKS: [&[&str]; 10] = [
     &["preflight"],
     &["exit"],
     &["job"],
-    &["settings", "cli", "main"],
+    &["settings", "cli", "applet", "signals", "main"],
 ];
 
 /// Texts that may appear in the code of these modules alone; an empty list means in none.

@@ -333,6 +333,7 @@ impl<'a> Bringer<'a> {
             deadline: self.order.deadline,
             max_downloads: self.order.max_downloads.get(),
             max_unpacks: self.order.max_unpacks.get(),
+            unpack_priority: self.order.unpack_priority,
         };
         let pulled = puller.pull(plan, self.cancel).await?;
         self.examiner
