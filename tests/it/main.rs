@@ -22,7 +22,9 @@ mod world;
 
 mod additional;
 mod alongside;
+mod applet;
 mod catalog;
+mod container;
 mod crash;
 mod cut_off;
 mod disk;

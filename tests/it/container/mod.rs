@@ -1,0 +1,9 @@
+//! The container image, and the product started from it as TALM's Job starts it.
+//!
+//! The image holds what [`product`](crate::world::product) names: a static release build where `SPOKE_PRODUCT` gives one,
+//! and otherwise the binary just built, whose loader and libraries are then laid beside it where it is started.
+
+mod built;
+mod contents;
+mod mounts;
+mod pod;
