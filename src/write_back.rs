@@ -1,4 +1,5 @@
-//! Gives bytes of a file to the disk ahead of the sync that makes them durable, so that the sync is short.
+//! Gives bytes of a file to the disk ahead of the sync that makes them durable, so that the sync is short; and takes
+//! them out of the memory when they are done with.
 //!
 //! Nothing here makes anything durable: `sync_file_range(2)` writes data alone and flushes no cache of the disk.
 
@@ -23,6 +24,14 @@ pub fn finish(file: &File, bytes: Range<u64>) -> io::Result<()> {
     let all =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     sync_file_range(file, bytes, all)
+}
+
+/// Has the kernel forget what it keeps in memory of a file that nobody will read again soon; what is not on the disk yet
+/// stays. Advice: where it cannot be taken nothing is lost but the memory.
+pub fn forget(file: &File) {
+    if let Err(error) = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
+        tracing::debug!("a file stays in the page cache: {error}");
+    }
 }
 
 fn sync_file_range(file: &File, bytes: Range<u64>, flags: libc::c_uint) -> io::Result<()> {

@@ -32,6 +32,7 @@ use crate::report::{Event, ImageState, Observer};
 use crate::spool::{Spool, VerifiedBlob};
 use crate::store::unpack::{Limits, unpack};
 use crate::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, Store};
+use crate::write_back;
 
 /// Whole blobs that may wait for a thread that unpacks them, for each such thread. With fewer, the link idles while
 /// a large layer is unpacked; with more, the spool grows.
@@ -299,8 +300,10 @@ impl Puller {
             let diff = staging.open_diff().map_err(Trouble::storing)?;
             let tar_split = staging.create_tar_split().map_err(Trouble::storing)?;
             let limits = Limits::for_blob(blob.size());
-            let unpacked = unpack(file, diff.as_fd(), &tar_split, limits, &halt)
+            let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
                 .map_err(|error| Trouble::unpacking(blob.digest(), error))?;
+            // It may lie in the spool for as long as its image's other blobs take to come; then its removal does this.
+            write_back::forget(&file);
             staging.finish(unpacked).map_err(Trouble::storing)
         });
         task.await

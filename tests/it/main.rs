@@ -43,6 +43,7 @@ mod logins;
 mod names;
 mod network;
 mod oracles;
+mod page_cache;
 mod power;
 mod readme;
 mod refusals;
