@@ -50,14 +50,18 @@ fn libraries() -> Vec<PathBuf> {
     words.map(PathBuf::from).collect()
 }
 
+/// The script that is tested.
+pub(super) fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("container/build")
+}
+
 impl Built {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("container/build");
         let output = Command::new("timeout")
             // Without a network, so that nothing can be fetched.
             .args(["--signal=KILL", PATIENCE, "unshare", "--net"])
-            .arg(script)
+            .arg(script())
             .arg(stripped())
             .arg(dir.path().join("image.tar"))
             .env("ANY_BINARY", "1")

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use super::built::{Built, is_static, tools};
+use super::built::{Built, is_static, script, tools};
 use crate::image::sha256;
 use crate::needs::{leave_out, skip};
 use crate::world::World;
@@ -100,6 +100,24 @@ fn the_same_binary_makes_the_same_image_of_one_file_and_its_names() {
         return leave_out("the size is that of a static release build, SPOKE_PRODUCT");
     }
     assert!(built.compressed() < LIMIT, "{}", built.said);
+}
+
+/// It would build, and then start nowhere.
+#[test]
+fn a_binary_that_needs_libraries_is_refused() {
+    if let Err(why) = tools() {
+        return skip(&why);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("image.tar");
+    let output = Command::new(script())
+        .args([Path::new("/usr/bin/buildah"), &archive])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("needs shared libraries"), "{said}");
+    assert!(!archive.exists());
 }
 
 fn starts_by_each_of_its_names(root: &Path) {
