@@ -40,6 +40,7 @@ mod instants;
 mod leaving;
 mod leftovers;
 mod logins;
+mod manifests;
 mod names;
 mod network;
 mod oracles;

@@ -140,6 +140,30 @@ pub(crate) fn nginx() -> Result<(), String> {
     installed("/usr/sbin/nginx")
 }
 
+/// A kubectl whose kustomize reads what `oc` of a living OpenShift reads: directories as resources, patches, components.
+pub(crate) struct Kubectl(pub(crate) PathBuf);
+
+/// This machine's, or that of `SPOKE_STOCK_ROOT`, which must have one. `None` where neither is named: bookworm's kubectl is
+/// of 2020, with a kustomize of 2019.
+pub(crate) fn kubectl() -> Result<Option<Kubectl>, String> {
+    let in_stock = crate::stock::top().join("usr/bin/kubectl");
+    for program in [in_stock.as_path(), Path::new("/usr/bin/kubectl")] {
+        let version = std::process::Command::new(program)
+            .args(["version", "--client", "--output=json"])
+            .output();
+        let text = version.map(|output| output.stdout).unwrap_or_default();
+        let version: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        // Since 1.24 it says so; kustomize 4 came with 1.21.
+        if version["kustomizeVersion"].is_string() {
+            return Ok(Some(Kubectl(program.to_owned())));
+        }
+    }
+    match std::env::var_os("SPOKE_STOCK_ROOT") {
+        Some(_) => Err(format!("`{}` is not there, or too old", in_stock.display())),
+        None => Ok(None),
+    }
+}
+
 fn installed(program: &str) -> Result<(), String> {
     if Path::new(program).exists() {
         return Ok(());

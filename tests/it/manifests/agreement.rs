@@ -1,0 +1,285 @@
+//! The manifests say what the program does: its flags and variables, its exit codes, what it asks the API, its version spec.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use clap::{CommandFactory as _, Parser as _};
+use serde_json::Value;
+use spoke_precache::cancel::StopReason;
+use spoke_precache::cli::Cli;
+use spoke_precache::exit::{Ending, Failure};
+use spoke_precache::oci::Reference;
+use spoke_precache::spec::from_document;
+
+use super::{container, job, list, objects, text, top};
+
+/// Variables that are no flag's. Of TALM's, whose Job sets this one too: `settings` finds the node's kubelet by it.
+const OTHER_VARIABLES: [&str; 1] = ["NODE_NAME"];
+
+#[test]
+fn arguments_and_variables_are_the_program_s() {
+    let job = job();
+    let container = container(&job);
+    assert_eq!(
+        container["command"],
+        Value::Null,
+        "the image's entry point is the program"
+    );
+    let words = list(&container["args"])
+        .iter()
+        .map(|word| OsString::from(text(word)));
+    let words = std::iter::once(OsString::from("spoke-precache")).chain(words);
+    Cli::try_parse_from(words).unwrap();
+
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let flags: BTreeSet<&str> = run
+        .get_arguments()
+        .filter_map(|flag| flag.get_env()?.to_str())
+        .collect();
+    for variable in list(&container["env"]) {
+        let name = text(&variable["name"]);
+        assert!(flags.contains(name) || OTHER_VARIABLES.contains(&name), "{name}");
+    }
+}
+
+/// Whoever writes a flag into a comment means one that there is, or one that is being made.
+#[test]
+fn flags_in_comments_are_the_program_s() {
+    const TO_COME: [&str; 1] = ["--pin"];
+    const OTHERS: [&str; 2] = ["--type", "--patch-file"];
+    let command = Cli::command();
+    let flags: BTreeSet<String> = command
+        .get_subcommands()
+        .flat_map(|it| it.get_arguments())
+        .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
+        .collect();
+    for path in super::files() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let words = text.split(|c: char| c.is_whitespace() || "`,;)".contains(c));
+        for word in words.filter(|word| word.starts_with("--") && *word != "---") {
+            let is_known = flags.contains(word) || TO_COME.contains(&word) || OTHERS.contains(&word);
+            assert!(is_known, "{}: `{word}`", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_job_fails_at_once_where_another_run_does_not_help() {
+    use Failure::*;
+    let job = job();
+    let spec = &job["spec"];
+    assert_eq!(
+        text(&spec["template"]["spec"]["restartPolicy"]),
+        "Never",
+        "a policy needs it"
+    );
+    let [first, second] = list(&spec["podFailurePolicy"]["rules"]) else {
+        panic!("two rules");
+    };
+    // Before the codes: a pod that is evicted leaves one too.
+    assert_eq!(
+        (text(&first["action"]), text(&first["onPodConditions"][0]["type"])),
+        ("Ignore", "DisruptionTarget")
+    );
+    assert_eq!(
+        (text(&second["action"]), text(&second["onExitCodes"]["operator"])),
+        ("FailJob", "In")
+    );
+    assert_eq!(second["onExitCodes"]["containerName"], container(&job)["name"]);
+    let written: BTreeSet<u64> = list(&second["onExitCodes"]["values"])
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    let hopeless = [Usage, Space, Credentials, Payload, Content, Store].map(Ending::Failed);
+    let ended = [Ending::Stopped(StopReason::Deadline)];
+    let codes = hopeless.iter().chain(&ended).map(|ending| ending.code().into());
+    assert_eq!(written, codes.collect());
+    for counted in [
+        Ending::Failed(Incomplete),
+        Ending::Stopped(StopReason::Signal(15)),
+        Ending::Complete,
+    ] {
+        assert!(!written.contains(&counted.code().into()));
+    }
+}
+
+/// Group, resource, verb, and where: `cluster`, `own` or a namespace. To be `cluster::RULES` once that module is there.
+const ASKED: &[(&str, &str, &str, &str)] = &[
+    ("", "nodes/proxy", "get", "cluster"),
+    ("", "pods", "get", "own"),
+    ("batch", "jobs", "get", "own"),
+    ("batch", "jobs", "patch", "own"),
+    ("events.k8s.io", "events", "create", "own"),
+    ("config.openshift.io", "proxies", "get", "cluster"),
+    ("config.openshift.io", "images", "get", "cluster"),
+    ("", "configmaps", "get", "openshift-config"),
+];
+
+/// The same with `--pin`.
+const ASKED_TO_PIN: &[(&str, &str, &str, &str)] = &[
+    (
+        "machineconfiguration.openshift.io",
+        "pinnedimagesets",
+        "patch",
+        "cluster",
+    ),
+    (
+        "machineconfiguration.openshift.io",
+        "pinnedimagesets",
+        "create",
+        "cluster",
+    ),
+];
+
+/// What a file's roles allow, each bound to the Job's service account and nobody else.
+fn allowed(path: &str) -> BTreeSet<(String, String, String, String)> {
+    let (roles, bindings): (Vec<Value>, Vec<Value>) = objects(path)
+        .into_iter()
+        .partition(|object| text(&object["kind"]).ends_with("Role"));
+    let job = job();
+    let mut allowed = BTreeSet::new();
+    for role in roles {
+        let binding = bindings.iter().find(|it| {
+            it["kind"] == format!("{}Binding", text(&role["kind"]))
+                && it["metadata"]["namespace"] == role["metadata"]["namespace"]
+                && it["roleRef"]["kind"] == role["kind"]
+                && it["roleRef"]["name"] == role["metadata"]["name"]
+        });
+        let [subject] = list(&binding.expect("every role is bound")["subjects"]) else {
+            panic!("one subject");
+        };
+        assert_eq!(
+            subject["name"],
+            job["spec"]["template"]["spec"]["serviceAccountName"]
+        );
+        assert_eq!(subject["namespace"], job["metadata"]["namespace"]);
+        let place = match role["metadata"]["namespace"].as_str() {
+            None => "cluster",
+            Some(namespace) if job["metadata"]["namespace"] == namespace => "own",
+            Some(namespace) => namespace,
+        };
+        for rule in list(&role["rules"]) {
+            for group in list(&rule["apiGroups"]) {
+                for resource in list(&rule["resources"]) {
+                    for verb in list(&rule["verbs"]) {
+                        let [group, resource, verb] = [group, resource, verb].map(|it| text(it).to_owned());
+                        allowed.insert((group, resource, verb, place.to_owned()));
+                    }
+                }
+            }
+        }
+    }
+    allowed
+}
+
+#[test]
+fn the_roles_allow_what_is_asked_and_nothing_else() {
+    let owned = |asked: &[(&str, &str, &str, &str)]| -> BTreeSet<_> {
+        let owned = asked.iter().map(|(group, resource, verb, place)| {
+            [group, resource, verb, place]
+                .map(|word| (*word).to_owned())
+                .into()
+        });
+        owned.collect()
+    };
+    let mut allowed_to_run = allowed("base/rbac.yaml");
+    // Of the pod's admission, not of the program.
+    let admission = (
+        "security.openshift.io",
+        "securitycontextconstraints",
+        "use",
+        "own",
+    );
+    assert!(allowed_to_run.remove(&<[&str; 4]>::from(admission).map(str::to_owned).into()));
+    assert_eq!(allowed_to_run, owned(ASKED));
+    assert_eq!(allowed("components/pin/rbac.yaml"), owned(ASKED_TO_PIN));
+}
+
+/// What the Job asks of the node is what the constraints let it have, and no more.
+#[test]
+fn the_constraints_are_the_job_s() {
+    let constraints = objects("base/security-context-constraints.yaml").remove(0);
+    let job = job();
+    let pod = &job["spec"]["template"]["spec"];
+    let context = &container(&job)["securityContext"];
+    assert_eq!(constraints["allowedCapabilities"], context["capabilities"]["add"]);
+    assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    assert_eq!(
+        constraints["readOnlyRootFilesystem"],
+        context["readOnlyRootFilesystem"]
+    );
+    assert_eq!(
+        (
+            text(&constraints["seccompProfiles"][0]),
+            text(&context["seccompProfile"]["type"])
+        ),
+        ("runtime/default", "RuntimeDefault")
+    );
+    assert_eq!(context["privileged"], false);
+    // Kubernetes refuses it beside CAP_SYS_ADMIN.
+    assert_eq!(context["allowPrivilegeEscalation"], Value::Null);
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert_eq!(pod[host], Value::Null);
+    }
+    let mut kinds: BTreeSet<&str> = ["projected"].into();
+    for volume in list(&pod["volumes"]) {
+        kinds.extend(
+            volume
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(String::as_str)
+                .filter(|key| *key != "name"),
+        );
+    }
+    assert_eq!(kinds, list(&constraints["volumes"]).iter().map(text).collect());
+}
+
+#[test]
+fn the_example_is_what_the_program_writes() {
+    let written = std::fs::read_to_string(top().join("base/pre-cache-spec.yaml")).unwrap();
+    let document = from_document(written.as_bytes()).unwrap();
+    assert_eq!(document.warnings, [""; 0]);
+    document.spec.validate().unwrap();
+    for (key, value) in document.spec.keys() {
+        assert!(!value.is_empty(), "an example of `{key}`");
+    }
+    let (comment, config_map) = written.split_once('\n').unwrap();
+    assert!(comment.starts_with("# "));
+    assert_eq!(config_map, document.spec.to_yaml());
+}
+
+#[test]
+fn talm_s_example_is_a_version_spec_too() {
+    let written = std::fs::read_to_string(top().join("overlays/talm/pre-caching-config.yaml")).unwrap();
+    let spec = from_document(written.as_bytes()).unwrap().spec;
+    assert_eq!(spec.space_required, 40 << 30);
+    assert_eq!(
+        (spec.exclude_patterns.len(), spec.additional_images.len()),
+        (3, 1)
+    );
+}
+
+/// One image, everywhere.
+#[test]
+fn the_image_is_the_same_everywhere() {
+    let job = job();
+    let image = text(&container(&job)["image"]);
+    image.parse::<Reference>().unwrap();
+    let config = objects("overlays/talm/pre-caching-config.yaml").remove(0);
+    let patch = objects("overlays/talm/subscription-patch.yaml").remove(0);
+    assert_eq!(text(&config["spec"]["overrides"]["preCacheImage"]), image);
+    assert_eq!(text(&patch["spec"]["config"]["env"][0]["value"]), image);
+    for overlay in ["single-node", "several-nodes"] {
+        let kustomization = objects(&format!("overlays/{overlay}/kustomization.yaml")).remove(0);
+        let [entry] = list(&kustomization["images"]) else {
+            panic!("one image");
+        };
+        assert_eq!(entry["name"], entry["newName"]);
+        assert_eq!(
+            format!("{}:{}", text(&entry["name"]), text(&entry["newTag"])),
+            image
+        );
+    }
+}
