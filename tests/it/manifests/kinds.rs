@@ -131,7 +131,11 @@ const FOREIGN: &[(&str, &str, &[&str])] = &[
     (
         "kustomize.config.k8s.io/v1alpha1",
         "Component",
-        &["resources[] string"],
+        &[
+            "resources[] string",
+            "patches[].target.kind string",
+            "patches[].patch string",
+        ],
     ),
 ];
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::kinds::{flaws, inner};
 use super::{files, list, objects, parse, text, title, top};
@@ -158,7 +158,7 @@ fn the_policy_brings_what_a_single_node_gets() {
 
 /// Added as its first lines say.
 #[test]
-fn the_component_for_pins_adds_its_rights_and_nothing_else() {
+fn the_component_for_pins_adds_its_rights_and_a_variable_and_nothing_else() {
     let Some(kubectl) = with_kubectl() else { return };
     let copy = tempfile::tempdir().unwrap();
     for file in files() {
@@ -175,11 +175,21 @@ fn the_component_for_pins_adds_its_rights_and_nothing_else() {
         .unwrap();
     let text = fs::read_to_string(&kustomization).unwrap() + line + "\n";
     fs::write(kustomization, text).unwrap();
-    let mut with = titles(&rendered(&kubectl, overlay.to_str().unwrap()));
-    for title in titles(&objects("components/pin/rbac.yaml")) {
-        assert!(with.remove(&title), "{title}");
+    let mut with = rendered(&kubectl, overlay.to_str().unwrap());
+    let mut expected = rendered(&kubectl, "overlays/single-node");
+    expected.extend(objects("components/pin/rbac.yaml"));
+    for object in &mut expected {
+        if object["kind"] == "Job" {
+            let env = &mut object["spec"]["template"]["spec"]["containers"][0]["env"];
+            let variable = json!({"name": "SPOKE_PRECACHE_PIN", "value": "api"});
+            env.as_array_mut().unwrap().push(variable);
+        }
     }
-    assert_eq!(with, titles(&rendered(&kubectl, "overlays/single-node")));
+    let flaws: Vec<String> = with.iter().flat_map(flaws).collect();
+    assert_eq!(flaws, [""; 0]);
+    assert_eq!(with.len(), expected.len());
+    with.retain(|object| !expected.contains(object));
+    assert_eq!(titles(&with), BTreeSet::new());
 }
 
 /// Names that one object has and another refers to.
