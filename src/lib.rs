@@ -42,6 +42,7 @@
 //! | [`spool`] | blobs on disk by digest, whole or begun |
 //! | [`registry`] | registries.conf, logins, certificates, proxies, names, faults, the one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
+//! | [`cluster`] | the cluster's API: threshold, proxy, authorities, deadline; annotations, events, pinned images |
 //! | [`fetch`] | many blobs, bounded, each once |
 //! | [`sources`] | what a release's payload and an operator catalog name |
 //! | [`plan`] | what is to be done, decided once |
@@ -68,11 +69,13 @@
 //!   with 0.
 //! - Nothing from the network or the disk panics, exhausts memory, hangs or writes outside its place. Secrets are in no
 //!   log, error or report.
+//! - Nothing depends on the cluster's API: no run waits for it, and none fails by it.
 //! - No program is executed: no podman, no skopeo, no shell.
 
 pub mod applet;
 pub mod cancel;
 pub mod cli;
+pub mod cluster;
 pub mod exit;
 pub mod fetch;
 pub mod job;

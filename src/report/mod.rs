@@ -6,7 +6,8 @@
 //! fetch, store, job ── Event ──→ Fanout ─┬→ Recorder ─→ Report ─→ report file, termination message, summary
 //!                                        ├→ Journal  ─→ a log line for each event that is worth one
 //!                                        ├→ TalmLog  ─→ with `--log-format talm`, lines of TALM's scripts besides
-//!                                        └→ Bars, or Lines every few seconds       (Console decides, and joins them)
+//!                                        ├→ Bars, or Lines every few seconds       (Console decides, and joins them)
+//!                                        └→ cluster: the Job's annotations, Kubernetes' events
 //! ```
 //!
 //! Strings come without secrets; they are only made harmless for a terminal here.
@@ -46,6 +47,7 @@ pub use journal::Journal;
 pub use lines::Lines;
 pub use operator::{OperatorReport, OperatorState};
 pub use printable::Printable;
+pub use progress::{Progress, Snapshot};
 pub use recorder::Recorder;
 pub use size::{Count, Size, Span};
 pub use talm::{TalmFormat, TalmLog};

@@ -1,4 +1,4 @@
-//! How far a run is, for bars and lines: counted from events, asked for at a moment.
+//! How far a run is, for bars, lines and the hub: counted from events, asked for at a moment.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::oci::Digest;
 
 /// Counts along.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub struct Progress {
     images: u64,
     present: u64,
     here: HashSet<String>,
@@ -32,21 +32,26 @@ struct Blob {
 
 /// How far it is at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Snapshot {
-    pub(super) images: u64,
-    pub(super) images_here: u64,
-    pub(super) images_failed: u64,
-    /// To fetch, by all plans so far.
-    pub(super) bytes: u64,
+pub struct Snapshot {
+    /// Wanted, by the last plan.
+    pub images: u64,
+    /// Of these, in the store.
+    pub images_here: u64,
+    /// Of these, not to be had.
+    pub images_failed: u64,
+    /// Compressed bytes to fetch, by all plans so far.
+    pub bytes: u64,
     /// Of these, fetched.
-    pub(super) fetched: u64,
-    /// Per second.
-    pub(super) rate: u64,
-    pub(super) downloads: u64,
+    pub fetched: u64,
+    /// Bytes per second.
+    pub rate: u64,
+    /// Blobs that are being fetched.
+    pub downloads: u64,
 }
 
 impl Progress {
-    pub(super) fn note(&mut self, event: &Event, now: Instant) {
+    /// Counts `event`, which happened `now`.
+    pub fn note(&mut self, event: &Event, now: Instant) {
         match event {
             Event::Planned {
                 images,
@@ -112,7 +117,8 @@ impl Progress {
         }
     }
 
-    pub(super) fn snapshot(&self, now: Instant) -> Snapshot {
+    /// How far it is `now`.
+    pub fn snapshot(&self, now: Instant) -> Snapshot {
         Snapshot {
             images: self.images,
             images_here: self.present.max(self.here.len() as u64),
@@ -153,7 +159,8 @@ impl Snapshot {
         text
     }
 
-    fn time_left(&self) -> Option<Duration> {
+    /// How long the rest takes at this rate, if anything is coming.
+    pub fn time_left(&self) -> Option<Duration> {
         let left = self.bytes - self.fetched;
         (self.downloads > 0 && self.rate > 0 && left > 0)
             .then(|| Duration::from_secs(left.div_ceil(self.rate)))

@@ -63,8 +63,16 @@ impl Report {
         text
     }
 
+    /// What went wrong first, on one line: the step that failed, or else the image; nothing, if nothing did.
+    pub fn first_reason(&self) -> Option<String> {
+        let failure = |(name, reason): (String, &str)| format!("{}: {}", Printable(&name), Printable(reason));
+        self.problems()
+            .next()
+            .or_else(|| self.failures().next().map(failure))
+    }
+
     /// One line: the phase, and how many images are where they are wanted.
-    pub(super) fn headline(&self) -> String {
+    pub fn headline(&self) -> String {
         let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
         let phase = match self.phase {
             Phase::Succeeded => "Succeeded",

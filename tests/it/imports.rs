@@ -8,7 +8,7 @@ use std::path::Path;
 const RANKS: [&[&str]; 10] = [
     &["oci", "cancel", "manners", "write_back"],
     &["report", "spec", "spool"],
-    &["registry", "store"],
+    &["registry", "store", "cluster"],
     &["fetch"],
     &["sources"],
     &["plan"],

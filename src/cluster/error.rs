@@ -1,0 +1,94 @@
+//! What goes wrong between us and the API, without secrets.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why the API did not do what it was asked. Nothing of it ends a run.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// A file of the service account.
+    #[error("cannot read the service account's `{}`: {source}", path.display())]
+    Account {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The authority that signed the API server's certificate.
+    #[error("cannot use the service account's `{}`: {why}", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No connection, no answer, half an answer.
+    #[error("the API at `{server}` does not answer: {why}")]
+    Unreachable {
+        /// Host and port.
+        server: String,
+        /// The last attempt's reason.
+        why: String,
+    },
+    /// 401: the token is not accepted, and there is no newer one.
+    #[error("the API does not accept the service account's token: {said}")]
+    Unauthorized {
+        /// The server's words.
+        said: String,
+    },
+    /// 403: a rule is missing.
+    #[error(
+        "the service account is not allowed `{question}`: {said}\nhint: see whether it is with `oc auth can-i {question}`; the roles in `manifests/` allow it"
+    )]
+    Forbidden {
+        /// Verb and resource.
+        question: String,
+        /// The server's words.
+        said: String,
+    },
+    /// 404: no such object, or no such kind of object.
+    #[error("there is no `{path}`")]
+    Missing {
+        /// Path of the URL.
+        path: String,
+    },
+    /// Any other answer that is not a success.
+    #[error("the API answers {status} to `{question}`: {said}")]
+    Status {
+        /// HTTP status.
+        status: u16,
+        /// Verb and resource.
+        question: String,
+        /// The server's words.
+        said: String,
+        /// When it wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// A success that is not understood.
+    #[error("the API's answer to `{question}` is not as expected: {why}")]
+    Unexpected {
+        /// Verb and resource.
+        question: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A name that cannot be one of Kubernetes'.
+    #[error("`{0}` is no name of an object")]
+    Name(String),
+}
+
+impl ClusterError {
+    /// Whether there is no such thing.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+
+    /// When the server wants to be asked again.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Tells the cluster how a run goes: annotations on our own Job, and events.
+//!
+//! # Design
+//!
+//! Events of the run only count, in whatever thread they come, under a lock that is held for no I/O. Two tasks look at that
+//! state: one patches the Job's annotations with what is true at that moment, at once and then every [`INTERVAL`] at most,
+//! so nothing queues up behind an API that is slow; the other sends Kubernetes' events, of which few are kept. The run waits
+//! for neither. At the end both tasks are dropped, and [`Herald::finish`] sends the last annotation and the events that are
+//! left in the time that its caller has.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Moment};
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::annotations::{FAILING, Status};
+use super::api::{Api, Body, Effort};
+use super::happening::{Happening, Regarding};
+use super::own_job::{OwnJob, Owner};
+use super::rules::{CREATE_EVENT, PATCH_JOB};
+use super::{ClusterError, own_job};
+use crate::report::{Event, ImageState, Observer, Phase, Progress, Report, Step, Time};
+
+/// How often the Job is annotated at most. The hub looks every 30 s at the earliest.
+pub const INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long one annotation or event may take; the next one says more.
+const SEND_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Events that wait for the API. A run has a start, an end and eight steps.
+const WAITING: usize = 16;
+
+/// How long a request that is tried again counts as something that fails now.
+const TROUBLE_MEMORY: Duration = Duration::from_secs(60);
+
+/// Says what happens to the cluster.
+#[derive(Debug)]
+pub struct Herald {
+    shared: Arc<Shared>,
+    tasks: Vec<AbortHandle>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    api: Arc<Api>,
+    owner: Mutex<Owner>,
+    state: Mutex<State>,
+    /// There is an event to send.
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    progress: Progress,
+    step: Option<Step>,
+    /// The last request that failed and is tried again.
+    retried: Option<(Moment, String)>,
+    /// The images that failed last, and why.
+    failed: VecDeque<(String, String)>,
+    happenings: VecDeque<Happening>,
+    /// All that were ever said; as many as there are steps.
+    said: Vec<Happening>,
+}
+
+impl Herald {
+    /// Begins to listen and to tell, with tasks of the runtime that this is called in.
+    pub fn start(api: Arc<Api>, owner: Owner) -> Self {
+        let node = api.account.node.clone();
+        let shared = Arc::new(Shared {
+            api,
+            owner: Mutex::new(owner),
+            state: Mutex::default(),
+            news: Notify::new(),
+        });
+        let on_node = node.map_or(String::new(), |node| format!(" on node `{node}`"));
+        shared.happened(Happening::new(
+            false,
+            "PreCacheStarted",
+            &format!("pre-caching begins{on_node}"),
+        ));
+        let annotator = tokio::spawn(annotate(Arc::clone(&shared)));
+        let poster = tokio::spawn(post(Arc::clone(&shared)));
+        Self {
+            shared,
+            tasks: vec![annotator.abort_handle(), poster.abort_handle()],
+        }
+    }
+
+    /// Tells how the run ended, within `patience`.
+    pub async fn finish(&self, report: &Report, patience: Duration) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        let line = format!("{} (exit code {})", report.headline(), report.exit_code);
+        let note = match report.first_reason() {
+            Some(reason) => format!("{line}: {reason}"),
+            None => line.clone(),
+        };
+        let reason = match report.phase {
+            Phase::Succeeded => "PreCacheSucceeded",
+            Phase::Timeout => "PreCacheTimeout",
+            Phase::UnrecoverableError => "PreCacheFailed",
+        };
+        let is_trouble = report.phase != Phase::Succeeded;
+        self.shared.happened(Happening::new(is_trouble, reason, &note));
+        let effort = Effort {
+            until: Instant::now() + patience,
+            waits: true,
+        };
+        let told = async {
+            let status = Status::ended(report);
+            let posted = async { while self.shared.post_one(effort).await.unwrap_or_default() {} };
+            let (annotated, ()) = tokio::join!(self.shared.annotate(status, &line, effort), posted);
+            annotated
+        };
+        match timeout_at(effort.until, told).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("the Job does not say how this run ended: {error}"),
+            Err(_elapsed) => {
+                tracing::warn!("the Job may not say how this run ended: no answer in {patience:?}")
+            }
+        }
+    }
+}
+
+impl Drop for Herald {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Observer for Herald {
+    fn observe(&self, event: Event) {
+        let now = Moment::now();
+        let mut state = self.shared.state();
+        state.progress.note(&event, now);
+        match event {
+            Event::StepStarted(step) => state.step = Some(step),
+            Event::StepEnded {
+                step,
+                ok: false,
+                reason,
+                message,
+            } => {
+                drop(state);
+                let note = format!("{step:?}: {message}");
+                self.shared.happened(Happening::new(true, reason, &note));
+            }
+            Event::Retrying { why, .. } => state.retried = Some((now, why)),
+            Event::ImageDone {
+                name,
+                state: fate,
+                reason,
+            } => {
+                state.failed.retain(|(failed, _)| *failed != name);
+                if fate == ImageState::Failed {
+                    state.failed.push_front((name, reason.unwrap_or_default()));
+                    state.failed.truncate(FAILING);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    fn failing(&self, now: Moment) -> Vec<String> {
+        let recent = |(when, _): &&(Moment, String)| now.saturating_duration_since(*when) < TROUBLE_MEMORY;
+        let retried = self.retried.as_ref().filter(recent).map(|(_, why)| why.clone());
+        let failed = self.failed.iter().map(|(name, why)| format!("{name}: {why}"));
+        retried.into_iter().chain(failed).collect()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an event until it is sent; one that was said before is no news.
+    fn happened(&self, happening: Happening) {
+        let mut state = self.state();
+        if state.said.len() < WAITING && !state.said.iter().any(|said| said.repeats(&happening)) {
+            state.said.push(happening.clone());
+            state.happenings.push_back(happening);
+            self.news.notify_one();
+        }
+    }
+
+    /// Our Job, asked for again as long as it is not known.
+    async fn job(&self, effort: Effort) -> Result<Option<OwnJob>, ClusterError> {
+        let known = self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let owner = match known {
+            Owner::Unknown => own_job::owner(&self.api, effort).await?,
+            known => known,
+        };
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = owner.clone();
+        Ok(match owner {
+            Owner::Job(job) => Some(job),
+            Owner::Unknown | Owner::Nobody => None,
+        })
+    }
+
+    /// Says how far it is.
+    async fn tell(&self) -> Result<(), ClusterError> {
+        let effort = Effort {
+            until: Instant::now() + SEND_PATIENCE,
+            waits: false,
+        };
+        let (status, line) = {
+            let (state, now) = (self.state(), Moment::now());
+            let progress = state.progress.snapshot(now);
+            let status = Status::running(&progress, state.step, state.failing(now));
+            (status, progress.to_string())
+        };
+        self.annotate(status, &line, effort).await
+    }
+
+    async fn annotate(&self, status: Status, line: &str, effort: Effort) -> Result<(), ClusterError> {
+        let Some(job) = self.job(effort).await? else {
+            return Ok(());
+        };
+        let status = Status {
+            node: self.api.account.node.clone(),
+            time: Some(Time(Timestamp::now())),
+            deadline: job.end.map(Time),
+            ..status
+        };
+        let annotations = status.annotations(line, self.api.account.index);
+        // With its uid, a Job that has taken the name meanwhile is a conflict.
+        let patch = json!({"metadata": {"uid": job.uid, "annotations": annotations}});
+        let body = Body::new("application/merge-patch+json", &patch);
+        self.api.send(&PATCH_JOB, &job.name, &body, effort).await
+    }
+
+    /// Sends the oldest event; says whether there was one.
+    async fn post_one(&self, effort: Effort) -> Result<bool, ClusterError> {
+        let Some(happening) = self.state().happenings.front().cloned() else {
+            return Ok(false);
+        };
+        let job = self.job(effort).await?;
+        let pod = self.api.account.pod.as_deref();
+        let namespace = &self.api.namespace;
+        let regarding = match (&job, pod) {
+            (Some(job), _) => Regarding {
+                api_version: "batch/v1",
+                kind: "Job",
+                namespace,
+                name: &job.name,
+                uid: Some(&job.uid),
+            },
+            (None, Some(pod)) => Regarding {
+                api_version: "v1",
+                kind: "Pod",
+                namespace,
+                name: pod,
+                uid: None,
+            },
+            // Nobody to speak of.
+            (None, None) => {
+                self.state().happenings.clear();
+                return Ok(false);
+            }
+        };
+        let body = happening.body(&regarding, pod);
+        match self.api.send(&CREATE_EVENT, "", &body, effort).await {
+            // It arrived before, and the answer did not.
+            Ok(()) | Err(ClusterError::Status { status: 409, .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // Only now, so that one that was on its way when the run ended is sent again.
+        self.state().happenings.pop_front();
+        Ok(true)
+    }
+}
+
+async fn annotate(shared: Arc<Shared>) {
+    let (mut pace, mut is_well) = (Pace::new(), true);
+    loop {
+        pace.turn().await;
+        match (shared.tell().await, is_well) {
+            (Ok(()), true) => {}
+            (Ok(()), false) => {
+                tracing::info!("the Job says again how far this run is");
+                is_well = true;
+            }
+            (Err(error), was_well) => {
+                match was_well {
+                    true => tracing::warn!("the Job does not say how far this run is: {error}"),
+                    false => tracing::debug!("the Job still does not say how far this run is: {error}"),
+                }
+                is_well = false;
+                pace.put_off(error.retry_after().unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Gives a turn at once and then every [`INTERVAL`] at most.
+struct Pace {
+    due: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { due: Instant::now() }
+    }
+
+    async fn turn(&mut self) {
+        sleep_until(self.due).await;
+        self.due = Instant::now() + INTERVAL;
+    }
+
+    /// The next turn comes after `wait` at the earliest.
+    fn put_off(&mut self, wait: Duration) {
+        self.due = self.due.max(Instant::now() + wait);
+    }
+}
+
+/// Sends events as they come. One that cannot be sent is tried again with the next annotation's patience.
+async fn post(shared: Arc<Shared>) {
+    let mut is_well = true;
+    loop {
+        shared.news.notified().await;
+        loop {
+            let effort = Effort {
+                until: Instant::now() + SEND_PATIENCE,
+                waits: true,
+            };
+            match shared.post_one(effort).await {
+                Ok(true) => is_well = true,
+                Ok(false) => break,
+                Err(error) => {
+                    if std::mem::replace(&mut is_well, false) {
+                        tracing::warn!("the cluster does not hear of an event: {error}");
+                    }
+                    sleep(error.retry_after().unwrap_or_default().max(INTERVAL)).await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds from the start at which it sends, if each attempt takes and asks for so long.
+    async fn sent(takes: u64, asks: u64) -> Vec<u64> {
+        let start = Instant::now();
+        let (mut sent, mut pace) = (Vec::new(), Pace::new());
+        loop {
+            pace.turn().await;
+            if start.elapsed().as_secs() > 100 {
+                return sent;
+            }
+            sent.push(start.elapsed().as_secs());
+            sleep(Duration::from_secs(takes)).await;
+            pace.put_off(Duration::from_secs(asks));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_job_is_annotated_at_once_and_then_every_thirty_seconds_at_most() {
+        assert_eq!(sent(0, 0).await, [0, 30, 60, 90]);
+        assert_eq!(sent(10, 0).await, [0, 30, 60, 90], "an API that hangs");
+        assert_eq!(sent(50, 0).await, [0, 50, 100]);
+        assert_eq!(sent(1, 5).await, [0, 30, 60, 90], "429, come back in 5 s");
+        assert_eq!(sent(1, 60).await, [0, 61]);
+    }
+}

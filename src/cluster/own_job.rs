@@ -1,0 +1,136 @@
+//! Our own Job: whose pod we are, and when it will be killed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::ClusterError;
+use super::api::{Api, Effort};
+use super::rules::{GET_JOB, GET_POD};
+
+/// Whose pod we are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// Not known, perhaps not yet.
+    #[default]
+    Unknown,
+    /// No Job's.
+    Nobody,
+    /// This one's.
+    Job(OwnJob),
+}
+
+/// A Job that runs us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnJob {
+    /// Its name.
+    pub name: String,
+    /// Its uid: another Job may have the name later.
+    pub uid: String,
+    /// When it will be killed, if ever: `status.startTime` and `spec.activeDeadlineSeconds`.
+    pub end: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+struct Pod {
+    metadata: PodMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodMetadata {
+    #[serde(default)]
+    owner_references: Vec<OwnerReference>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OwnerReference {
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    #[serde(default)]
+    spec: JobSpec,
+    #[serde(default)]
+    status: JobStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct JobSpec {
+    active_deadline_seconds: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct JobStatus {
+    start_time: Option<String>,
+}
+
+/// Finds out. A pod whose name is not known has an owner that is not known.
+pub(super) async fn owner(api: &Api, effort: Effort) -> Result<Owner, ClusterError> {
+    let Some(pod) = &api.account.pod else {
+        return Ok(Owner::Unknown);
+    };
+    let pod: Pod = api.get(&GET_POD, pod, effort).await?;
+    let mut owners = pod.metadata.owner_references.into_iter();
+    let job = owners.find(|owner| owner.kind == "Job" && owner.api_version == "batch/v1");
+    let Some(OwnerReference { name, uid, .. }) = job else {
+        return Ok(Owner::Nobody);
+    };
+    let job: Job = api.get(&GET_JOB, &name, effort).await?;
+    Ok(Owner::Job(OwnJob {
+        end: end(&job),
+        name,
+        uid,
+    }))
+}
+
+fn end(job: &Job) -> Option<Timestamp> {
+    let seconds = job.spec.active_deadline_seconds?;
+    let start: Timestamp = job.status.start_time.as_ref()?.parse().ok()?;
+    start.checked_add(Duration::from_secs(seconds.into())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_job_ends_when_its_time_is_over() {
+        for (text, expected) in [
+            (
+                r#"{"spec": {"activeDeadlineSeconds": 14400}, "status": {"startTime": "2026-01-02T03:04:05Z"}}"#,
+                Some("2026-01-02T07:04:05Z"),
+            ),
+            (
+                r#"{"spec": {}, "status": {"startTime": "2026-01-02T03:04:05Z"}}"#,
+                None,
+            ),
+            (
+                r#"{"spec": {"activeDeadlineSeconds": 14400}, "status": {}}"#,
+                None,
+            ),
+            (
+                r#"{"spec": {"activeDeadlineSeconds": 14400}, "status": {"startTime": "soon"}}"#,
+                None,
+            ),
+            (r#"{"metadata": {}}"#, None),
+        ] {
+            let job: Job = serde_json::from_str(text).unwrap();
+            assert_eq!(
+                end(&job).map(|end| end.to_string()).as_deref(),
+                expected,
+                "{text}"
+            );
+        }
+    }
+}
