@@ -59,7 +59,7 @@ pub use proxy::{Proxies, Proxy, ProxyError};
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use retry::Attempts;
 pub use short_names::ShortNameError;
-pub use tls::{Pem, SystemRoots};
+pub use tls::{ClusterAuthorities, Pem, SystemRoots};
 
 use client::Client;
 use http::{Http, Way};
@@ -78,6 +78,8 @@ pub struct RegistrySettings {
     pub system_roots: SystemRoots,
     /// Whom we trust beside that.
     pub ca_certificates: Vec<Pem>,
+    /// And whom the cluster trusts: what of these cannot be used is passed over, for the node may do without.
+    pub cluster_authorities: Vec<ClusterAuthorities>,
     /// `certs.d` directories; the first that has one for a host is taken.
     pub certs_dirs: Vec<PathBuf>,
     /// What is reached through which proxy.
@@ -100,6 +102,7 @@ impl Default for RegistrySettings {
             auth_files: Vec::new(),
             system_roots: SystemRoots::default(),
             ca_certificates: Vec::new(),
+            cluster_authorities: Vec::new(),
             certs_dirs: Vec::new(),
             proxies: Proxies::default(),
             name_files: NameFiles::default(),
@@ -135,6 +138,7 @@ impl Registries {
             trust: Trust::new(
                 &settings.system_roots,
                 &settings.ca_certificates,
+                &settings.cluster_authorities,
                 settings.certs_dirs,
                 &settings.proxies,
             )?,

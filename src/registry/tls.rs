@@ -1,4 +1,4 @@
-//! Whom we trust: the system's roots, the configured authorities, those of `certs.d`.
+//! Whom we trust: the system's roots, the configured authorities, the cluster's, those of `certs.d`.
 //!
 //! An `https` proxy is judged by the system's roots and the configured authorities alone: neither `certs.d` of a registry
 //! behind it says whom to tell the proxy's password, nor that the registry is insecure.
@@ -43,6 +43,15 @@ pub enum SystemRoots {
     Pem(Vec<Pem>),
 }
 
+/// Authorities that the cluster's configuration names.
+#[derive(Clone, Debug)]
+pub struct ClusterAuthorities {
+    /// `host[:port]` of the registry that they are for, as the directories of `certs.d` are named; all, if there is none.
+    pub host: Option<String>,
+    /// Their certificates.
+    pub pem: Pem,
+}
+
 /// Trust that does not depend on the registry.
 #[derive(Debug)]
 pub(super) struct Trust {
@@ -51,6 +60,8 @@ pub(super) struct Trust {
     /// The same, as they are.
     trusted: Arc<[CertificateDer<'static>]>,
     certs_dirs: Vec<PathBuf>,
+    /// The cluster's for single registries.
+    of_hosts: Vec<ClusterAuthorities>,
     /// Of proxies that are reached by TLS.
     proxies: Vec<ServerName<'static>>,
 }
@@ -59,6 +70,7 @@ impl Trust {
     pub(super) fn new(
         system: &SystemRoots,
         configured: &[Pem],
+        cluster: &[ClusterAuthorities],
         certs_dirs: Vec<PathBuf>,
         proxies: &Proxies,
     ) -> Result<Self, RegistryError> {
@@ -80,12 +92,18 @@ impl Trust {
                 trusted.push(certificate);
             }
         }
+        let (of_hosts, of_all): (Vec<_>, Vec<_>) =
+            cluster.iter().cloned().partition(|them| them.host.is_some());
+        for ClusterAuthorities { pem, .. } in of_all {
+            trusted.extend(added(&pem, &mut roots));
+        }
         let proxies = [&proxies.http, &proxies.https].into_iter().flatten();
         Ok(Self {
             provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
             roots,
             trusted: trusted.into(),
             certs_dirs,
+            of_hosts,
             proxies: proxies
                 .filter_map(|proxy| server_name(proxy.tls_host()?))
                 .collect(),
@@ -105,6 +123,13 @@ impl Trust {
                     Err(error) => tracing::warn!("no use of an authority in `{}`: {error}", path.display()),
                 }
             }
+        }
+        for them in self
+            .of_hosts
+            .iter()
+            .filter(|them| them.host.as_deref() == Some(host))
+        {
+            of_host.extend(added(&them.pem, &mut roots));
         }
         // A registry on a proxy's own host cannot be told from it: certificates name no port.
         let own = server_name(host);
@@ -159,6 +184,28 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
 pub(super) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     certificates.map_err(|error| unusable(path, error))
+}
+
+/// Those of the certificates that can be used, which are then among the roots.
+fn added(pem: &Pem, roots: &mut RootCertStore) -> Vec<CertificateDer<'static>> {
+    let (mut added, mut refused) = (Vec::new(), None);
+    for certificate in CertificateDer::pem_slice_iter(&pem.bytes) {
+        match certificate {
+            Ok(certificate) => match roots.add(certificate.clone()) {
+                Ok(()) => added.push(certificate),
+                Err(error) => refused = Some(error.to_string()),
+            },
+            // What follows it cannot be told from it.
+            Err(error) => {
+                refused = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    if let Some(why) = refused {
+        tracing::warn!("no use of an authority in {}: {why}", pem.path.display());
+    }
+    added
 }
 
 pub(super) fn unusable(path: &Path, error: impl ToString) -> RegistryError {

@@ -13,7 +13,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::fetch::FetchError;
-use spoke_precache::registry::{Kind, Pem, RegistrySettings, SystemRoots};
+use spoke_precache::registry::{ClusterAuthorities, Kind, Pem, RegistrySettings, SystemRoots};
 
 use crate::{fetcher, insecure, noise, request, settings};
 
@@ -282,6 +282,35 @@ async fn certs_d_has_authorities_and_who_we_are_to_one_host() {
     let error = fetch(&host, &body, with_certs_d()).await.unwrap_err();
     assert!(error.to_string().contains("client.cert`"), "{error}");
     assert_eq!(error.kind(), Kind::Local);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cluster_has_authorities_for_all_and_for_one_host_and_one_that_is_torn_stops_nothing() {
+    let (certificates, body) = (Certificates::new(), noise(1000, 1));
+    certificates.self_signed("ca", "");
+    certificates.signed("leaf", "ca");
+    certificates.self_signed("own", FOR_LOOPBACK);
+    let torn = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
+    let of = |name: &str, host: Option<&str>| {
+        let mut pem = certificates.pem(name);
+        pem.bytes.extend(torn.as_bytes());
+        RegistrySettings {
+            cluster_authorities: vec![ClusterAuthorities {
+                host: host.map(str::to_owned),
+                pem,
+            }],
+            ..settings("")
+        }
+    };
+    for (certificate, authority) in [("leaf", "ca.crt"), ("own", "own.crt")] {
+        let host = serve(&certificates, certificate, None, ok(), body.clone());
+        fetch(&host, &body, of(authority, None)).await.unwrap();
+        fetch(&host, &body, of(authority, Some(&host))).await.unwrap();
+        for other in ["127.0.0.1", "127.0.0.1:1", "registry.example.com"] {
+            let error = fetch(&host, &body, of(authority, Some(other))).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Refused, "{other}: {error}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
