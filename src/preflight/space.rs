@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::{Mount, Threshold};
+use crate::report::Size;
+
+/// Percent of the capacity: what a node writes in a few days of logs and images of its own.
+const NEAR: u8 = 3;
 
 /// The file system that holds a path, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +86,20 @@ impl Space {
     /// Bytes that can be filled before the kubelet begins to remove images.
     pub fn headroom(&self, threshold: Threshold) -> u64 {
         self.available.saturating_sub(threshold.reserve(self.capacity))
+    }
+
+    /// What to tell whoever left it like this, if the kubelet's line is near.
+    pub fn nearness(&self, threshold: Threshold) -> Option<String> {
+        let headroom = self.headroom(threshold);
+        let is_near = u128::from(headroom) * 100 < u128::from(self.capacity) * u128::from(NEAR);
+        (is_near && threshold.percent() < 100).then(|| {
+            format!(
+                "`{}` is {} % full, {} below the line of {threshold} % at which the kubelet removes images that no container uses, these among them\nhint: free some space, or pin the images with `--pin`",
+                self.path.display(),
+                u128::from(self.used()) * 100 / u128::from(self.capacity),
+                Size(headroom)
+            )
+        })
     }
 
     /// Whether both draw on the same blocks. Subvolumes of one btrfs differ in `st_dev` but not in the block device.
