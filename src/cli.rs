@@ -3,8 +3,10 @@
 //! Every flag has an environment variable, `SPOKE_PRECACHE_` and its name; where TALM's Job sets a variable of its
 //! own (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`), settings reads that too.
 
+use std::convert::Infallible;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
@@ -103,6 +105,9 @@ pub struct Flags {
     /// How much room it leaves to others.
     #[command(flatten)]
     pub manners: Manners,
+    /// What the cluster's API has to do with it.
+    #[command(flatten)]
+    pub cluster: Cluster,
     /// What is printed and written.
     #[command(flatten)]
     pub output: Output,
@@ -237,6 +242,42 @@ pub struct Manners {
     /// store's locks, keep theirs [default: none; idle when started as TALM's precache.sh]
     #[arg(long, value_name = "CLASS[:LEVEL]", env = "SPOKE_PRECACHE_IONICE")]
     pub ionice: Option<IoPriority>,
+}
+
+/// The API of the cluster whose pod this is.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct Cluster {
+    /// Leave the cluster's API alone: no threshold, proxy, authorities or deadline from there, no progress to there
+    /// [default: it is asked and told where a service account is mounted]
+    #[arg(long, env = "SPOKE_PRECACHE_NO_CLUSTER")]
+    pub no_cluster: bool,
+
+    /// After success, make a PinnedImageSet of what is wanted, so that the kubelet does not remove it: a YAML file, or
+    /// `api` to apply it
+    #[arg(long, value_name = "FILE|api", env = "SPOKE_PRECACHE_PIN")]
+    pub pin: Option<PinTarget>,
+}
+
+/// Where the PinnedImageSet goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PinTarget {
+    /// To the cluster.
+    Api,
+    /// Into this file.
+    File(PathBuf),
+}
+
+impl FromStr for PinTarget {
+    type Err = Infallible;
+
+    /// A file of that name is `./api`.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "api" => Self::Api,
+            path => Self::File(path.into()),
+        })
+    }
 }
 
 /// What is printed and written.

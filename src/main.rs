@@ -8,8 +8,12 @@
 //! are two deadlines. After [`GRACE`] the job is dropped where it waits; after [`LAST_GRACE`] a thread of its own
 //! reports and leaves, whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any
 //! instant.
+//!
+//! The cluster's API is asked before the job begins, for `cluster::PATIENCE` at most, and is told last of all, when the
+//! report is written, for [`FAREWELL`] at most, and less after a stop.
 
 use std::env;
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,14 +33,16 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use spoke_precache::applet::{Applet, NOT_FOUND};
 use spoke_precache::cancel::{Cancel, StopReason, Stopped};
 use spoke_precache::cli::{
-    Cli, Command, Flags, LogFormat, Manners, OutputForm, RunFlags, SpecFlags, SpecForm,
+    Cli, Command, Flags, LogFormat, Manners, OutputForm, PinTarget, RunFlags, SpecFlags, SpecForm,
 };
+use spoke_precache::cluster::{Api, Facts, Herald, PinnedImageSets};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
 use spoke_precache::plan::Document;
+use spoke_precache::preflight::Space;
 use spoke_precache::report::{
-    Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report, TalmFormat, TalmLog,
+    Console, Count, Event, Fanout, Journal, Observer, Printable, Recorder, Report, TalmFormat, TalmLog,
 };
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
@@ -54,6 +60,12 @@ const LAST_GRACE: Duration = Duration::from_millis(150);
 
 /// How long that other thread may take; then the process ends without a word.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// How long the cluster may take to hear how a run went that ended by itself.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The same after a stop: what the job leaves of the time before the other thread ends the process.
+const HASTY_FAREWELL: Duration = Duration::from_millis(300);
 
 /// Threads for sockets; hashing and unpacking have others.
 const RUNTIME_THREADS: usize = 2;
@@ -99,6 +111,7 @@ fn main() -> ExitCode {
         output: *output,
         display,
         recorder: Arc::new(Recorder::new(Timestamp::now)),
+        herald: OnceLock::new(),
         code: OnceLock::new(),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -120,6 +133,13 @@ fn main() -> ExitCode {
     }
     let (ending, outcome) = run(flags, &edge, &console, &runtime, &cancel);
     let code = edge.leave(ending, outcome.as_ref());
+    if let Some(herald) = edge.herald.get() {
+        let patience = match cancel.reason() {
+            None => FAREWELL,
+            Some(_) => HASTY_FAREWELL,
+        };
+        runtime.block_on(herald.finish(&edge.recorder.report(code), patience));
+    }
     // Threads may still be in calls that last, such as the removal of a staged tree; they are not waited for.
     std::process::exit(code.into())
 }
@@ -140,8 +160,19 @@ fn run(
         Ok(progress) => observers.extend(progress),
         Err(error) => tracing::warn!("no progress will be shown: {error}"),
     }
+    let api = reach_cluster(flags, edge.mode);
+    let facts = runtime.block_on(learn(api.as_deref(), flags, cancel));
+    if let Some(api) = &api
+        && matches!(edge.mode, Mode::Run | Mode::Repair)
+    {
+        let _entered = runtime.enter();
+        let herald = Arc::new(Herald::start(Arc::clone(api), facts.owner.clone()));
+        observers.push(herald.clone());
+        // Nobody has set it before.
+        let _ = edge.herald.set(herald);
+    }
     let observer: Arc<dyn Observer> = Arc::new(Fanout(observers));
-    let order = match settings::order(flags) {
+    let order = match settings::order(flags, &facts) {
         Ok(order) => order,
         Err(error) => {
             let failure = error.failure();
@@ -155,9 +186,82 @@ fn run(
         }
     };
     match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
-        Ok((outcome, ending)) => (ending, Some(outcome)),
+        Ok((outcome, ending)) => {
+            if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
+                let kept = keep(&order, &outcome, flags.cluster.pin.as_ref(), api.as_deref());
+                let warnings = runtime.block_on(async {
+                    tokio::select! {
+                        warnings = kept => warnings,
+                        _ = cancel.stopped() => vec!["told to stop before the images were pinned".to_owned()],
+                    }
+                });
+                for message in warnings {
+                    observer.observe(Event::Warned { message });
+                }
+            }
+            (ending, Some(outcome))
+        }
         Err(error) => (error.ending(), None),
     }
+}
+
+/// The way to the cluster's API, if there is one; `verify` has no need of it.
+fn reach_cluster(flags: &Flags, mode: Mode) -> Option<Arc<Api>> {
+    let account = settings::account(flags).filter(|_| mode != Mode::Verify)?;
+    match Api::new(account) {
+        Ok(api) => Some(Arc::new(api)),
+        Err(error) => {
+            tracing::warn!("going on without the cluster's API: {error}");
+            None
+        }
+    }
+}
+
+/// What the cluster knows, as far as it says so in time.
+async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> Facts {
+    let Some(api) = api else {
+        return Facts::default();
+    };
+    let with_threshold = flags.bounds.image_gc_high_threshold.is_none();
+    tokio::select! {
+        facts = Facts::learn(api, with_threshold) => facts,
+        // The job is told as well.
+        _ = cancel.stopped() => Facts::default(),
+    }
+}
+
+/// Sees to it that what was brought stays, or warns that it may not. Nothing of this changes how the run ended: the images
+/// are there.
+async fn keep(order: &Order, outcome: &Outcome, pin: Option<&PinTarget>, api: Option<&Api>) -> Vec<String> {
+    let Some(target) = pin else {
+        let space = Space::of(&order.graph_root).ok();
+        let near = space.and_then(|space| space.nearness(order.image_gc_high_threshold));
+        return near.into_iter().collect();
+    };
+    let images = match job::by_digest(order, outcome) {
+        Ok(images) => images,
+        Err(error) => return vec![format!("the images are not pinned: {error}")],
+    };
+    let (sets, left_out) = PinnedImageSets::of(images);
+    let left_out = left_out
+        .iter()
+        .map(|image| format!("`{image}` is not pinned: a PinnedImageSet can have no such name"));
+    let mut warnings: Vec<String> = left_out.collect();
+    let done = match (target, api) {
+        (PinTarget::File(path), _) => {
+            let written = fs::write(path, sets.to_yaml());
+            written.map_err(|error| format!("cannot write `{}`: {error}", path.display()))
+        }
+        (PinTarget::Api, Some(api)) => sets.apply(api).await.map_err(|error| error.to_string()),
+        (PinTarget::Api, None) => {
+            Err("there is no service account to reach the cluster's API with".to_owned())
+        }
+    };
+    match done {
+        Ok(()) => tracing::info!("{} pinned", Count(sets.len(), "image")),
+        Err(why) => warnings.push(format!("the images are not pinned: {why}")),
+    }
+    warnings
 }
 
 /// The job, or as much of it as fits between the start and a signal or the deadline.
@@ -293,6 +397,8 @@ struct Edge {
     output: OutputForm,
     display: Display,
     recorder: Arc<Recorder>,
+    /// Who tells the cluster.
+    herald: OnceLock<Arc<Herald>>,
     /// The number to leave with, once it is settled.
     code: OnceLock<u8>,
 }

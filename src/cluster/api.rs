@@ -34,6 +34,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(200);
 /// Attempts at one request, the first among them.
 const ATTEMPTS: u32 = 5;
 
+/// However long a server says it does not want to be asked: one that is well again must hear of this run.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
 /// What of the server's words is repeated, in characters.
 const SAID_LIMIT: usize = 300;
 
@@ -306,7 +309,8 @@ fn jittered(attempt: u32) -> Duration {
 /// In seconds; API servers send no dates.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
-    Some(Duration::from_secs(seconds.parse::<u32>().ok()?.into()))
+    let wait = Duration::from_secs(seconds.parse::<u32>().ok()?.into());
+    Some(wait.min(LONGEST_WAIT))
 }
 
 /// The server's words: the message of a `Status`, or the body itself. A strange server may repeat what it was sent.

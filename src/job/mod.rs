@@ -25,6 +25,7 @@ mod naming;
 mod operators;
 mod order;
 mod outcome;
+mod pins;
 mod puller;
 mod queue;
 mod release;
@@ -46,6 +47,7 @@ pub use error::JobError;
 use naming::Naming;
 pub use order::Order;
 pub use outcome::Outcome;
+pub use pins::by_digest;
 use steps::Steps;
 
 /// How far to go.

@@ -32,6 +32,9 @@ pub struct Order {
     pub spool: PathBuf,
     /// When the run is to end, done or not.
     pub deadline: Option<Instant>,
+    /// When we will be killed, done or not: the Job's own deadline. The work is ordered by it, and goes on until then, for
+    /// to the hub any end before it is a failure.
+    pub known_end: Option<Instant>,
     /// Blobs at the same time.
     pub max_downloads: NonZeroUsize,
     /// Layers at the same time.
@@ -40,4 +43,11 @@ pub struct Order {
     pub unpack_priority: IoPriority,
     /// Disk use at which the kubelet removes images.
     pub image_gc_high_threshold: Threshold,
+}
+
+impl Order {
+    /// When there is no more time, whoever takes it away.
+    pub(super) fn end(&self) -> Option<Instant> {
+        [self.deadline, self.known_end].into_iter().flatten().min()
+    }
 }

@@ -3,6 +3,7 @@
 //! The only reader of the environment. What a flag leaves open is found under the host root where CRI-O finds it;
 //! a path that is given is taken as it is, for whoever gives one sees the file system that we see.
 
+mod cluster;
 mod crio_conf;
 mod host;
 mod proxy;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use jiff::SignedDuration;
 
 use crate::cli::{Bounds, Flags, HostPaths, LogFormat};
+use crate::cluster::Facts;
 use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
@@ -27,6 +29,7 @@ use crate::report::{ProgressMode, ReportError, Step, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
 
+pub use cluster::account;
 use crio_conf::CrioConf;
 use host::HostRoot;
 
@@ -227,8 +230,8 @@ pub fn version_spec(flags: &Flags) -> Result<(VersionSpec, Vec<String>), Setting
     version_spec::version_spec(&flags.what)
 }
 
-/// What to do. Reads whatever the flags name or leave to be found.
-pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
+/// What to do. Reads whatever the flags name or leave to be found; what `cluster` knows fills what these leave open.
+pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
     talm_log_level()?;
     if let Some(path) = &flags.output.report {
         clear_place(path)?;
@@ -237,6 +240,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
     let (mut spec, mut warnings) = version_spec::version_spec(&flags.what)?;
     let (storage_conf, crio) = host.storage(&flags.host)?;
     warnings.extend(insecure_registries(&crio));
+    warnings.extend(cluster.warnings.iter().cloned());
     let graph_root = match (&flags.host.graph_root, &storage_conf.graph_root) {
         (Some(path), _) => path.clone(),
         (None, Some(path)) => host.join(path),
@@ -245,6 +249,7 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
     let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
     short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();
+    let known_end = cluster::end(cluster);
     let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
     let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
     Ok(Order {
@@ -257,19 +262,26 @@ pub fn order(flags: &Flags) -> Result<Order, SettingsError> {
         storage_conf,
         registries: RegistrySettings {
             // With a deadline, that is when to stop; a link that is down for an hour may come back.
-            give_up_after: give_up_after.or(deadline.is_none().then_some(GIVE_UP_AFTER)),
-            proxies: proxy::proxies(&host)?,
+            give_up_after: give_up_after
+                .or((deadline.is_none() && known_end.is_none()).then_some(GIVE_UP_AFTER)),
+            proxies: proxy::proxies(&host, cluster.proxy.as_ref())?,
+            cluster_authorities: cluster::authorities(cluster),
             node_name_files: host.name_files(),
             ..registries
         },
         deadline: deadline.and_then(|after| Instant::now().checked_add(after)),
+        known_end,
         max_downloads: max_downloads(&flags.bounds)?,
         max_unpacks: flags
             .bounds
             .max_unpacks
             .map_or_else(usable_cpus, NonZeroUsize::from),
         unpack_priority: flags.manners.ionice.unwrap_or_default(),
-        image_gc_high_threshold: flags.bounds.image_gc_high_threshold.unwrap_or_default(),
+        image_gc_high_threshold: flags
+            .bounds
+            .image_gc_high_threshold
+            .or_else(|| cluster::threshold(cluster))
+            .unwrap_or_default(),
     })
 }
 

@@ -1,13 +1,17 @@
-//! Proxies as the environment sets them, or the node if it sets none.
+//! Proxies as the environment sets them, or the node if it sets none, or the cluster if neither does.
 //!
 //! `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, in capitals before small letters, as Go's programs read them. The Machine
 //! Config Operator writes the same variables for the node's services, CRI-O among them, into [`NODE_PROXY`]; that file counts
-//! only where our own environment has none of them, for whoever sets one means it.
+//! only where our own environment has none of them, for whoever sets one means it. TALM's Job mounts no such file; the
+//! cluster's Proxy has the same values. One of those that cannot be used is gone without, as everything from there is.
 
 use std::collections::HashMap;
 use std::env;
 use std::path::PathBuf;
 
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::cluster::ClusterProxy;
 use crate::registry::{NoProxy, Proxies, Proxy};
 
 use super::SettingsError;
@@ -22,7 +26,7 @@ const HTTPS: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const NO: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
 /// What is reached through which proxy.
-pub(super) fn proxies(host: &HostRoot) -> Result<Proxies, SettingsError> {
+pub(super) fn proxies(host: &HostRoot, cluster: Option<&ClusterProxy>) -> Result<Proxies, SettingsError> {
     let names = || [HTTP, HTTPS, NO].into_iter().flatten();
     let set = names().filter_map(|name| {
         let value = env::var_os(name).filter(|value| !value.is_empty())?;
@@ -30,7 +34,7 @@ pub(super) fn proxies(host: &HostRoot) -> Result<Proxies, SettingsError> {
     });
     let mut variables = Variables {
         values: set.collect(),
-        file: None,
+        origin: Origin::Environment,
     };
     if variables.values.is_empty()
         && let Some((path, text)) = host.file(NODE_PROXY)?
@@ -38,16 +42,48 @@ pub(super) fn proxies(host: &HostRoot) -> Result<Proxies, SettingsError> {
         variables.values = assignments(&text)
             .filter(|(name, value)| names().any(|known| known == name) && !value.is_empty())
             .collect();
-        variables.file = Some(path);
+        variables.origin = Origin::File(path);
+    }
+    if variables.values.is_empty()
+        && let Some(cluster) = cluster
+    {
+        return Ok(of_cluster(cluster).proxies().unwrap_or_else(|error| {
+            tracing::warn!("going on without the cluster's proxy: {error}");
+            Proxies::default()
+        }));
     }
     variables.proxies()
+}
+
+/// The same variables, as the Machine Config Operator sets them from the cluster's Proxy.
+fn of_cluster(proxy: &ClusterProxy) -> Variables {
+    let url = |url: &Option<SecretString>| url.as_ref().map(|url| url.expose_secret().to_owned());
+    let except = (!proxy.except.is_empty()).then(|| proxy.except.clone());
+    let values = [
+        (HTTP[0], url(&proxy.http)),
+        (HTTPS[0], url(&proxy.https)),
+        (NO[0], except),
+    ];
+    let set = values.into_iter();
+    Variables {
+        values: set
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect(),
+        origin: Origin::Cluster,
+    }
+}
+
+/// Who sets them.
+enum Origin {
+    Environment,
+    File(PathBuf),
+    Cluster,
 }
 
 /// Those that are set and not empty.
 struct Variables {
     values: HashMap<String, String>,
-    /// Where they were read, if not in our environment.
-    file: Option<PathBuf>,
+    origin: Origin,
 }
 
 impl Variables {
@@ -60,9 +96,10 @@ impl Variables {
         };
         for (scheme, proxy) in [("HTTP", &proxies.http), ("HTTPS", &proxies.https)] {
             let Some(proxy) = proxy else { continue };
-            let place = match &self.file {
-                Some(path) => format!("`{}`", path.display()),
-                None => "the environment".to_owned(),
+            let place = match &self.origin {
+                Origin::Environment => "the environment".to_owned(),
+                Origin::File(path) => format!("`{}`", path.display()),
+                Origin::Cluster => "the cluster's Proxy".to_owned(),
             };
             let but = match except {
                 "" => String::new(),
@@ -81,7 +118,10 @@ impl Variables {
             Ok(proxy) => Ok(Some(proxy)),
             Err(source) => Err(SettingsError::Proxy {
                 name,
-                file: self.file.clone(),
+                file: match &self.origin {
+                    Origin::File(path) => Some(path.clone()),
+                    Origin::Environment | Origin::Cluster => None,
+                },
                 source,
             }),
         }
@@ -134,7 +174,7 @@ mod tests {
         ];
         let variables = Variables {
             values: values.map(|(name, value)| (name.into(), value.into())).into(),
-            file: None,
+            origin: Origin::Environment,
         };
         let proxies = variables.proxies().expect("they are right");
         assert_eq!(
@@ -149,7 +189,7 @@ mod tests {
         let values = [("https_proxy", "socks5://me:hunter2@proxy")];
         let variables = Variables {
             values: values.map(|(name, value)| (name.into(), value.into())).into(),
-            file: Some("/host/etc/mco/proxy.env".into()),
+            origin: Origin::File("/host/etc/mco/proxy.env".into()),
         };
         let error = variables.proxies().expect_err("it is SOCKS");
         assert_eq!(

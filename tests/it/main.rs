@@ -24,6 +24,7 @@ mod additional;
 mod alongside;
 mod applet;
 mod catalog;
+mod cluster;
 mod container;
 mod crash;
 mod cut_off;

@@ -330,7 +330,7 @@ impl<'a> Bringer<'a> {
             ),
             spool,
             observer: Arc::clone(&self.observer),
-            deadline: self.order.deadline,
+            deadline: self.order.end(),
             max_downloads: self.order.max_downloads.get(),
             max_unpacks: self.order.max_unpacks.get(),
             unpack_priority: self.order.unpack_priority,

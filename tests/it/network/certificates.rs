@@ -17,19 +17,19 @@ use crate::registry::Registry;
 use crate::world::World;
 
 /// An authority, which makes certificates with `openssl`.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     dir: TempDir,
 }
 
 /// A certificate and its key.
-pub(super) struct Certificate {
-    pub(super) chain: PathBuf,
-    pub(super) key: PathBuf,
+pub(crate) struct Certificate {
+    pub(crate) chain: PathBuf,
+    pub(crate) key: PathBuf,
 }
 
 impl Authority {
     /// With a name that servers tell it by.
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let dir = tempfile::Builder::new()
             .permissions(Permissions::from_mode(0o755))
             .tempdir()
@@ -40,16 +40,16 @@ impl Authority {
     }
 
     /// Its own certificate.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("authority.crt")
     }
 
-    pub(super) fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         std::fs::read_to_string(self.path()).expect("it was made")
     }
 
     /// A certificate for these: `DNS:registry.test,IP:10.88.0.1`.
-    pub(super) fn certificate(&self, name: &str, subjects: &str) -> Certificate {
+    pub(crate) fn certificate(&self, name: &str, subjects: &str) -> Certificate {
         let more = format!(
             "-CA authority.crt -CAkey authority.key -addext subjectAltName={subjects} -addext basicConstraints=CA:FALSE"
         );

@@ -1,7 +1,7 @@
 //! What lies between a node and its registries at a site, with the programs that sites run: proxies, certificates, name
 //! servers.
 
-mod certificates;
+pub(crate) mod certificates;
 mod names;
 mod programs;
 mod proxies;

@@ -1,0 +1,372 @@
+//! The cluster's API: what is learnt from it, what it is told, and that nothing depends on it.
+
+mod double;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::image::zoo::zoo;
+use crate::needs::needs;
+use crate::registry::faults::Fault as RegistryFault;
+use crate::registry::{Auth, Registry};
+use crate::world::{Run, Running, World};
+use double::{
+    ApiDouble, CONFIGZ_PATH, Fault, IMAGE_PATH, JOB_PATH, NAMESPACE, NEXT_TOKEN, NODE, POD, POD_PATH,
+    PROXY_PATH, TOKEN,
+};
+
+/// What a run may take longer with an API that is no help: the patience at the start and at the end, and then some.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+fn registry_with_zoo() -> Registry {
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    registry
+}
+
+fn start(world: &World, api: &ApiDouble, more: &[&str], args: &[&str]) -> Running {
+    let mut words = api.environment();
+    words.extend(more.iter().map(ToString::to_string));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // The machine's disk may be fuller than a node's may be.
+    world.start_under(&words, "run", args)
+}
+
+/// A run with a flag for the threshold, so that the kubelet is not asked.
+fn run(world: &World, api: &ApiDouble, args: &[&str]) -> Run {
+    let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
+    start(world, api, &threshold, args).wait()
+}
+
+fn reasons(api: &ApiDouble) -> Vec<String> {
+    let events = api.events();
+    events
+        .iter()
+        .filter_map(|event| event["reason"].as_str().map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    api.put(
+        CONFIGZ_PATH,
+        json!({"kubeletconfig": {"imageGCHighThresholdPercent": 100}}),
+    );
+    let status = json!({"httpsProxy": "http://user:planted-proxy-password@proxy.test:3128", "noProxy": ".svc,10.0.0.0/8"});
+    api.put(
+        PROXY_PATH,
+        json!({"spec": {"trustedCA": {"name": "user-ca-bundle"}}, "status": status}),
+    );
+    api.put(
+        IMAGE_PATH,
+        json!({"spec": {"additionalTrustedCA": {"name": "registries"}}}),
+    );
+    let config_map = |name: &str| format!("/api/v1/namespaces/openshift-config/configmaps/{name}");
+    api.put(
+        &config_map("user-ca-bundle"),
+        json!({"data": {"ca-bundle.crt": "no certificate"}}),
+    );
+    api.put(
+        &config_map("registries"),
+        json!({"data": {"registry.test..5000": "-----BEGIN CERTIFICATE-----\nnone"}}),
+    );
+    let world = World::trusting(&[registry.host()]);
+    let run = start(&world, &api, &[], &["--image", &registry.tagged("zoo/base")])
+        .wait()
+        .exits(0)
+        .says("the kubelet removes images from 100 % on")
+        .says("HTTPS goes through proxy `http://proxy.test:3128`, as the cluster's Proxy says, but not what `NO_PROXY` lists: .svc,10.0.0.0/8")
+        .says("the Job will be killed at");
+    assert!(!run.to_string().contains("planted"), "{run}");
+
+    let status = api.status();
+    assert_eq!(status["phase"], "Succeeded", "{status}");
+    assert_eq!((&status["exitCode"], &status["node"]), (&json!(0), &json!(NODE)));
+    assert_eq!(status["images"], json!({"wanted": 1, "here": 1, "failed": 0}));
+    assert_eq!(
+        api.annotation("spoke-precache.io/progress"),
+        "Succeeded: the image is in the store (exit code 0)"
+    );
+    assert_eq!(api.annotation("other"), "kept");
+    // One at the start, one at the end, and no time for another.
+    let patches = api.patches();
+    assert_eq!(patches.len(), 2, "{patches:?}");
+    let first: Value = serde_json::from_str(&patches[0].body).unwrap();
+    let first = first["metadata"]["annotations"]["spoke-precache.io/status"]
+        .as_str()
+        .unwrap();
+    assert!(first.contains(r#""phase":"Running""#), "{first}");
+
+    assert_eq!(reasons(&api), ["PreCacheStarted", "PreCacheSucceeded"]);
+    let event = &api.events()[1];
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": "pre-cache", "uid": "job-uid"});
+    assert_eq!((&event["regarding"], &event["type"]), (&job, &json!("Normal")));
+    assert_eq!(event["reportingInstance"], POD);
+    let time = event["eventTime"].as_str().unwrap();
+    assert_eq!(time.len(), "2026-01-02T03:04:05.000006Z".len(), "{time}");
+    api.is_allowed();
+}
+
+#[test]
+fn an_api_that_is_no_help_changes_nothing_but_the_words() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let cases = [
+        (
+            vec![Fault::status("/", 401)],
+            "the API does not accept the service account's token",
+        ),
+        (vec![Fault::status("/", 403)], "is not allowed `get pods`"),
+        (
+            vec![Fault::status("PATCH", 403)],
+            "is not allowed `patch jobs.batch`",
+        ),
+        (
+            vec![Fault::status("POST", 403)],
+            "is not allowed `create events.events.k8s.io`",
+        ),
+        (
+            vec![Fault::status("PATCH", 409)],
+            "the API answers 409 to `patch jobs.batch`",
+        ),
+        (vec![Fault::busy("/", 60)], "the API answers 429 to `get pods`"),
+        (vec![Fault::status("/", 500)], "the API answers 500 to `get pods`"),
+        (vec![Fault::hang("/")], "does not answer: no answer in time"),
+        (
+            vec![Fault::hang("PATCH"), Fault::hang("POST")],
+            "the Job does not say how this run ended: the API at `127.0.0.1",
+        ),
+        (vec![Fault::nonsense("/")], "is not as expected"),
+        (
+            vec![Fault::status("/pods/", 404)],
+            "there is no `/api/v1/namespaces/openshift-talo-pre-cache/pods/",
+        ),
+    ];
+    let registry = &registry;
+    std::thread::scope(|scope| {
+        for (faults, says) in cases {
+            scope.spawn(move || {
+                let (api, world) = (ApiDouble::start(), World::trusting(&[registry.host()]));
+                let case = format!("{faults:?}");
+                faults.into_iter().for_each(|fault| api.fault(fault));
+                let run = run(&world, &api, &["--image", &registry.tagged("zoo/base")]);
+                let run = run.exits(0).says(says);
+                assert!(run.took < PATIENCE, "{case}: {run}");
+                assert!(!run.to_string().contains("planted"), "{case}: {run}");
+                api.is_allowed();
+            });
+        }
+    });
+}
+
+#[test]
+fn without_an_api_it_goes_on_at_once() {
+    needs!(root());
+    let (registry, world) = (registry_with_zoo(), World::trusting(&[]));
+    world.write(
+        "etc/containers/registries.conf",
+        &format!(
+            "[[registry]]\nlocation = \"{}\"\ninsecure = true\n",
+            registry.host()
+        ),
+    );
+    let mut api = ApiDouble::start();
+    let image = ["--image", &registry.tagged("zoo/base")];
+    // Turned off.
+    run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(0);
+    assert!(api.log().is_empty());
+    // Nobody listens there any more.
+    let environment = api.environment();
+    api.close();
+    let words: Vec<&str> = environment.iter().map(String::as_str).collect();
+    let run = world.start_under(&words, "plan", &image).wait().exits(0);
+    let run = run.says("this pod's Job and its deadline: the API at `127.0.0.1:");
+    assert!(run.took < PATIENCE, "{run}");
+}
+
+#[test]
+fn a_busy_api_is_asked_again_and_a_new_token_is_read() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let api = ApiDouble::start();
+    api.rotate();
+    api.fault(Fault::busy("/pods/", 1).times(1));
+    api.fault(Fault::status("/jobs/", 500).times(2));
+    api.fault(Fault::status("PATCH", 409).times(1));
+    api.fault(Fault::status("POST", 503).times(1));
+    let run = run(&world, &api, &["--image", &registry.tagged("zoo/base")])
+        .exits(0)
+        .says("the Job will be killed at");
+    assert_eq!(api.status()["phase"], "Succeeded", "{run}");
+    assert_eq!(reasons(&api), ["PreCacheStarted", "PreCacheSucceeded"], "{run}");
+    assert_eq!(run.report["warnings"], json!([]), "{run}");
+}
+
+#[test]
+fn a_failure_is_told_with_its_reason_and_without_secrets() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    registry.require(Auth::basic("me", "right"));
+    let world = World::trusting(&[registry.host()]);
+    world.pull_secret(&registry.host(), "me:planted-password");
+    // A server that repeats what it was sent.
+    api.fault(Fault::status("/proxies/", 403));
+    let run = run(&world, &api, &["--image", &registry.tagged("zoo/base")]).exits(4);
+    let status = api.status();
+    assert_eq!(
+        (&status["phase"], &status["exitCode"]),
+        (&json!("UnrecoverableError"), &json!(4)),
+        "{run}"
+    );
+    let reason = status["reason"].as_str().unwrap();
+    assert!(reason.starts_with("Resolve: CredentialsRefused"), "{status}");
+    let events = api.events();
+    assert_eq!(
+        reasons(&api),
+        [
+            "PreCacheStarted",
+            "CredentialsRefused",
+            "CredentialsRefused",
+            "PreCacheFailed"
+        ],
+        "{events:?}"
+    );
+    let written: String = api.log().iter().map(|asked| asked.body.as_str()).collect();
+    for secret in ["planted", TOKEN, NEXT_TOKEN, "bWU6"] {
+        assert!(!written.contains(secret), "{written}");
+        assert!(!run.to_string().contains(secret), "{run}");
+    }
+    let size: usize = status.to_string().len() + api.annotation("spoke-precache.io/progress").len();
+    assert!(size < 4096, "{size}");
+}
+
+#[test]
+fn told_to_stop_it_says_so_and_is_gone_within_a_second() {
+    needs!(root());
+    for hangs in [false, true] {
+        let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+        registry.fault(RegistryFault::on("/manifests/").stall(0));
+        let world = World::trusting(&[registry.host()]);
+        let image = registry.tagged("zoo/base");
+        let running = start(
+            &world,
+            &api,
+            &[],
+            &["--image", &image, "--image-gc-high-threshold", "100"],
+        );
+        let begin = Instant::now();
+        while reasons(&api).is_empty() || api.status()["phase"] != "Running" {
+            assert!(begin.elapsed() < PATIENCE, "it does not begin");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if hangs {
+            api.fault(Fault::hang("/"));
+        }
+        let asked = Instant::now();
+        running.signal(Signal::TERM);
+        let run = running.wait().exits(143);
+        assert!(
+            asked.elapsed() < Duration::from_secs(1),
+            "{:?}: {run}",
+            asked.elapsed()
+        );
+        let phase = if hangs { "Running" } else { "Timeout" };
+        assert_eq!(api.status()["phase"], phase, "{run}");
+    }
+}
+
+#[test]
+fn the_jobs_own_end_is_no_end_of_the_run() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    // It should have been killed an hour ago.
+    api.put_job("2026-01-02T03:04:05Z", Some(60));
+    let world = World::trusting(&[registry.host()]);
+    run(&world, &api, &["--image", &registry.tagged("zoo/base")])
+        .exits(0)
+        .says("the Job will be killed at 2026-01-02T03:05:05Z");
+    assert_eq!(api.status()["deadline"], "2026-01-02T03:05:05Z");
+}
+
+#[test]
+fn a_pod_of_an_indexed_job_has_annotations_of_its_own_and_one_of_no_job_none() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let world = World::trusting(&[registry.host()]);
+    let more = [
+        "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100",
+        "HOSTNAME=pre-cache-2",
+        &format!("POD_NAME={POD}"),
+        "JOB_COMPLETION_INDEX=2",
+    ];
+    let image = ["--image", &registry.tagged("zoo/base")];
+    start(&world, &api, &more, &image).wait().exits(0);
+    assert!(api.annotation("spoke-precache.io/status.2").contains("Succeeded"));
+    assert_eq!(api.annotation("spoke-precache.io/status"), "");
+
+    let api = ApiDouble::start();
+    api.put(POD_PATH, json!({"metadata": {"name": POD}}));
+    run(&world, &api, &image).exits(0);
+    assert!(api.patches().is_empty());
+    let events = api.events();
+    assert_eq!(events.len(), 2);
+    assert_eq!(
+        (&events[0]["regarding"]["kind"], &events[0]["regarding"]["name"]),
+        (&json!("Pod"), &json!(POD))
+    );
+}
+
+#[test]
+fn another_job_of_the_name_is_left_alone() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let mut job = api.object(JOB_PATH);
+    job["metadata"]["uid"] = "another-uid".into();
+    api.put(JOB_PATH, job);
+    let world = World::trusting(&[registry.host()]);
+    run(&world, &api, &["--image", &registry.tagged("zoo/base")])
+        .exits(0)
+        .says("the API answers 409");
+    assert_eq!(api.annotation("spoke-precache.io/status"), "");
+}
+
+#[test]
+fn what_was_cached_is_pinned_by_digest() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let world = World::trusting(&[registry.host()]);
+    let image = registry.tagged("zoo/base");
+    let file = world.out("pins.yaml");
+    run(
+        &world,
+        &api,
+        &["--image", &image, "--pin", file.to_str().unwrap()],
+    )
+    .exits(0)
+    .says("1 image pinned");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let repository = image.strip_suffix(":latest").unwrap();
+    assert!(
+        text.contains(&format!("  - name: \"{repository}@sha256:")),
+        "{text}"
+    );
+
+    run(&world, &api, &["--image", &image, "--pin", "api"])
+        .exits(0)
+        .says("1 image pinned");
+    let pins = api.object("/apis/machineconfiguration.openshift.io/v1/pinnedimagesets/spoke-precache");
+    let name = pins["spec"]["pinnedImages"][0]["name"].as_str().unwrap();
+    assert!(text.contains(name), "{text}: {pins}");
+    api.is_allowed();
+
+    // The images are there, whatever becomes of the pins.
+    api.fault(Fault::status("/pinnedimagesets/", 403));
+    run(&world, &api, &["--image", &image, "--pin", "api"])
+        .exits(0)
+        .says("the images are not pinned: the service account is not allowed `patch pinnedimagesets.machineconfiguration.openshift.io`");
+}
