@@ -1,7 +1,7 @@
 //! What our own Job is annotated with, for whoever reads it at the hub: the hub's view copies the whole Job.
 //!
 //! ```text
-//! spoke-precache.io/progress: images 41/187, 3.2 GiB of 18.4 GiB (17 %), 12.1 MiB/s in 8 downloads, 21m left
+//! spoke-precache.io/progress: images 41/187, 3.2 GiB of 18.4 GiB (17 %), 12.1 MiB/s in 8 downloads, 21 min 2 s left
 //! spoke-precache.io/status: {"phase":"Running","node":"sno-1","time":"2026-11-20T13:39:00Z","images":{"wanted":187,…},…}
 //! ```
 //!
@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::report::{Printable, Report, Snapshot, Step, Time};
@@ -56,6 +57,9 @@ pub(super) struct Status {
     /// When the Job will be killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) deadline: Option<Time>,
+    /// Whether the rest comes before that, at this rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) in_time: Option<bool>,
     /// What goes wrong at the moment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) failing: Vec<String>,
@@ -93,6 +97,19 @@ impl Status {
             seconds_left: progress.time_left().map(|left| left.as_secs()),
             failing,
             ..Self::default()
+        }
+    }
+
+    /// The same, with what is known of the Job's end.
+    pub(super) fn until(self, end: Option<Timestamp>, now: Timestamp) -> Self {
+        let left = |end: Timestamp| end.duration_since(now).as_secs();
+        let in_time = self.seconds_left.zip(end);
+        Self {
+            time: Some(Time(now)),
+            deadline: end.map(Time),
+            in_time: in_time
+                .map(|(needed, end)| i64::try_from(needed).is_ok_and(|needed| needed < left(end))),
+            ..self
         }
     }
 
@@ -184,6 +201,30 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_is_in_time_or_not() {
+        let now = Timestamp::UNIX_EPOCH;
+        let at = |second| Some(Timestamp::from_second(second).unwrap());
+        for (seconds_left, end, in_time) in [
+            (Some(20), at(21), Some(true)),
+            (Some(20), at(20), Some(false)),
+            (Some(u64::MAX), at(20), Some(false)),
+            (Some(20), at(-5), Some(false)),
+            (Some(20), None, None),
+            (None, at(20), None),
+        ] {
+            let status = Status {
+                seconds_left,
+                ..Status::default()
+            };
+            assert_eq!(
+                status.until(end, now).in_time,
+                in_time,
+                "{seconds_left:?} {end:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_running_job_says_what_a_program_wants_to_know() {
         let progress = Snapshot {
             images: 10,
@@ -198,7 +239,7 @@ mod tests {
         let annotations = status.annotations(&progress.to_string(), None);
         assert_eq!(
             annotations[PROGRESS],
-            "images 4/10 (1 failed), 1000 B of 2.9 KiB (33 %), 100 B/s in 2 downloads, 20s left"
+            "images 4/10 (1 failed), <0.1 MiB of <0.1 MiB (33 %), <0.1 MiB/s in 2 downloads, 20 s left"
         );
         assert_eq!(
             annotations[STATUS],

@@ -169,17 +169,17 @@ impl Api {
         body: Option<&Body>,
         effort: Effort,
     ) -> Result<Bytes, ClusterError> {
-        let mut rejected: Option<SecretString> = None;
+        // A token, and the server's words of it.
+        let mut rejected: Option<(SecretString, String)> = None;
         let mut attempt = 0;
         loop {
             attempt += 1;
             let token = self.account.token()?;
-            if let Some(rejected) = &rejected
+            if let Some((rejected, said)) = &rejected
                 && rejected.expose_secret() == token.expose_secret()
             {
                 // The kubelet has not written another one.
-                let said = "it was refused twice".to_owned();
-                return Err(ClusterError::Unauthorized { said });
+                return Err(ClusterError::Unauthorized { said: said.clone() });
             }
             let once = self.once(rule, path, body, &token);
             let error = match timeout_at(effort.until, once).await {
@@ -188,8 +188,8 @@ impl Api {
                 Err(_elapsed) => self.unreachable("no answer in time".to_owned()),
             };
             let wait = match &error {
-                ClusterError::Unauthorized { .. } if rejected.is_none() => {
-                    rejected = Some(token);
+                ClusterError::Unauthorized { said } if rejected.is_none() => {
+                    rejected = Some((token, said.clone()));
                     Duration::ZERO
                 }
                 // Somebody else wrote at the same moment.

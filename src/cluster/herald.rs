@@ -24,7 +24,7 @@ use super::happening::{Happening, Regarding};
 use super::own_job::{OwnJob, Owner};
 use super::rules::{CREATE_EVENT, PATCH_JOB};
 use super::{ClusterError, own_job};
-use crate::report::{Event, ImageState, Observer, Phase, Progress, Report, Step, Time};
+use crate::report::{Event, ImageState, Observer, Phase, Progress, Report, Step};
 
 /// How often the Job is annotated at most. The hub looks every 30 s at the earliest.
 pub const INTERVAL: Duration = Duration::from_secs(30);
@@ -32,8 +32,8 @@ pub const INTERVAL: Duration = Duration::from_secs(30);
 /// How long one annotation or event may take; the next one says more.
 const SEND_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Events that wait for the API. A run has a start, an end and eight steps.
-const WAITING: usize = 16;
+/// Failures of steps that are told. There are eight steps, and a run may come to one of them twice.
+const FAILURES: usize = 16;
 
 /// How long a request that is tried again counts as something that fails now.
 const TROUBLE_MEMORY: Duration = Duration::from_secs(60);
@@ -63,8 +63,8 @@ struct State {
     /// The images that failed last, and why.
     failed: VecDeque<(String, String)>,
     happenings: VecDeque<Happening>,
-    /// All that were ever said; as many as there are steps.
-    said: Vec<Happening>,
+    /// The steps' failures so far.
+    failures: Vec<Happening>,
 }
 
 impl Herald {
@@ -151,7 +151,7 @@ impl Observer for Herald {
             } => {
                 drop(state);
                 let note = format!("{step:?}: {message}");
-                self.shared.happened(Happening::new(true, reason, &note));
+                self.shared.failed(Happening::new(true, reason, &note));
             }
             Event::Retrying { why, .. } => state.retried = Some((now, why)),
             Event::ImageDone {
@@ -184,13 +184,19 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an event until it is sent; one that was said before is no news.
+    /// Keeps an event until it is sent.
     fn happened(&self, happening: Happening) {
+        self.state().happenings.push_back(happening);
+        self.news.notify_one();
+    }
+
+    /// A step failed. What was said before is no news.
+    fn failed(&self, happening: Happening) {
         let mut state = self.state();
-        if state.said.len() < WAITING && !state.said.iter().any(|said| said.repeats(&happening)) {
-            state.said.push(happening.clone());
-            state.happenings.push_back(happening);
-            self.news.notify_one();
+        if state.failures.len() < FAILURES && !state.failures.iter().any(|said| said.repeats(&happening)) {
+            state.failures.push(happening.clone());
+            drop(state);
+            self.happened(happening);
         }
     }
 
@@ -229,9 +235,7 @@ impl Shared {
         };
         let status = Status {
             node: self.api.account.node.clone(),
-            time: Some(Time(Timestamp::now())),
-            deadline: job.end.map(Time),
-            ..status
+            ..status.until(job.end, Timestamp::now())
         };
         let annotations = status.annotations(line, self.api.account.index);
         // With its uid, a Job that has taken the name meanwhile is a conflict.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::{Mount, Threshold};
-use crate::report::Size;
 
 /// Percent of the capacity: what a node writes in a few days of logs and images of its own.
 const NEAR: u8 = 3;
@@ -94,10 +93,10 @@ impl Space {
         let is_near = u128::from(headroom) * 100 < u128::from(self.capacity) * u128::from(NEAR);
         (is_near && threshold.percent() < 100).then(|| {
             format!(
-                "`{}` is {} % full, {} below the line of {threshold} % at which the kubelet removes images that no container uses, these among them\nhint: free some space, or pin the images with `--pin`",
+                "`{}` is {} % full, and from {threshold} % on the kubelet removes images that no container uses, these among \
+                 them\nhint: free some space, or pin the images with `--pin`",
                 self.path.display(),
-                u128::from(self.used()) * 100 / u128::from(self.capacity),
-                Size(headroom)
+                u128::from(self.used()) * 100 / u128::from(self.capacity.max(1)),
             )
         })
     }

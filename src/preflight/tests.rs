@@ -120,6 +120,20 @@ fn absurd_demands_do_not_overflow() {
 }
 
 #[test]
+fn a_disk_that_is_left_near_the_line_is_told_of() {
+    let told = |available, percent| space(5, 100, available).nearness(Threshold::new(percent).unwrap());
+    // At 85 % the kubelet wants 16 % available.
+    assert_eq!(told(19, 85), None);
+    let text = told(18, 85).unwrap();
+    assert!(
+        text.contains(" is 82 % full, and from 85 % on the kubelet removes"),
+        "{text}"
+    );
+    assert!(told(0, 85).unwrap().contains(" is 100 % full"));
+    assert_eq!(told(0, 100), None, "it never does");
+}
+
+#[test]
 fn a_yes_gives_its_numbers() {
     let verdict = verdict(&one(100, 50), demand(10, 20, 0, 0), Threshold::default());
     assert_eq!(

@@ -281,6 +281,31 @@ fn told_to_stop_it_says_so_and_is_gone_within_a_second() {
 }
 
 #[test]
+fn told_to_stop_while_the_api_says_nothing_it_does_not_wait_for_it() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    api.fault(Fault::hang("/"));
+    let world = World::trusting(&[registry.host()]);
+    let image = registry.tagged("zoo/base");
+    let args = ["--image", &image, "--image-gc-high-threshold", "100"];
+    let running = start(&world, &api, &[], &args);
+    let begin = Instant::now();
+    while api.log().is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let asked = Instant::now();
+    running.signal(Signal::TERM);
+    let run = running.wait().exits(143);
+    assert!(
+        asked.elapsed() < Duration::from_secs(1),
+        "{:?}: {run}",
+        asked.elapsed()
+    );
+    assert_eq!(run.report["phase"], "Timeout", "{run}");
+}
+
+#[test]
 fn the_jobs_own_end_is_no_end_of_the_run() {
     needs!(root());
     let (registry, api) = (registry_with_zoo(), ApiDouble::start());
