@@ -53,6 +53,14 @@ pub enum ClusterError {
         /// Path of the URL.
         path: String,
     },
+    /// Our own pod is not found by what we take for its name.
+    #[error(
+        "there is no pod `{name}`\nhint: where a pod's host name is not its name, as in an Indexed Job or with `hostNetwork`, set `POD_NAME` by the downward API"
+    )]
+    NoPod {
+        /// The name.
+        name: String,
+    },
     /// Any other answer that is not a success.
     #[error("the API answers {status} to `{question}`: {said}")]
     Status {

@@ -78,7 +78,10 @@ pub(super) async fn owner(api: &Api, effort: Effort) -> Result<Owner, ClusterErr
     let Some(pod) = &api.account.pod else {
         return Ok(Owner::Unknown);
     };
-    let pod: Pod = api.get(&GET_POD, pod, effort).await?;
+    let pod: Pod = match api.get(&GET_POD, pod, effort).await {
+        Err(error) if error.is_missing() => return Err(ClusterError::NoPod { name: pod.clone() }),
+        found => found?,
+    };
     let mut owners = pod.metadata.owner_references.into_iter();
     let job = owners.find(|owner| owner.kind == "Job" && owner.api_version == "batch/v1");
     let Some(OwnerReference { name, uid, .. }) = job else {

@@ -143,7 +143,7 @@ fn an_api_that_is_no_help_changes_nothing_but_the_words() {
         (vec![Fault::nonsense("/")], "is not as expected"),
         (
             vec![Fault::status("/pods/", 404)],
-            "there is no `/api/v1/namespaces/openshift-talo-pre-cache/pods/",
+            "there is no pod `pre-cache-7xk2p`",
         ),
     ];
     let registry = &registry;
