@@ -187,7 +187,7 @@ impl ApiDouble {
         double
     }
 
-    /// The Job, with the pod's annotation by somebody else.
+    /// The Job, with an annotation of somebody else.
     pub(super) fn put_job(&self, start: &str, deadline: Option<u32>) {
         let metadata = json!({"name": "pre-cache", "uid": "job-uid", "annotations": {"other": "kept"}});
         let job = json!({

@@ -26,15 +26,15 @@ fn registry_with_zoo() -> Registry {
     registry
 }
 
+/// Starts it as in a pod of the double's Job, with variables beside.
 fn start(world: &World, api: &ApiDouble, more: &[&str], args: &[&str]) -> Running {
     let mut words = api.environment();
     words.extend(more.iter().map(ToString::to_string));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // The machine's disk may be fuller than a node's may be.
     world.start_under(&words, "run", args)
 }
 
-/// A run with a flag for the threshold, so that the kubelet is not asked.
+/// A run that knows its threshold and does not ask the kubelet: the machine's disk may be fuller than a node's may be.
 fn run(world: &World, api: &ApiDouble, args: &[&str]) -> Run {
     let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
     start(world, api, &threshold, args).wait()
