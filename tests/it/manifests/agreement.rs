@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser as _};
 use serde_json::Value;
 use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
+use spoke_precache::cluster::{Place, RULES};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::oci::Reference;
 use spoke_precache::spec::from_document;
@@ -16,16 +17,13 @@ use super::{container, job, list, objects, text, top};
 /// Variables that are no flag's: the node whose kubelet is asked, as in TALM's Job, and the pod whose Job is told.
 const OTHER_VARIABLES: [&str; 2] = ["NODE_NAME", "POD_NAME"];
 
-/// Of flags that are being made beside this; to be emptied when they are there.
-const FLAGS_TO_COME: [&str; 3] = ["nice", "ionice", "pin"];
-
 /// Whether a flag, or the variable of one, is the program's `run`'s.
 fn is_flag(name: &str) -> bool {
     let command = Cli::command();
     let flags = command.find_subcommand("run").unwrap().get_arguments();
-    let long = flags.filter_map(|flag| Some(flag.get_long()?.to_owned()));
+    let mut long = flags.filter_map(|flag| Some(flag.get_long()?.to_owned()));
     // Every flag has its variable (`readme.rs`).
-    long.chain(FLAGS_TO_COME.map(str::to_owned)).any(|flag| {
+    long.any(|flag| {
         let variable = format!("SPOKE_PRECACHE_{}", flag.replace('-', "_").to_uppercase());
         name == variable || name == format!("--{flag}")
     })
@@ -111,33 +109,21 @@ fn the_job_fails_at_once_where_another_run_does_not_help() {
     }
 }
 
-/// Group, resource, verb, and where: `cluster`, `own` or a namespace. To be `cluster::RULES` once that module is there.
-const ASKED: &[(&str, &str, &str, &str)] = &[
-    ("", "nodes/proxy", "get", "cluster"),
-    ("", "pods", "get", "own"),
-    ("batch", "jobs", "get", "own"),
-    ("batch", "jobs", "patch", "own"),
-    ("events.k8s.io", "events", "create", "own"),
-    ("config.openshift.io", "proxies", "get", "cluster"),
-    ("config.openshift.io", "images", "get", "cluster"),
-    ("", "configmaps", "get", "openshift-config"),
-];
-
-/// The same with `--pin`.
-const ASKED_TO_PIN: &[(&str, &str, &str, &str)] = &[
-    (
-        "machineconfiguration.openshift.io",
-        "pinnedimagesets",
-        "patch",
-        "cluster",
-    ),
-    (
-        "machineconfiguration.openshift.io",
-        "pinnedimagesets",
-        "create",
-        "cluster",
-    ),
-];
+/// Group, resource, verb, and where: `cluster`, `own` or a namespace, of what is asked always, or only to pin.
+fn asked(to_pin: bool) -> BTreeSet<(String, String, String, String)> {
+    let rules = RULES.iter().filter(|rule| rule.only_with.is_some() == to_pin);
+    let asked = rules.map(|rule| {
+        let place = match rule.place {
+            Place::Cluster => "cluster",
+            Place::Own => "own",
+            Place::Namespace(namespace) => namespace,
+        };
+        [rule.group, rule.resource, rule.verb, place]
+            .map(str::to_owned)
+            .into()
+    });
+    asked.collect()
+}
 
 /// What a file's roles allow, each bound to the Job's service account and nobody else.
 fn allowed(path: &str) -> BTreeSet<(String, String, String, String)> {
@@ -182,14 +168,6 @@ fn allowed(path: &str) -> BTreeSet<(String, String, String, String)> {
 
 #[test]
 fn the_roles_allow_what_is_asked_and_nothing_else() {
-    let owned = |asked: &[(&str, &str, &str, &str)]| -> BTreeSet<_> {
-        let owned = asked.iter().map(|(group, resource, verb, place)| {
-            [group, resource, verb, place]
-                .map(|word| (*word).to_owned())
-                .into()
-        });
-        owned.collect()
-    };
     let mut allowed_to_run = allowed("base/rbac.yaml");
     // Of the pod's admission, not of the program.
     let admission = (
@@ -199,8 +177,8 @@ fn the_roles_allow_what_is_asked_and_nothing_else() {
         "own",
     );
     assert!(allowed_to_run.remove(&<[&str; 4]>::from(admission).map(str::to_owned).into()));
-    assert_eq!(allowed_to_run, owned(ASKED));
-    assert_eq!(allowed("components/pin/rbac.yaml"), owned(ASKED_TO_PIN));
+    assert_eq!(allowed_to_run, asked(false));
+    assert_eq!(allowed("components/pin/rbac.yaml"), asked(true));
 }
 
 /// What the Job asks of the node is what the constraints let it have, and no more.
