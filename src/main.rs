@@ -15,6 +15,8 @@
 use std::env;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -131,7 +133,10 @@ fn main() -> ExitCode {
         held.watch(&cancel);
         tokio::spawn(leave_if_main_hangs(Arc::clone(&edge), cancel.clone()));
     }
-    let (ending, outcome) = run(flags, &edge, &console, &runtime, &cancel);
+    // A panic that went on from here would wait for the runtime's threads, perhaps for ever; its message is said already.
+    let job = AssertUnwindSafe(|| run(flags, &edge, &console, &runtime, &cancel));
+    let panicked = |_| (Ending::Failed(Failure::Incomplete), None);
+    let (ending, outcome) = panic::catch_unwind(job).unwrap_or_else(panicked);
     let code = edge.leave(ending, outcome.as_ref());
     if let Some(herald) = edge.herald.get() {
         let patience = match cancel.reason() {
@@ -249,7 +254,7 @@ async fn keep(order: &Order, outcome: &Outcome, pin: Option<&PinTarget>, api: Op
     let mut warnings: Vec<String> = left_out.collect();
     let done = match (target, api) {
         (PinTarget::File(path), _) => {
-            let written = fs::write(path, sets.to_yaml());
+            let written = write_whole(path, &sets.to_yaml());
             written.map_err(|error| format!("cannot write `{}`: {error}", path.display()))
         }
         (PinTarget::Api, Some(api)) => sets.apply(api).await.map_err(|error| error.to_string()),
@@ -262,6 +267,20 @@ async fn keep(order: &Order, outcome: &Outcome, pin: Option<&PinTarget>, api: Op
         Err(why) => warnings.push(format!("the images are not pinned: {why}")),
     }
     warnings
+}
+
+/// Half a list of images would be a document too. The process has no umask.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    // A device or a pipe stays what it is.
+    if fs::metadata(path).is_ok_and(|target| !target.is_file()) {
+        return fs::write(path, text);
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".tmp");
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o644);
+    options.open(&beside)?.write_all(text.as_bytes())?;
+    fs::rename(&beside, path)
 }
 
 /// The job, or as much of it as fits between the start and a signal or the deadline.

@@ -166,6 +166,8 @@ fn ioprio_get() -> io::Result<libc::c_int> {
     // SAFETY: numbers alone; 0 is the calling thread.
     let number = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
     match libc::c_int::try_from(number) {
+        // Kernels before 5.15 say level 4 of no class, and do not take that back.
+        Ok(number @ 0..) if number >> IOPRIO_CLASS_SHIFT == 0 => Ok(0),
         Ok(number @ 0..) => Ok(number),
         _ => Err(io::Error::last_os_error()),
     }

@@ -198,7 +198,9 @@ impl Api {
                 }
                 ClusterError::Status {
                     status, retry_after, ..
-                } if effort.waits && is_busy(*status) => retry_after.unwrap_or_else(|| jittered(attempt)),
+                } if effort.waits && is_busy(*status, rule.verb) => {
+                    retry_after.unwrap_or_else(|| jittered(attempt))
+                }
                 ClusterError::Unreachable { .. } if effort.waits => jittered(attempt),
                 _ => return Err(error),
             };
@@ -295,9 +297,9 @@ impl Api {
     }
 }
 
-/// Whether a server answers so that is overloaded or restarts.
-fn is_busy(status: u16) -> bool {
-    matches!(status, 408 | 409 | 429 | 500 | 502 | 503 | 504)
+/// Whether a server answers so that is overloaded or restarts. What is to be created and exists came with an earlier try.
+fn is_busy(status: u16, verb: &str) -> bool {
+    matches!(status, 408 | 429 | 500 | 502 | 503 | 504) || status == 409 && verb != "create"
 }
 
 /// Many agents of a site may have started at the same moment.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use crate::cli::Flags;
-use crate::cluster::{Account, Facts};
+use crate::cluster::{Account, Facts, Owner};
 use crate::preflight::Threshold;
 use crate::registry::{ClusterAuthorities, Pem};
 
@@ -49,6 +49,15 @@ pub(super) fn end(facts: &Facts) -> Option<Instant> {
     let left = Duration::try_from(left).unwrap_or_default();
     tracing::info!("the Job will be killed at {end}, and the work is ordered by that");
     Instant::now().checked_add(left)
+}
+
+/// Whether somebody else ends the run in time, as far as is known: in a pod, nobody needs to have said so yet.
+pub(super) fn may_be_ended(flags: &Flags, facts: &Facts) -> bool {
+    match &facts.owner {
+        Owner::Job(job) => job.end.is_some(),
+        Owner::Unknown => account(flags).is_some(),
+        Owner::Nobody => false,
+    }
 }
 
 /// The kubelet's own threshold, if it can be worked with.

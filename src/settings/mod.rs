@@ -261,9 +261,10 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
         host_state: host.state(&storage_conf),
         storage_conf,
         registries: RegistrySettings {
-            // With a deadline, that is when to stop; a link that is down for an hour may come back.
+            // With a deadline, that is when to stop; a link that is down for an hour may come back. A Job of which the API
+            // has not told us in time may have one too, and to give up before it would be an error to the hub.
             give_up_after: give_up_after
-                .or((deadline.is_none() && known_end.is_none()).then_some(GIVE_UP_AFTER)),
+                .or((deadline.is_none() && !cluster::may_be_ended(flags, cluster)).then_some(GIVE_UP_AFTER)),
             proxies: proxy::proxies(&host, cluster.proxy.as_ref())?,
             cluster_authorities: cluster::authorities(cluster),
             node_name_files: host.name_files(),
