@@ -3,6 +3,8 @@
 //! On a single node the pre-caching shares two or four CPUs, and one disk, with etcd and the API server.
 //!
 //! - Niceness is the process's, set before there is a second thread: Linux keeps it for each, and a new one has its maker's.
+//!   It counts among the processes of one task group (sched(7)): by hand that is the session's, in a pod the pod's own, and
+//!   against the rest of the node the pod's CPU request counts.
 //! - Disk priority is lowered only while a layer is unpacked, thread by thread. A commit holds locks of the store that CRI-O
 //!   waits for; at the lowest priority it would wait for everybody's reads while everybody waits for it.
 //!
@@ -53,7 +55,7 @@ impl Niceness {
     /// As everybody.
     pub const NONE: Self = Self(0);
 
-    /// Under TALM's Job: about a tenth of a CPU that somebody else wants too (sched-nice-design.rst: 110 parts to 1024).
+    /// Under TALM's Job: a tenth of what others of the same task group get (sched-nice-design.rst: 110 parts to 1024).
     pub const TALM: Self = Self(10);
 
     /// Lowers the calling thread, and those that it will start.
