@@ -5,63 +5,48 @@
 //! The job runs on the main thread. A stop, by signal or deadline, reaches it through [`Cancel`], and it ends by itself
 //! within milliseconds unless it sits in a call that lasts: a log that nobody reads, a disk that hangs, the removal of a
 //! large tree. Whoever sends SIGTERM is to see us gone within a second all the same, with the report written, so there
-//! are two deadlines. After [`GRACE`] the job is dropped where it waits; after [`LAST_GRACE`] a thread of its own
-//! reports and leaves, whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any
-//! instant.
+//! are two deadlines. After [`GRACE`] the job is dropped where it waits; a little later another thread reports and leaves
+//! ([`edge`]), whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any instant.
 //!
 //! The cluster's API is asked before the job begins, for `cluster::PATIENCE` at most, and is told last of all, when the
 //! report is written, for [`FAREWELL`] at most, and less after a stop.
+
+mod edge;
 
 use std::env;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Parser as _;
-use jiff::Timestamp;
 use tokio::runtime::Runtime;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use edge::{Edge, GRACE, leave_after_panics, leave_if_main_hangs, print};
 use spoke_precache::applet::{Applet, NOT_FOUND};
-use spoke_precache::cancel::{Cancel, StopReason, Stopped};
+use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::cli::{
-    Cli, Command, Flags, LogFormat, Manners, OutputForm, PinTarget, RunFlags, SpecFlags, SpecForm,
+    Cli, Command, Flags, LogFormat, Manners, PinTarget, RunFlags, SpecFlags, SpecForm,
 };
 use spoke_precache::cluster::{Api, Facts, Herald, PinnedImageSets};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
-use spoke_precache::plan::Document;
 use spoke_precache::preflight::Space;
 use spoke_precache::report::{
-    Console, Count, Event, Fanout, Journal, Observer, Printable, Recorder, Report, TalmFormat, TalmLog,
+    Console, Count, Event, Fanout, Journal, Observer, Printable, TalmFormat, TalmLog,
 };
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;
 use spoke_precache::spec::Excludes;
-
-/// Kubernetes shows the end of this file in the pod's status.
-const TERMINATION_LOG: &str = "/dev/termination-log";
-
-/// How long a job that was told to stop may take to end by itself.
-const GRACE: Duration = Duration::from_millis(500);
-
-/// How much longer the main thread may take to report and leave; then another one does.
-const LAST_GRACE: Duration = Duration::from_millis(150);
-
-/// How long that other thread may take; then the process ends without a word.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// How long the cluster may take to hear how a run went that ended by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -108,14 +93,8 @@ fn main() -> ExitCode {
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
     be_nice(&flags.manners);
-    let edge = Arc::new(Edge {
-        mode,
-        output: *output,
-        display,
-        recorder: Arc::new(Recorder::new(Timestamp::now)),
-        herald: OnceLock::new(),
-        code: OnceLock::new(),
-    });
+    let edge = Arc::new(Edge::new(mode, *output, display));
+    leave_after_panics(&edge);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(RUNTIME_THREADS)
         .enable_all()
@@ -133,10 +112,7 @@ fn main() -> ExitCode {
         held.watch(&cancel);
         tokio::spawn(leave_if_main_hangs(Arc::clone(&edge), cancel.clone()));
     }
-    // A panic that went on from here would wait for the runtime's threads, perhaps for ever; its message is said already.
-    let job = AssertUnwindSafe(|| run(flags, &edge, &console, &runtime, &cancel));
-    let panicked = |_| (Ending::Failed(Failure::Incomplete), None);
-    let (ending, outcome) = panic::catch_unwind(job).unwrap_or_else(panicked);
+    let (ending, outcome) = run(flags, &edge, &console, &runtime, &cancel);
     let code = edge.leave(ending, outcome.as_ref());
     if let Some(herald) = edge.herald.get() {
         let patience = match cancel.reason() {
@@ -312,25 +288,6 @@ async fn until_stopped(
     }
 }
 
-/// Leaves in the main thread's place if that has not left in time; if it has, nobody is here to do anything.
-async fn leave_if_main_hangs(edge: Arc<Edge>, cancel: Cancel) {
-    let Stopped(reason) = cancel.stopped().await;
-    thread::spawn(move || {
-        thread::sleep(GRACE + LAST_GRACE);
-        let ending = Ending::Stopped(reason);
-        let (said, is_said) = mpsc::channel();
-        let speaker = Arc::clone(&edge);
-        // This may hang as well, and nothing may depend on it.
-        thread::spawn(move || {
-            speaker.leave(ending, None);
-            // Nobody listens any more if it took too long.
-            let _ = said.send(());
-        });
-        let _ = is_said.recv_timeout(LAST_WORDS);
-        std::process::exit(edge.code.get().copied().unwrap_or(ending.code()).into())
-    });
-}
-
 /// Lowers the process, before it has a second thread. Who may not be nice is not kept from his work.
 fn be_nice(manners: &Manners) {
     if let Some(Err(error)) = manners.nice.map(Niceness::apply) {
@@ -398,88 +355,5 @@ fn print_spec(SpecFlags { output, flags }: &SpecFlags) -> Ending {
     match print(&text) {
         Ok(()) => Ending::Complete,
         Err(error) => refused(format!("{error:#}"), Failure::Incomplete),
-    }
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    match writeln!(io::stdout(), "{}", text.trim_end()) {
-        // Whoever was reading has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed.context("cannot write to standard output"),
-    }
-}
-
-/// What it takes to say how a run ended.
-struct Edge {
-    mode: Mode,
-    /// Form of standard output.
-    output: OutputForm,
-    display: Display,
-    recorder: Arc<Recorder>,
-    /// Who tells the cluster.
-    herald: OnceLock<Arc<Herald>>,
-    /// The number to leave with, once it is settled.
-    code: OnceLock<u8>,
-}
-
-impl Edge {
-    /// Says how the run ended, and gives the number to leave with. A second caller waits for the end of the process,
-    /// which the first is about to bring about.
-    fn leave(&self, ending: Ending, outcome: Option<&Outcome>) -> u8 {
-        if self.code.set(ending.code()).is_err() {
-            loop {
-                thread::park();
-            }
-        }
-        match (self.say(ending, outcome), ending) {
-            (Err(error), Ending::Complete) => {
-                tracing::error!("all was done, but nobody can be told so: {error:#}");
-                let of_disk = error.downcast_ref().and_then(Failure::of_report);
-                of_disk.unwrap_or(Failure::Incomplete).code()
-            }
-            (Err(error), ending) => {
-                tracing::error!("{error:#}");
-                ending.code()
-            }
-            (Ok(()), ending) => ending.code(),
-        }
-    }
-
-    /// Writes the report and the termination message, and prints the plan or the verdict; that last, for it may go into
-    /// a pipe that nobody reads.
-    fn say(&self, ending: Ending, outcome: Option<&Outcome>) -> anyhow::Result<()> {
-        let report = self.recorder.report(ending.code());
-        let meaning = ending.meaning();
-        let written = self.display.report.as_ref().map(|path| report.write(path));
-        report
-            .write_termination_message(&meaning, Path::new(TERMINATION_LOG))
-            .unwrap_or_else(|error| {
-                tracing::warn!("cannot write `{TERMINATION_LOG}`: {error}");
-                false
-            });
-        let text = self.text(&report, &meaning, outcome)?;
-        let printed = print(&text);
-        written.transpose()?;
-        printed
-    }
-
-    fn text(&self, report: &Report, meaning: &str, outcome: Option<&Outcome>) -> anyhow::Result<String> {
-        Ok(match (self.mode, outcome, self.output) {
-            (Mode::Plan, Some(outcome), OutputForm::Text) => {
-                let space = outcome
-                    .verdict
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                outcome.plan.table(&outcome.operators, &space)
-            }
-            (Mode::Plan, Some(outcome), OutputForm::Json) => serde_json::to_string_pretty(&Document::new(
-                &outcome.plan,
-                &outcome.operators,
-                outcome.verdict.as_ref(),
-            ))?,
-            (_, _, OutputForm::Text) => report.summary(meaning),
-            (_, _, OutputForm::Json) => report.json(),
-        })
     }
 }

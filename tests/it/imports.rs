@@ -15,7 +15,7 @@ const RANKS: [&[&str]; 10] = [
     &["preflight"],
     &["exit"],
     &["job"],
-    &["settings", "cli", "applet", "signals", "main"],
+    &["settings", "cli", "applet", "signals", "edge", "main"],
 ];
 
 /// Texts that may appear in the code of these modules alone; an empty list means in none.
@@ -24,7 +24,7 @@ const ONLY_IN: [(&str, &[&str]); 6] = [
     ("env::args", &["main", "settings"]),
     ("std::env::set", &[]),
     ("process::Command", &[]),
-    ("process::exit", &["main"]),
+    ("process::exit", &["edge", "main"]),
     ("posix_spawn", &[]),
 ];
 
