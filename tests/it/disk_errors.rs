@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::time::Duration;
 
 use crate::compare::census;
 use crate::image::{Image, Images};
@@ -48,14 +49,34 @@ const CALLS: [(&str, &str); 19] = [
     ("statfs,fstatfs", "EIO"),
 ];
 
+/// What tokio panics with when it cannot write to its eventfd.
+const RUNTIME: &str = "failed to wake I/O driver";
+
+/// How long a run without its runtime may still take to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time between two looks at a run.
+const GLANCE: Duration = Duration::from_millis(5);
+
 /// Fewer errors than this mean that the calls have other names on this platform.
 const ERRORS: usize = 10;
 
 /// Of how many errors a quick test tries one.
 const SAMPLE: usize = 6;
 
-/// Runs it with one call that fails. None if there are not so many calls; `when` counts in each thread.
-fn run_with_error(world: &World, args: &[&str], calls: &str, error: &str, when: &str) -> Option<Run> {
+/// What became of a run with one call that fails.
+enum Struck {
+    /// There are not so many calls.
+    Nothing,
+    /// A call that is no disk's: one that wakes a thread of the runtime up, which does not go on without, or one that
+    /// prints.
+    Elsewhere,
+    /// Any other.
+    Disk(Run),
+}
+
+/// Runs it with one call that fails; `when` counts in each thread.
+fn run_with_error(world: &World, args: &[&str], calls: &str, error: &str, when: &str) -> Struck {
     let log = world.out("strace");
     let (trace, inject) = (
         format!("trace={calls}"),
@@ -73,13 +94,31 @@ fn run_with_error(world: &World, args: &[&str], calls: &str, error: &str, when: 
         "-e",
         &inject,
     ];
-    let run = world.start_under(&strace, "run", args).wait();
+    let mut running = world.start_under(&strace, "run", args);
+    while !running.has_ended() {
+        if running.stderr().contains(RUNTIME) && running.has_run_for(PATIENCE) {
+            // The first column is the thread's number, and strace ends when nobody is left.
+            let thread = fs::read_to_string(&log)
+                .ok()
+                .and_then(|log| log.split(' ').next()?.parse().ok());
+            let thread = rustix::process::Pid::from_raw(thread.expect("a call is in the log"));
+            let thread = thread.expect("no thread is 0");
+            // It may have ended just now.
+            let _ = rustix::process::kill_process(thread, rustix::process::Signal::KILL);
+        }
+        std::thread::sleep(GLANCE);
+    }
+    let run = running.wait();
     let log = fs::read_to_string(log).unwrap_or_else(|error| panic!("strace has no log: {error}: {run}"));
     let injected: Vec<&str> = log.lines().filter(|line| line.contains("(INJECTED)")).collect();
-    (!injected.is_empty()).then_some(Run {
-        stderr: format!("{}--- strace\n{}\n", run.stderr, injected.join("\n")),
-        ..run
-    })
+    match injected[..] {
+        [] => Struck::Nothing,
+        [line, ..] if run.stderr.contains(RUNTIME) || line.contains("-run.std") => Struck::Elsewhere,
+        _ => Struck::Disk(Run {
+            stderr: format!("{}--- strace\n{}\n", run.stderr, injected.join("\n")),
+            ..run
+        }),
+    }
 }
 
 /// That code, or 0 if it could do without.
@@ -108,11 +147,13 @@ fn an_error_at_any_call_is_named_and_mended_by_the_next_run() {
                 continue;
             }
             let world = World::trusting(&[registry.host()]);
-            let Some(run) = run_with_error(&world, &args, calls, error, &nth.to_string()) else {
-                break;
+            let run = match run_with_error(&world, &args, calls, error, &nth.to_string()) {
+                Struck::Disk(run) => run,
+                Struck::Elsewhere => continue,
+                Struck::Nothing => break,
             };
-            // The loader's own reads, and what is no file.
-            if run.code == 127 || run.stderr.contains("<anon_inode:[eventfd]>") {
+            // The loader's own reads.
+            if run.code == 127 {
                 continue;
             }
             errors += 1;
@@ -178,7 +219,7 @@ fn layers_that_were_stored_before_another_failed_are_accounted_for() {
     let mut met = 0;
     for nth in 1..=8 {
         let world = World::trusting(&[registry.host()]);
-        let Some(run) = run_with_error(&world, &args, "rename", "EIO", &nth.to_string()) else {
+        let Struck::Disk(run) = run_with_error(&world, &args, "rename", "EIO", &nth.to_string()) else {
             break;
         };
         let layers = crate::compare::record_array(&world.graph_root().join("overlay-layers/layers.json"));

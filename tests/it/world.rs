@@ -253,6 +253,16 @@ impl Running {
         child.try_wait().expect("waiting for a child").is_some()
     }
 
+    /// Whether it was started at least so long ago.
+    pub(crate) fn has_run_for(&self, time: Duration) -> bool {
+        self.begin.elapsed() >= time
+    }
+
+    /// What it has said so far.
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn wait(mut self) -> Run {
@@ -267,10 +277,7 @@ impl Running {
             if self.begin.elapsed() > PATIENCE {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!(
-                    "the product hangs:\n{}",
-                    fs::read_to_string(&self.stderr).unwrap_or_default()
-                );
+                panic!("the product hangs:\n{}", self.stderr());
             }
             std::thread::sleep(Duration::from_millis(5));
         };
