@@ -16,6 +16,8 @@ use crate::world::World;
 
 /// Length of the file system that holds a store. Its file is sparse.
 const DISK: u64 = 16 << 30;
+/// The unit of the kernel's counters of blocks, whatever the device's is.
+const SECTOR: u64 = 512;
 /// Time between two looks at the memory of a contender.
 pub(crate) const GLANCE: Duration = Duration::from_millis(10);
 
@@ -119,6 +121,15 @@ impl Disk {
     pub(crate) fn plain() -> anyhow::Result<Self> {
         let (dir, image) = (tempfile::tempdir()?, None);
         Ok(Self { dir, image })
+    }
+
+    /// Bytes that its block device has taken so far.
+    pub(crate) fn written(&self) -> anyhow::Result<u64> {
+        let device = rustix::fs::stat(self.path())?.st_dev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let stat = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat"))?;
+        let sectors = stat.split_whitespace().nth(6).context("no counter of sectors")?;
+        Ok(sectors.parse::<u64>()? * SECTOR)
     }
 
     /// Where it is.

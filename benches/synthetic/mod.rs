@@ -1,6 +1,10 @@
 //! Layers and releases that look like real ones to whoever unpacks them: many small files, a few large ones, and content
 //! that compresses as programs do. The same sizes give the same bytes on every machine.
 
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::image::layer;
 use crate::image::release::{Release, image_references, release_image};
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
@@ -52,23 +56,61 @@ pub(crate) fn tar(name: &str, bytes: usize, seed: u64) -> Vec<u8> {
 /// A release for the registry at `registry`: a component for each `(name, bytes)` of `own`, with a layer of that many
 /// bytes on top of a base layer of `base` bytes, which the release image has too.
 pub(crate) fn release(registry: &str, base: usize, own: &[(&'static str, usize)]) -> Release {
+    shaped(registry, &[base], own, 0)
+}
+
+/// The same with several bases, taken in turn, and between base and own layer one of `tiny` bytes, if that is not 0.
+pub(crate) fn shaped(registry: &str, bases: &[usize], own: &[(&'static str, usize)], tiny: usize) -> Release {
     let layer = |name: &str, bytes, seed| Layer::of_tar(&tar(name, bytes, seed), Compression::Gzip);
-    let base = layer("base", base, 1);
-    let components = own.iter().zip(2..).map(|((name, bytes), seed)| {
-        let layers = vec![base.clone(), layer(name, *bytes, seed)];
+    let bases: Vec<Layer> = bases
+        .iter()
+        .zip(1..)
+        .map(|(bytes, seed)| layer("base", *bytes, seed))
+        .collect();
+    let component = |number: usize| {
+        let (name, bytes) = own[number];
+        let seed = 100 + 2 * number as u64;
+        let mut layers = vec![bases[number % bases.len()].clone()];
+        if tiny > 0 {
+            layers.push(layer("etc", tiny, seed));
+        }
+        layers.push(layer(name, bytes, seed + 1));
         let image = Image::build(name, Format::Docker, node_architecture(), layers, |_, _| {});
-        (*name, image)
-    });
-    let components: Vec<(&'static str, Image)> = components.collect();
+        (name, image)
+    };
+    let components: Vec<(&'static str, Image)> = in_parallel(own.len(), component);
     let pull_specs = components
         .iter()
         .map(|(name, image)| (*name, format!("{registry}/{COMPONENTS}@{}", image.digest())));
     let references = image_references(pull_specs).to_string();
     Release {
-        release: release_image(&base, &references),
+        release: release_image(&bases[0], &references),
         components,
         registry: registry.to_owned(),
     }
+}
+
+/// `make(0)`, `make(1)`, … `make(count - 1)`, on all cores, for compression takes its time.
+fn in_parallel<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            let value = make(number);
+            made.lock().expect("no panic").push((number, value));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    let mut made = made.into_inner().expect("no panic");
+    made.sort_by_key(|(number, _)| *number);
+    made.into_iter().map(|(_, value)| value).collect()
 }
 
 /// Bytes of all different layers of a release, as they travel.

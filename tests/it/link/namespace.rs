@@ -55,6 +55,14 @@ impl Namespace {
         Err(io::Error::other(format!("`{}`: {said}", words.join(" "))))
     }
 
+    /// Bytes that came in through a device so far, with the headers.
+    pub(crate) fn received(&self, device: &str) -> io::Result<u64> {
+        let text = self.command(&["ip", "-json", "-statistics", "link", "show", "dev", device])?;
+        let document: serde_json::Value = serde_json::from_str(&text)?;
+        let bytes = document[0]["stats64"]["rx"]["bytes"].as_u64();
+        bytes.ok_or_else(|| io::Error::other(format!("no counter in {text}")))
+    }
+
     /// A TUN device `tun0` inside: what is sent through it is read here, a packet at a time, and the reverse. It does not
     /// block.
     pub(super) fn tun(&self) -> io::Result<OwnedFd> {

@@ -1,6 +1,7 @@
 //! The registry that everybody uses, to push to: a second opinion on what stock tools read out of our store.
 
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,34 +16,40 @@ const START: Duration = Duration::from_secs(20);
 pub(crate) struct DockerRegistry {
     child: Child,
     host: String,
-    /// Its content, perhaps another's too.
-    dir: Arc<TempDir>,
+    /// Its content, perhaps another's too; none if it is kept.
+    dir: Option<Arc<TempDir>>,
 }
 
 impl DockerRegistry {
     /// Starts an empty one on a free loopback port and waits until it listens.
     pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Self::serving(Arc::new(dir), "127.0.0.1")
+        Self::sharing(Arc::new(dir), "127.0.0.1")
     }
 
     /// Another one with the same content, on `[::1]`.
     pub(crate) fn twin_on_ipv6(&self) -> Self {
-        Self::serving(self.dir.clone(), "[::1]")
+        let dir = self.dir.clone().expect("a registry that keeps nothing");
+        Self::sharing(dir, "[::1]")
     }
 
-    fn serving(dir: Arc<TempDir>, address: &str) -> Self {
+    fn sharing(dir: Arc<TempDir>, address: &str) -> Self {
         // Freed here and taken again by the registry: it cannot be told to choose one itself and say which.
         let free = TcpListener::bind(format!("{address}:0")).and_then(|listener| listener.local_addr());
-        let host = free.expect("a free loopback port").to_string();
+        let mut registry = Self::keeping(dir.path(), &free.expect("a free loopback port").to_string());
+        registry.dir = Some(dir);
+        registry
+    }
+
+    /// One with the content of `dir`, which stays. `host` is an address with a port.
+    pub(crate) fn keeping(dir: &Path, host: &str) -> Self {
+        let host = host.to_owned();
         let config = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage:\n  filesystem: {{rootdirectory: {}}}\n\
              http: {{addr: '{host}'}}\n",
-            dir.path().display()
+            dir.display()
         );
-        let path = dir
-            .path()
-            .join(format!("{}.yml", host.replace([':', '[', ']'], "-")));
+        let path = dir.join(format!("{}.yml", host.replace([':', '[', ']'], "-")));
         std::fs::write(&path, config).expect("writing to a temporary directory");
         let child = Command::new(PROGRAM)
             .arg("serve")
@@ -52,6 +59,7 @@ impl DockerRegistry {
             .stderr(Stdio::null())
             .spawn()
             .expect("docker-registry can be started");
+        let dir = None;
         let registry = Self { child, host, dir };
         let begin = Instant::now();
         while TcpStream::connect(&registry.host).is_err() {

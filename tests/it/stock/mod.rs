@@ -166,8 +166,19 @@ impl World {
 
     /// A command line to be started by the caller, of the Debian at `top`; `mode` is `run` where containers run.
     pub(crate) fn tool_command(&self, top: &Path, mode: &str, command: &[&str]) -> Command {
+        self.tool_command_within(PATIENCE, top, mode, command)
+    }
+
+    /// The same, for what takes up to `seconds`.
+    pub(crate) fn tool_command_within(
+        &self,
+        seconds: &str,
+        top: &Path,
+        mode: &str,
+        command: &[&str],
+    ) -> Command {
         let mut tool = Command::new("timeout");
-        tool.args(["--signal=KILL", PATIENCE, "unshare", "--mount"])
+        tool.args(["--signal=KILL", seconds, "unshare", "--mount"])
             .args(["--propagation", "private", "sh", "-c", ENTER, "sh"])
             .args([self.host().as_os_str(), top.as_os_str()])
             .arg(mode)

@@ -1,0 +1,234 @@
+//! `cargo bench --bench compare -- --rounds 5`: this program beside the tools that people use today.
+//!
+//! ```text
+//! --profile small|large|NUMBER    what is pulled; `large` has the shape of a release, a number is of small images
+//! --rounds NUMBER                 how often each contender pulls it
+//! --link 20Mbit,40ms,0.0001       over a link with that rate, round-trip time and loss, instead of a cable
+//! --only NAME                     contenders whose names begin so
+//! --agent-args "WORDS"            more flags for this program
+//! ```
+//!
+//! A docker-registry in a network namespace of its own holds a synthetic release. Each contender in turn brings the same
+//! images into an empty store on a freshly made XFS, as a node has it, for several rounds; the table has medians with the
+//! least and the most, and how many times ours the median is. The peers are the machine's, or those of another Debian:
+//! `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` gives podman 5.4 and skopeo 1.18.
+//!
+//! Needs root, for loop mounts, namespaces and stores, and podman, skopeo, docker-registry and mkfs.xfs (`tests/run`
+//! installs them). The file systems lie below `TMPDIR` and take some GB, the release below `target`, where it is kept.
+//! Figures of a machine that does something else at the same time are worth little.
+//!
+//! What is counted: `wall` until the contender ends, `on disk` until a sync after that has ended too, `CPU` user and
+//! system time of all its processes (but not the registry's), `memory` the largest sum of their resident sets, looked at
+//! every [`rig::GLANCE`], `received` bytes that came in through the node's network device, `written` bytes that the block
+//! device took until the sync, `again` the wall time of looking at every image once more when all are there.
+#![allow(dead_code, clippy::print_stdout)]
+
+#[path = "../../tests/it/image/mod.rs"]
+mod image;
+#[allow(unused_imports)]
+#[path = "../../tests/it/link/mod.rs"]
+mod link;
+mod profile;
+#[path = "../../tests/it/registry/mod.rs"]
+mod registry;
+#[path = "../rig/mod.rs"]
+mod rig;
+mod site;
+#[path = "../../tests/it/stock/mod.rs"]
+mod stock;
+#[path = "../synthetic/mod.rs"]
+mod synthetic;
+#[path = "../../tests/it/world.rs"]
+mod world;
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+
+use profile::{Content, Profile};
+use site::{REGISTRY, Site};
+use world::World;
+
+/// Seconds after which a contender has lost.
+const PATIENCE: &str = "3600";
+
+/// Somebody who brings images, and looks whether they are there.
+struct Contender {
+    name: &'static str,
+    /// A shell script that brings in the images `"$@"`, of which the first is the release image. `$agent` is this program,
+    /// `$node` the root of the host, `$agent_args` more flags.
+    pull: &'static str,
+    /// A shell script that looks at each of them.
+    look: &'static str,
+}
+
+const AGENT: &str = r#"exec "$agent" run --host-root "$node" --platform-image "$1" --log-level warn --progress never --image-gc-high-threshold 100 $agent_args"#;
+const EXISTS: &str = r#"for image; do podman image exists "$image" || exit 1; done"#;
+
+const CONTENDERS: [Contender; 4] = [
+    Contender {
+        name: "spoke-precache",
+        pull: AGENT,
+        look: AGENT,
+    },
+    Contender {
+        name: "podman pull, one by one",
+        pull: r#"for image; do podman pull --quiet "$image" || exit 1; done"#,
+        look: EXISTS,
+    },
+    Contender {
+        name: "podman pull, 10 at a time",
+        pull: r#"while [ $# -gt 0 ]; do
+             pulls=
+             for n in 1 2 3 4 5 6 7 8 9 10; do
+               [ $# -gt 0 ] || break
+               podman pull --quiet "$1" & pulls="$pulls $!"
+               shift
+             done
+             for pull in $pulls; do wait "$pull" || exit 1; done
+           done"#,
+        look: EXISTS,
+    },
+    Contender {
+        name: "skopeo copy, one by one",
+        pull: r#"for image; do
+             skopeo --insecure-policy copy --quiet "docker://$image" "containers-storage:$image" || exit 1
+           done"#,
+        look: r#"for image; do skopeo --insecure-policy inspect --raw "containers-storage:$image" || exit 1; done"#,
+    },
+];
+
+/// Titles of the columns.
+const TITLES: [&str; 7] = [
+    "wall s",
+    "on disk s",
+    "CPU s",
+    "memory MiB",
+    "received MB",
+    "written MB",
+    "again s",
+];
+
+/// What one contender took in one round, in the units of [`TITLES`].
+struct Cost([f64; TITLES.len()]);
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().collect();
+    let value = |flag: &str| {
+        let at = words.iter().position(|word| word == flag)?;
+        words.get(at + 1).map(String::as_str)
+    };
+    let Some(rounds) = value("--rounds") else {
+        println!("SKIPPED: it takes minutes; `cargo bench --bench compare -- --rounds 5`");
+        return Ok(());
+    };
+    let rounds: usize = rounds.parse().context("--rounds NUMBER")?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "namespaces, loop mounts and stores need root"
+    );
+    let only = value("--only").unwrap_or_default();
+    let agent_args = value("--agent-args").unwrap_or_default();
+    let quality = value("--link").map(site::quality).transpose()?;
+    let content = Profile::named(value("--profile").unwrap_or("small"))?.content(REGISTRY)?;
+    println!(
+        "{} images, {:.0} MB of different layers, {rounds} rounds{}",
+        content.images.len(),
+        content.bytes as f64 / 1e6,
+        quality
+            .map(|quality| format!(", {quality:?}"))
+            .unwrap_or_default(),
+    );
+
+    let contenders = CONTENDERS
+        .iter()
+        .filter(|contender| contender.name.starts_with(only));
+    let mut costs: Vec<(&Contender, Vec<Cost>)> = contenders.map(|contender| (contender, vec![])).collect();
+    for round in 1..=rounds {
+        for (contender, costs) in &mut costs {
+            let site = Site::new(&content.dir, quality)?;
+            let cost = measure(contender, agent_args, &site, &content).context(contender.name)?;
+            println!("round {round}: {}: {:.2} s", contender.name, cost.0[0]);
+            costs.push(cost);
+        }
+    }
+    print_table(&costs);
+    Ok(())
+}
+
+fn measure(contender: &Contender, agent_args: &str, site: &Site, content: &Content) -> anyhow::Result<Cost> {
+    let disk = rig::Disk::xfs()?;
+    let world = World::below(disk.path(), &[REGISTRY.to_owned()]);
+    // Where the tools of another Debian are entered, this program is to be seen too.
+    let agent = world.out("spoke-precache");
+    fs::copy(world::product(), &agent)?;
+    let run = |script: &str| {
+        let mut words = vec!["sh", "-c", script, "sh"];
+        words.extend(content.images.iter().map(String::as_str));
+        let mut command = world.tool_command_within(PATIENCE, &stock::top(), "pull", &words);
+        command
+            .env("agent", &agent)
+            .env("agent_args", agent_args)
+            .env("node", world.host())
+            .stdout(Stdio::null())
+            .process_group(0);
+        let begin = Instant::now();
+        let child = site
+            .client()
+            .within(|| command.spawn())
+            .context("starting a shell")?;
+        let (memory, cpu) = rig::watch(child)?;
+        anyhow::Ok((begin, begin.elapsed().as_secs_f64(), cpu, memory))
+    };
+    rustix::fs::sync();
+    let (received, written) = (site.received()?, disk.written()?);
+    let (begin, wall, cpu, memory) = run(contender.pull)?;
+    rustix::fs::syncfs(File::open(disk.path())?)?;
+    let on_disk = begin.elapsed().as_secs_f64();
+    let (received, written) = (site.received()? - received, disk.written()? - written);
+
+    let stored = world
+        .podman(&["images", "--quiet", "--no-trunc"])
+        .ok()
+        .lines()
+        .count();
+    ensure!(
+        stored == content.images.len(),
+        "{stored} of {} images are in the store",
+        content.images.len()
+    );
+    let (_, again, ..) = run(contender.look)?;
+    let mb = |bytes| bytes as f64 / 1e6;
+    Ok(Cost([
+        wall,
+        on_disk,
+        cpu,
+        memory,
+        mb(received),
+        mb(written),
+        again,
+    ]))
+}
+
+fn print_table(costs: &[(&Contender, Vec<Cost>)]) {
+    let columns = TITLES.map(|title| format!("{title:>30}"));
+    println!("\n{:<26}{}", "", columns.concat());
+    for (contender, rows) in costs {
+        let columns = (0..TITLES.len()).map(|column| {
+            let ((median, least, most), (ours, ..)) = (spread(rows, column), spread(&costs[0].1, column));
+            let range = format!("{least:.2}–{most:.2}");
+            format!("{median:>8.2} {range:>14} {:>5.2}×", median / ours)
+        });
+        println!("{:<26}{}", contender.name, columns.collect::<String>());
+    }
+}
+
+/// Median, least and most of a column.
+fn spread(rows: &[Cost], column: usize) -> (f64, f64, f64) {
+    let mut values: Vec<f64> = rows.iter().map(|cost| cost.0[column]).collect();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}
