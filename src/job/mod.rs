@@ -15,6 +15,7 @@
 mod board;
 mod bringer;
 mod catalog;
+mod committer;
 mod error;
 mod examiner;
 mod failure;

@@ -3,8 +3,10 @@
 //! # Design
 //! Each blob of the plan is one future: fetch it, then unpack every layer that is made of it, each on a blocking thread.
 //! The loop here polls a bounded number of them and hears of each staged layer; as soon as all layers of an image are
-//! staged or in the store, it commits the image on a blocking thread, one image at a time. So a run that is cut off
-//! leaves whole images, a slow blob idles nobody, and what lies in the spool waiting for a thread stays bounded.
+//! staged or in the store, it commits the image on a blocking thread. Images that get ready while others are committed go
+//! next, all with one sync of the file system: where the link is fast the disk's syncs are what takes time. So a run that
+//! is cut off leaves whole images, a slow blob idles nobody, and what lies in the spool waiting for a thread stays
+//! bounded.
 //!
 //! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`Fate`].
 
@@ -16,9 +18,10 @@ use std::time::Instant;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 
 use super::board::{Board, Fate};
+use super::committer::{Committed, Committer, Ready};
 use super::error::JobError;
 use super::failure::{Reason, Trouble};
 use super::mender::Mender;
@@ -31,12 +34,16 @@ use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::report::{Event, ImageState, Observer};
 use crate::spool::{Spool, VerifiedBlob};
 use crate::store::unpack::{Limits, unpack};
-use crate::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, Store};
+use crate::store::{LayerSpec, Stage, StagedLayer, Store};
 use crate::write_back;
 
 /// Whole blobs that may wait for a thread that unpacks them, for each such thread. With fewer, the link idles while
 /// a large layer is unpacked; with more, the spool grows.
 const BACKLOG: usize = 4;
+
+/// Images that go into the store with one sync: so many that what is left to sync for each is small, and so few that what
+/// is done is heard of soon.
+const BATCH: usize = 16;
 
 /// Blobs that wait for a registry which wants to be left alone, beside those. Each has a file open, of which a process
 /// may have 1024.
@@ -100,15 +107,15 @@ impl Puller {
         let mut queue = Queue::new(&plan.blobs, self.deadline);
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
-        let turn = Semaphore::new(1);
         let mut commits = FuturesUnordered::new();
         let mut layers = Vec::new();
         let mut trouble = None;
         loop {
-            while halt.reason().is_none()
-                && let Some((index, staged)) = board.take()
-            {
-                commits.push(self.commit(index, plan, staged, &turn, halt));
+            if halt.reason().is_none() && commits.is_empty() {
+                let ready: Vec<_> = std::iter::from_fn(|| board.take()).take(BATCH).collect();
+                if !ready.is_empty() {
+                    commits.push(self.commit(ready, plan, halt));
+                }
             }
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*resting.borrow_and_update());
@@ -144,7 +151,7 @@ impl Puller {
                     }
                 }
                 Ok(()) = resting.changed(), if !queue.is_empty() => {}
-                Some((index, committed)) = commits.next() => {
+                Some(committed) = commits.next() => for (index, committed) in committed {
                     for id in &committed.layers {
                         let freed = board.committed(*id);
                         self.layer_is_in(*id, freed, &tasks);
@@ -167,7 +174,7 @@ impl Puller {
                             trouble.get_or_insert(error);
                         }
                     }
-                }
+                },
                 else => break,
             }
             remove(unwanted, removals);
@@ -310,54 +317,41 @@ impl Puller {
             .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))))
     }
 
-    /// Commits an image: its layers, then its record. Only waiting for a lock is cancelled, nothing half-way.
+    /// Commits images one after the other: its layers, then its record. Only waiting for a lock is cancelled, nothing
+    /// half-way.
     async fn commit(
         &self,
-        index: usize,
+        ready: Vec<(usize, Vec<StagedLayer>)>,
         plan: &Plan,
-        staged: Vec<StagedLayer>,
-        turn: &Semaphore,
         halt: &Cancel,
-    ) -> (usize, Committed) {
-        let image = &plan.images[index];
-        let (Need::Resolved(resolved), Ok(name)) = (&image.need, image.name.parse::<Reference>()) else {
-            return (index, Committed::nothing(Trouble::Stopped));
-        };
-        let Ok(_turn) = turn.acquire().await else {
-            return (index, Committed::nothing(Trouble::Stopped));
-        };
-        let (store, resolved, halt) = (Arc::clone(&self.store), Arc::clone(resolved), halt.clone());
-        let mender = self.mender.clone();
-        let task = tokio::task::spawn_blocking(move || {
-            if halt.reason().is_some() {
-                return Committed::nothing(Trouble::Stopped);
-            }
-            let ids: Vec<LayerId> = staged.iter().map(|layer| layer.spec().id()).collect();
-            let layers = match mender {
-                Some(mender) => mender.commit(staged, &halt),
-                None => store.commit_layers(staged, &halt).map_err(Trouble::storing),
+    ) -> Vec<(usize, Committed)> {
+        let indices: Vec<usize> = ready.iter().map(|(index, _)| *index).collect();
+        let resolve = |(index, staged): (usize, Vec<StagedLayer>)| {
+            let image = &plan.images[index];
+            // Only what is resolved can be ready.
+            let Need::Resolved(resolved) = &image.need else {
+                return None;
             };
-            match layers {
-                Ok(layers) => Committed {
-                    layers: layers
-                        .iter()
-                        .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)))
-                        .map(|(id, _)| *id)
-                        .collect(),
-                    image: store
-                        .commit_image(&resolved, &name, &halt)
-                        .map(|commit| matches!(commit, ImageCommit::Committed(_)))
-                        .map_err(Trouble::storing),
-                },
-                Err(trouble) => Committed {
-                    layers: stored(&store, ids),
-                    image: Err(trouble),
-                },
-            }
-        });
-        let panicked =
-            |panic: JoinError| Committed::nothing(Trouble::Host(JobError::Panicked(panic.to_string())));
-        (index, task.await.unwrap_or_else(panicked))
+            let (image, name) = (Arc::clone(resolved), image.name.parse().ok()?);
+            Some(Ready {
+                index,
+                image,
+                name,
+                staged,
+            })
+        };
+        let ready: Vec<Ready> = ready.into_iter().filter_map(resolve).collect();
+        let committer = Committer {
+            store: Arc::clone(&self.store),
+            mender: self.mender.clone(),
+            halt: halt.clone(),
+        };
+        let task = tokio::task::spawn_blocking(move || committer.commit(ready));
+        task.await.unwrap_or_else(|panic| {
+            let message = panic.to_string();
+            let panicked = || Committed::nothing(Trouble::Host(JobError::Panicked(message.clone())));
+            indices.into_iter().map(|index| (index, panicked())).collect()
+        })
     }
 }
 
@@ -372,35 +366,9 @@ pub(super) fn spec_of(layer: &LayerTask) -> LayerSpec {
     LayerSpec::new(layer.parent, &descriptor)
 }
 
-/// Those of the layers that are in the store after a commit that failed at one of them. If that cannot be found out they
-/// count as missing, and the next run sees them.
-fn stored(store: &Store, mut layers: Vec<LayerId>) -> Vec<LayerId> {
-    match store.inventory() {
-        Ok(inventory) => layers.retain(|id| inventory.layer(id).is_some()),
-        Err(_) => layers.clear(),
-    }
-    layers
-}
-
 /// Removes staged layers on a thread, for a large one takes seconds.
 fn remove(staged: Vec<StagedLayer>, removals: &mut Vec<JoinHandle<()>>) {
     if !staged.is_empty() {
         removals.push(tokio::task::spawn_blocking(move || drop(staged)));
-    }
-}
-
-/// What a commit brought into the store.
-struct Committed {
-    layers: Vec<LayerId>,
-    /// False if somebody had removed a layer that the image shares with others.
-    image: Result<bool, Trouble>,
-}
-
-impl Committed {
-    fn nothing(trouble: Trouble) -> Self {
-        Self {
-            layers: Vec::new(),
-            image: Err(trouble),
-        }
     }
 }

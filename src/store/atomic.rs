@@ -24,6 +24,12 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 
 /// Replaces `path` by a file of `mode` that holds `bytes`.
 pub(super) fn replace(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
+    put(path, mode, bytes)?;
+    sync_dir(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// The same, but which file has the name is durable only when the directory is synced: for several in one directory.
+pub(super) fn put(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
     let (Some(dir), Some(base)) = (path.parent(), path.file_name().and_then(|base| base.to_str())) else {
         return Err(io_error("write", path)(std::io::Error::from(
             ErrorKind::InvalidInput,
@@ -45,7 +51,7 @@ pub(super) fn replace(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreE
         let _ = fs::remove_file(&temporary);
         return Err(io_error("write", path)(error));
     }
-    sync_dir(dir)
+    Ok(())
 }
 
 /// Makes the names in `dir` durable.
@@ -55,8 +61,8 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
         .map_err(io_error("sync", dir))
 }
 
-/// Creates a file that must not exist yet, with `mode`, and makes its content durable (its name is not).
-pub(super) fn create(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
+/// Creates a file that must not exist yet, with `mode`. Nothing of it is durable.
+pub(super) fn create(path: &Path, mode: u32, bytes: &[u8]) -> Result<File, StoreError> {
     let created = (|| {
         let mut file = OpenOptions::new()
             .write(true)
@@ -65,7 +71,7 @@ pub(super) fn create(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreEr
             .open(path)?;
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
-        file.sync_all()
+        std::io::Result::Ok(file)
     })();
     created.map_err(io_error("create", path))
 }

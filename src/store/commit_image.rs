@@ -155,7 +155,7 @@ impl Store {
                 // A second name for the same image is an ordinary thing.
                 Ok(Some(bytes)) if bytes == item.bytes => {}
                 // What cannot be read, or is too long, is replaced like what says something else.
-                _ => atomic::write(&path, item.bytes)?,
+                _ => atomic::put(&path, 0o600, item.bytes)?,
             }
         }
         // Also if all was there, for the same reason.

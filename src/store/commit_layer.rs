@@ -1,21 +1,29 @@
-//! Making a staged layer visible.
+//! Making staged layers visible.
 //!
-//! The protocol of storage-format.md section 9.2, P2 and P3. For each layer, under the layers lock, for
-//! milliseconds: a record that says `incomplete`; `link` and `lower`; one rename into `overlay/`; the
-//! symlink; the tar-split; syncs; the record without the flag. Whoever dies on the way leaves an incomplete
-//! record, which any program that reads the store next deletes with all that belongs to it. An error on the
-//! way is undone here, under the same lock.
+//! The protocol of storage-format.md section 9.2, P3, for the layers of an image under one hold of the layers lock, for
+//! milliseconds each: a record that says `incomplete`; `link` and `lower`; one rename into `overlay/`; the symlink; the
+//! tar-split; syncs; the record without the flag. Whoever dies on the way leaves an incomplete record, which any program
+//! that reads the store next deletes with all that belongs to it. An error on the way is undone here, under the same lock.
+//!
+//! ```text
+//! save   A incomplete
+//! place  A
+//! save   A, B incomplete      one save ends a layer and begins the next: at most one record is ever incomplete
+//! place  B
+//! save   A, B
+//! ```
 
 use std::os::fd::OwnedFd;
 
 use super::atomic;
 use super::error::StoreError;
 use super::layer_dir::find_flaw;
-use super::layers::LayerTable;
+use super::layers::{LayerTable, NewLayer};
 use super::lock::LayersLock;
 use super::placement::{Placement, clone_mount};
 use super::stage::StagedLayer;
 use super::store::Store;
+use super::time;
 use crate::cancel::Cancel;
 use crate::oci::LayerId;
 
@@ -31,71 +39,69 @@ pub enum LayerCommit {
     ParentMissing(Box<StagedLayer>),
 }
 
+/// [`LayerCommit`], while the layer is still lent.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Placed,
+    AlreadyThere,
+    ParentMissing,
+}
+
 impl Store {
-    /// Puts layers into the store, in the order given, parents before children. The batch is made durable at
-    /// once; each layer is whole and visible as soon as its turn is over.
+    /// Puts layers into the store, in the order given, parents before children. The batch is made durable at once, unless
+    /// [`Store::sync_staged`] has done so; each layer is whole as soon as it is visible. Others wait for the lock
+    /// meanwhile, so a batch is of an image's layers.
     ///
     /// `cancel` ends the wait for the lock and nothing else.
     ///
     /// # Errors
-    /// At the first layer that cannot be committed. Those before it are in the store, it and those after it are
-    /// not, and the store is no worse than before.
+    /// At the first layer that cannot be committed. Those before it are in the store (but for the last of them, if the
+    /// records could not be written), it and those after it are not, and the store is no worse than before.
     pub fn commit_layers(
         &self,
-        layers: Vec<StagedLayer>,
+        mut layers: Vec<StagedLayer>,
         cancel: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
-        let Some(first) = layers.first() else {
+        if layers.is_empty() {
             return Ok(Vec::new());
-        };
-        first.entry.sync_file_system()?;
+        }
+        self.sync_staged(&mut layers)?;
         let root = clone_mount(self.layout.root())?;
-        let commit = |layer: StagedLayer| Ok((layer.spec.id(), self.commit_layer(layer, &root, cancel)?));
-        layers.into_iter().map(commit).collect()
+        self.commit_synced(layers, &root, cancel)
     }
 
-    pub(super) fn commit_layer(
+    /// The same for layers that are durable, with a clone of the graph root's mount.
+    pub(super) fn commit_synced(
         &self,
-        layer: StagedLayer,
+        layers: Vec<StagedLayer>,
         root: &OwnedFd,
         cancel: &Cancel,
-    ) -> Result<LayerCommit, StoreError> {
-        let id = layer.spec.id();
+    ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
         let lock = LayersLock::acquire(&self.layout, cancel)?;
         if self.first_sweep_of_layers() {
             atomic::sweep(&self.layout.layers(), "layers.json");
         }
-        let mut table = LayerTable::read(&self.layout)?;
-        if self.has_layer(&table, &id)? {
-            return Ok(LayerCommit::AlreadyThere);
-        }
-        if let Some(parent) = layer.spec.parent()
-            && !self.has_layer(&table, &parent)?
-        {
-            return Ok(LayerCommit::ParentMissing(Box::new(layer)));
-        }
-        let mut placement = Placement::new(self, &layer, root);
-        if let Err(error) = placement.record_and_place(&lock, &mut table) {
-            // The record goes before the files: whenever we die, a layer that is recorded as complete has them.
-            table.remove(&id);
-            let mut saved = table.save(&lock, &self.layout);
-            placement.undo();
-            if saved.is_err() {
-                // On a full disk the staged files are what stands in the way of 4 KiB.
-                drop(layer);
-                saved = table.save(&lock, &self.layout);
-            }
-            if let Err(error) = saved {
-                // An incomplete record is deleted by whoever reads the store next.
-                tracing::warn!(layer = %id, %error, "cannot take back the record of a layer");
-            }
-            return Err(error);
-        }
-        // The point of no return was the last save; dropping `layer` removes what was in the way, without the
-        // lock.
+        let mut batch = Batch {
+            store: self,
+            root,
+            lock: &lock,
+            table: LayerTable::read(&self.layout)?,
+            open: None,
+        };
+        let turns: Result<Vec<Turn>, StoreError> = layers.iter().map(|layer| batch.put(layer)).collect();
+        let ended = batch.end();
+        // Dropping a layer, which removes what was in its way, needs no lock.
         drop(lock);
-        self.synced.add(&[id]);
-        Ok(LayerCommit::Committed)
+        let (turns, ()) = (turns?, ended?);
+        let commits = layers.into_iter().zip(turns).map(|(layer, turn)| {
+            let commit = match turn {
+                Turn::Placed => LayerCommit::Committed,
+                Turn::AlreadyThere => LayerCommit::AlreadyThere,
+                Turn::ParentMissing => return (layer.spec.id(), LayerCommit::ParentMissing(Box::new(layer))),
+            };
+            (layer.spec.id(), commit)
+        });
+        Ok(commits.collect())
     }
 
     /// True if the layer is recorded as complete and can be mounted, false if there is no record of it, or only
@@ -136,5 +142,89 @@ impl Store {
                 reason,
             }),
         }
+    }
+}
+
+/// Layers on their way into the store, under one hold of the lock.
+struct Batch<'b> {
+    store: &'b Store,
+    root: &'b OwnedFd,
+    lock: &'b LayersLock,
+    /// What the next save writes.
+    table: LayerTable,
+    /// Lies in its place, and its record on the disk says `incomplete`; `table` has it as complete.
+    open: Option<Placement<'b>>,
+}
+
+impl<'b> Batch<'b> {
+    /// Puts the next layer in its place, and ends the one before.
+    fn put(&mut self, layer: &'b StagedLayer) -> Result<Turn, StoreError> {
+        let id = layer.spec.id();
+        if self.store.has_layer(&self.table, &id)? {
+            return Ok(Turn::AlreadyThere);
+        }
+        if let Some(parent) = layer.spec.parent()
+            && !self.store.has_layer(&self.table, &parent)?
+        {
+            return Ok(Turn::ParentMissing);
+        }
+        let mut placement = Placement::new(self.store, layer, self.root);
+        placement.bury_incomplete(&mut self.table)?;
+        let mut record = placement.record(time::now());
+        self.put_record(&record)?;
+        if let Err(error) = self.save() {
+            self.take_back(&placement);
+            return Err(error);
+        }
+        let placed = placement.place();
+        record.flags = None;
+        if let Err(error) = placed.and_then(|()| self.put_record(&record)) {
+            self.take_back(&placement);
+            return Err(error);
+        }
+        self.open = Some(placement);
+        Ok(Turn::Placed)
+    }
+
+    /// Ends the last layer.
+    fn end(&mut self) -> Result<(), StoreError> {
+        match self.open {
+            Some(_) => self.save(),
+            None => Ok(()),
+        }
+    }
+
+    /// Saves the records: the layer that lies in its place is complete from now on, or is taken back.
+    fn save(&mut self) -> Result<(), StoreError> {
+        let saved = self.table.save(self.lock, &self.store.layout);
+        if let Some(placement) = self.open.take() {
+            match &saved {
+                Ok(()) => self.store.synced.add(&[placement.id()]),
+                Err(_) => self.take_back(&placement),
+            }
+        }
+        saved
+    }
+
+    /// Takes a layer's record back, then its files: whenever we die, a layer that is recorded as complete has them.
+    fn take_back(&mut self, placement: &Placement<'_>) {
+        let id = placement.id();
+        self.table.remove(&id);
+        let mut saved = self.table.save(self.lock, &self.store.layout);
+        placement.undo();
+        if saved.is_err() {
+            // On a full disk the staged files are what stands in the way of 4 KiB.
+            placement.discard();
+            saved = self.table.save(self.lock, &self.store.layout);
+        }
+        if let Err(error) = saved {
+            // An incomplete record is deleted by whoever reads the store next.
+            tracing::warn!(layer = %id, %error, "cannot take back the record of a layer");
+        }
+    }
+
+    fn put_record(&mut self, record: &NewLayer<'_>) -> Result<(), StoreError> {
+        let json = |error| StoreError::corrupt(&self.store.layout.layers_json(), error);
+        self.table.put(record).map_err(json)
     }
 }

@@ -12,12 +12,13 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use super::atomic;
 use super::error::{StoreError, io_error};
 use super::layout::Layout;
+use super::stage::BASE_MODE;
 use crate::oci::LayerId;
 
 /// The alphabet of link names (base32).
@@ -105,7 +106,12 @@ pub(super) fn new_link() -> String {
 
 /// The layer's link name; `None` if the file is missing or holds no name.
 pub(super) fn link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
-    Ok(text(&layout.layer(id).join("link"))?.filter(|link| is_link_name(link)))
+    link_in(&layout.layer(id))
+}
+
+/// The same of a layer's directory, wherever that is.
+pub(super) fn link_in(dir: &Path) -> Result<Option<String>, StoreError> {
+    Ok(text(&dir.join("link"))?.filter(|link| is_link_name(link)))
 }
 
 /// Makes `l/<link>`, durable once `l` is synced.
@@ -117,15 +123,19 @@ pub(super) fn make_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(),
 /// What `lower` of a child of `parent` says: nearest parent first. To be called under the lock that guards
 /// `parent`.
 pub(super) fn lower_on(layout: &Layout, parent: &LayerId) -> Result<String, StoreError> {
-    let dir = layout.layer(parent);
-    let link = link(layout, parent)?.ok_or_else(|| StoreError::corrupt(&dir, "its `link` is missing"))?;
-    let lower = match lower(layout, parent)? {
+    lower_on_dir(&layout.layer(parent))
+}
+
+/// The same of the parent's directory, wherever that is.
+pub(super) fn lower_on_dir(dir: &Path) -> Result<String, StoreError> {
+    let link = link_in(dir)?.ok_or_else(|| StoreError::corrupt(dir, "its `link` is missing"))?;
+    let lower = match lower_in(dir)? {
         Some(below) => format!("l/{link}:{below}"),
         None => format!("l/{link}"),
     };
     if lower.split(':').count() > DEPTH_LIMIT {
         return Err(StoreError::corrupt(
-            &dir,
+            dir,
             format_args!("a layer on top of it would be more than {DEPTH_LIMIT} deep"),
         ));
     }
@@ -142,7 +152,27 @@ pub(super) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
 
 /// The layer's way to its parents; `None` if the file is missing or names none.
 pub(super) fn lower(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
-    Ok(text(&layout.layer(id).join("lower"))?.filter(|lower| lower.starts_with("l/")))
+    lower_in(&layout.layer(id))
+}
+
+fn lower_in(dir: &Path) -> Result<Option<String>, StoreError> {
+    Ok(text(&dir.join("lower"))?.filter(|lower| lower.starts_with("l/")))
+}
+
+/// Gives a child's root the mode of its parent's, unless its tar has an entry `/` of its own, which changed it. Says
+/// whether it did.
+pub(super) fn inherit_mode(parent: &Path, child: &Path) -> Result<bool, StoreError> {
+    let mode = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(metadata.permissions().mode() & 0o7777),
+        Err(error) => Err(io_error("examine", path)(error)),
+    };
+    let inherited = mode(parent)?;
+    if mode(child)? != BASE_MODE || inherited == BASE_MODE {
+        return Ok(false);
+    }
+    fs::set_permissions(child, fs::Permissions::from_mode(inherited))
+        .map_err(io_error("set the mode of", child))?;
+    Ok(true)
 }
 
 /// The file's text without what surrounds it: a newline there would break every child.

@@ -30,24 +30,24 @@ impl Store {
     /// [`StoreError::InUse`] if the layer to be replaced is; else as [`Store::commit_layers`].
     pub fn mend_layers(
         &self,
-        layers: Vec<StagedLayer>,
+        mut layers: Vec<StagedLayer>,
         host: &HostState,
         cancel: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
-        let Some(first) = layers.first() else {
+        if layers.is_empty() {
             return Ok(Vec::new());
-        };
-        first.entry.sync_file_system()?;
+        }
+        self.sync_staged(&mut layers)?;
         let root = clone_mount(self.layout.root())?;
         let mend = |layer: StagedLayer| {
             let id = layer.spec.id();
-            let commit = match self.replace_layer(layer, &root, host, cancel)? {
-                None => LayerCommit::Committed,
-                Some(layer) => self.commit_layer(layer, &root, cancel)?,
-            };
-            Ok((id, commit))
+            match self.replace_layer(layer, &root, host, cancel)? {
+                None => Ok(vec![(id, LayerCommit::Committed)]),
+                Some(layer) => self.commit_synced(vec![layer], &root, cancel),
+            }
         };
-        layers.into_iter().map(mend).collect()
+        let commits: Result<Vec<_>, StoreError> = layers.into_iter().map(mend).collect();
+        Ok(commits?.into_iter().flatten().collect())
     }
 
     /// Gives the layer back if there is none to be replaced.

@@ -39,6 +39,7 @@ mod stage;
 mod stage_dir;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]
 mod store;
+mod sync_staged;
 mod synced;
 pub mod tar_split;
 mod time;

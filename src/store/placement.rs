@@ -4,9 +4,7 @@
 //! clone of the graph root's mount: containers/storage may have bind-mounted `overlay/` on itself, and
 //! between two mounts a rename is EXDEV although the file system is one.
 
-use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, RenameFlags};
@@ -17,9 +15,9 @@ use super::error::{StoreError, io_error};
 use super::layers::{LayerTable, LayerView, NewLayer};
 use super::layout::{LAYERS, OVERLAY};
 use super::lock::LayersLock;
-use super::stage::{BASE_MODE, StagedLayer};
+use super::stage::StagedLayer;
 use super::store::Store;
-use super::{atomic, layer_dir, time};
+use super::{atomic, layer_dir};
 use crate::oci::LayerId;
 
 /// One layer on its way, and how far it got.
@@ -45,35 +43,27 @@ impl<'p> Placement<'p> {
         }
     }
 
-    pub(super) fn record_and_place(
-        &mut self,
-        lock: &LayersLock,
-        table: &mut LayerTable,
-    ) -> Result<(), StoreError> {
-        let layout = &self.store.layout;
+    /// The layer's id.
+    pub(super) fn id(&self) -> LayerId {
+        self.layer.spec.id()
+    }
+
+    /// The layer's record, incomplete.
+    pub(super) fn record(&self, created: String) -> NewLayer<'p> {
         let spec = &self.layer.spec;
-        self.bury_incomplete(table)?;
-        let created = time::now();
-        let mut record = NewLayer::new(
+        NewLayer::new(
             spec.id(),
             spec.parent(),
             spec.blob(),
             spec.blob_size(),
             &self.layer.unpacked,
             created,
-        );
-        let json = |error| StoreError::corrupt(&layout.layers_json(), error);
-        table.put(&record).map_err(json)?;
-        table.save(lock, layout)?;
-        self.place()?;
-        record.flags = None;
-        table.put(&record).map_err(json)?;
-        table.save(lock, layout)
+        )
     }
 
     /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Left beside our
     /// own incomplete record, they would be misread by versions before 1.57, which handle one at a time.
-    fn bury_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
+    pub(super) fn bury_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let dead: Vec<LayerId> = table
             .views()
@@ -99,7 +89,7 @@ impl<'p> Placement<'p> {
     }
 
     /// Puts the files in their place, complete and durable.
-    fn place(&mut self) -> Result<(), StoreError> {
+    pub(super) fn place(&mut self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
         let staged = self.layer.entry.path();
@@ -108,8 +98,11 @@ impl<'p> Placement<'p> {
         // A directory without a record may be in the way, with a symlink that leads to it.
         let link = layer_dir::link(layout, &id)?.unwrap_or_default();
         let is_linked = layer_dir::is_linked(layout, &link, &id)?;
-        let link = if is_linked { link } else { layer_dir::new_link() };
-        self.write_way(&staged, &link)?;
+        let link = match is_linked {
+            true => link,
+            false => layer_dir::link_in(&staged)?.unwrap_or_else(layer_dir::new_link),
+        };
+        let written = self.write_way(&staged, &link)?;
         if layer_dir::exists(&layout.layer(&id))? {
             let grave = self.layer.entry.make_grave()?;
             self.rename(&overlay_id, &grave, "move what was in the way to")?;
@@ -131,7 +124,10 @@ impl<'p> Placement<'p> {
             "rename a staged tar-split to",
         )?;
         self.tar_split = true;
-        self.sync_names(&id)
+        if written {
+            atomic::sync_dir(&layout.layer(&id))?;
+        }
+        self.sync_names()
     }
 
     /// Exchanges the layer's directory and its tar-split for the staged ones. What is in the way goes where the staged
@@ -156,7 +152,8 @@ impl<'p> Placement<'p> {
             &tar_split,
             "rename a staged tar-split to",
         )?;
-        self.sync_names(&id)
+        atomic::sync_dir(&layout.layer(&id))?;
+        self.sync_names()
     }
 
     /// Corrects the record if it says something else than what was unpacked.
@@ -179,32 +176,25 @@ impl<'p> Placement<'p> {
         table.save(lock, layout)
     }
 
-    /// Writes `link` and `lower` into the staged directory, and gives its root the mode of its parent's.
-    fn write_way(&self, staged: &Path, link: &str) -> Result<(), StoreError> {
+    /// Writes `link` and `lower` into the staged directory, and gives its root the mode of its parent's, where that has
+    /// not been done ahead of the sync ([`Store::sync_staged`]). Says whether anything was written.
+    fn write_way(&self, staged: &Path, link: &str) -> Result<bool, StoreError> {
         let layout = &self.store.layout;
-        layer_dir::remove_if_there(&staged.join("link"))?;
-        atomic::create(&staged.join("link"), 0o644, link.as_bytes())?;
+        let mut written = put_text(&staged.join("link"), link)?;
         if let Some(parent) = self.layer.spec.parent() {
-            layer_dir::remove_if_there(&staged.join("lower"))?;
-            atomic::create(
-                &staged.join("lower"),
-                0o644,
-                layer_dir::lower_on(layout, &parent)?.as_bytes(),
-            )?;
-            inherit_mode(&layout.layer(&parent).join("diff"), &staged.join("diff"))?;
+            written |= put_text(&staged.join("lower"), &layer_dir::lower_on(layout, &parent)?)?;
+            let diff = staged.join("diff");
+            if layer_dir::inherit_mode(&layout.layer(&parent).join("diff"), &diff)? {
+                atomic::sync_dir(&diff)?;
+            }
         }
-        Ok(())
+        Ok(written)
     }
 
-    /// Makes the names of a layer that was put in its place durable.
-    fn sync_names(&self, id: &LayerId) -> Result<(), StoreError> {
+    /// Makes the names of a layer that was put in its place durable. The first sync does the work: it is of one journal.
+    fn sync_names(&self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
-        for dir in [
-            layout.layer(id),
-            layout.overlay(),
-            layout.links(),
-            layout.layers(),
-        ] {
+        for dir in [layout.overlay(), layout.links(), layout.layers()] {
             atomic::sync_dir(&dir)?;
         }
         Ok(())
@@ -231,27 +221,26 @@ impl<'p> Placement<'p> {
         }
     }
 
+    /// Removes what is staged, for its space.
+    pub(super) fn discard(&self) {
+        self.layer.entry.clear();
+    }
+
     fn rename(&self, from: &Path, to: &Path, action: &'static str) -> Result<(), StoreError> {
         rustix::fs::renameat(self.root, from, self.root, to)
             .map_err(io_error(action, &self.store.layout.root().join(to)))
     }
 }
 
-/// A child's root has the mode of its parent's, unless its tar has an entry `/` of its own, which changed it.
-fn inherit_mode(parent: &Path, child: &Path) -> Result<(), StoreError> {
-    let mode = |path: &Path| match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(metadata.permissions().mode() & 0o7777),
-        Err(error) => Err(io_error("examine", path)(error)),
-    };
-    let inherited = mode(parent)?;
-    if mode(child)? != BASE_MODE || inherited == BASE_MODE {
-        return Ok(());
+/// Has a new file in the stage say `text`, durably. One that says so already was written ahead of the sync, or by this.
+fn put_text(path: &Path, text: &str) -> Result<bool, StoreError> {
+    if matches!(atomic::read(path, text.len() as u64), Ok(Some(bytes)) if bytes == text.as_bytes()) {
+        return Ok(false);
     }
-    fs::set_permissions(child, Permissions::from_mode(inherited))
-        .map_err(io_error("set the mode of", child))?;
-    File::open(child)
-        .and_then(|dir| dir.sync_all())
-        .map_err(io_error("sync", child))
+    layer_dir::remove_if_there(path)?;
+    let file = atomic::create(path, 0o644, text.as_bytes())?;
+    file.sync_all().map_err(io_error("sync", path))?;
+    Ok(true)
 }
 
 /// The graph root in a mount of its own that nobody else sees, without whatever is mounted below it.

@@ -96,6 +96,8 @@ pub struct StagedLayer {
     pub(super) entry: Entry,
     pub(super) spec: LayerSpec,
     pub(super) unpacked: Unpacked,
+    /// Whether the file system was synced since its last byte was written.
+    pub(super) is_synced: bool,
 }
 
 /// The names of one layer in its stage; removes whatever is left there when dropped.
@@ -190,6 +192,7 @@ impl StagingLayer {
             entry: self.entry,
             spec: self.spec,
             unpacked,
+            is_synced: false,
         })
     }
 }
@@ -248,6 +251,13 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Entry {
+    /// Removes whatever is left here.
+    pub(super) fn clear(&self) {
         for name in [self.name.clone(), self.tar_split_name(), self.graveyard_name()] {
             let removed = CString::new(name.as_str()).map_err(|_| Errno::INVAL);
             if let Err(error) = removed.and_then(|name| remove::tree(self.dir.fd.as_fd(), &name)) {
