@@ -3,41 +3,50 @@
 //! reqwest and not the `kube` crate: that one with the types of `k8s-openapi` makes the binary 5.1 MB larger (10.8 for 5.7),
 //! takes 206 s to compile on two cores and brings 21 crates, for ten requests.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Response, StatusCode, Url, redirect};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::rules::{PATCH_PINS, Rule};
 use super::{Account, ClusterError};
 use crate::report::Printable;
 
-/// How long a connection may take: the API server of a single node is on that node.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a connection may take. The API server of a single node is on that node, but on few cores that may all be busy.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one answer may take. The API server itself gives up on etcd after 10 s or so.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one answer may take, if the caller has the time. The API server itself gives up on etcd after 10 s or so.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Larger than what etcd takes for one object (1.5 MiB).
 const ANSWER_LIMIT: usize = 4 << 20;
 
-/// The wait after the first failure that says nothing of when to come back; doubles each time.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
+/// What is read of a failure: its `Status` has a few hundred bytes.
+const FAILURE_LIMIT: usize = 64 << 10;
 
-/// Attempts at one request, the first among them.
-const ATTEMPTS: u32 = 5;
+/// The wait after the first failure; doubles each time, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// A server that is well again is not left waiting for long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// However long a server says it does not want to be asked: one that is well again must hear of this run.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// What of the server's words is repeated, in characters.
+/// However long the caller has: no instant is so far away that it cannot be counted.
+const LONGEST_EFFORT: Duration = Duration::from_secs(24 * 3600);
+
+/// What of others' words is repeated, in characters.
 const SAID_LIMIT: usize = 300;
 
 /// How others see who wrote a field (`metadata.managedFields`).
@@ -48,9 +57,27 @@ pub(super) const FIELD_MANAGER: &str = "spoke-precache";
 pub(super) struct Effort {
     /// Nothing takes longer.
     pub(super) until: Instant,
-    /// Whether to wait for a busy server. Who asks again soon anyway does not; a token that was replaced and a conflict
-    /// are tried again at once in either case.
+    /// Whether to wait for a busy server. Who asks again soon anyway does not; with a token that was replaced it is tried
+    /// again at once in either case.
     pub(super) waits: bool,
+}
+
+impl Effort {
+    /// Again and again for `patience`.
+    pub(super) fn patient(patience: Duration) -> Self {
+        Self {
+            until: Instant::now() + patience.min(LONGEST_EFFORT),
+            waits: true,
+        }
+    }
+
+    /// Once.
+    pub(super) fn once(patience: Duration) -> Self {
+        Self {
+            waits: false,
+            ..Self::patient(patience)
+        }
+    }
 }
 
 /// A body and its media type.
@@ -106,6 +133,9 @@ impl Api {
             // The token is for this server alone.
             .redirect(redirect::Policy::none())
             .https_only(true)
+            // A connection that has gone dead ends with its request. HTTP/2 would use it for the next ones too, for as long as
+            // TCP has hope.
+            .http1_only()
             .no_proxy()
             .retry(reqwest::retry::never())
             .user_agent(concat!("spoke-precache/", env!("CARGO_PKG_VERSION")))
@@ -145,7 +175,17 @@ impl Api {
         let bytes = self.call(rule, path, None, effort).await?;
         serde_json::from_slice(&bytes).map_err(|error| ClusterError::Unexpected {
             question: rule.question(),
-            why: error.to_string(),
+            // Its own words quote values, and one may be a password.
+            why: format!(
+                "{} at line {}, column {}",
+                match error.classify() {
+                    Category::Data => "a field has another type",
+                    Category::Eof => "it is cut off",
+                    Category::Syntax | Category::Io => "it is no JSON",
+                },
+                error.line(),
+                error.column()
+            ),
         })
     }
 
@@ -171,9 +211,8 @@ impl Api {
     ) -> Result<Bytes, ClusterError> {
         // A token, and the server's words of it.
         let mut rejected: Option<(SecretString, String)> = None;
-        let mut attempt = 0;
+        let mut failures = 0;
         loop {
-            attempt += 1;
             let token = self.account.token()?;
             if let Some((rejected, said)) = &rejected
                 && rejected.expose_secret() == token.expose_secret()
@@ -184,6 +223,8 @@ impl Api {
             let once = self.once(rule, path, body, &token);
             let error = match timeout_at(effort.until, once).await {
                 Ok(Ok(bytes)) => return Ok(bytes),
+                // It came with an earlier try, whose answer did not.
+                Ok(Err(error)) if rule.verb == "create" && error.is_conflict() => return Ok(Bytes::new()),
                 Ok(Err(error)) => error,
                 Err(_elapsed) => self.unreachable("no answer in time".to_owned()),
             };
@@ -192,19 +233,14 @@ impl Api {
                     rejected = Some((token, said.clone()));
                     Duration::ZERO
                 }
-                // Somebody else wrote at the same moment.
-                ClusterError::Status { status: 409, .. } if rule.verb == "patch" && attempt == 1 => {
-                    Duration::ZERO
+                error if effort.waits && error.may_pass() => {
+                    failures += 1;
+                    // A server that says 0 is not asked without pause.
+                    error.retry_after().unwrap_or_default().max(pause(failures))
                 }
-                ClusterError::Status {
-                    status, retry_after, ..
-                } if effort.waits && is_busy(*status, rule.verb) => {
-                    retry_after.unwrap_or_else(|| jittered(attempt))
-                }
-                ClusterError::Unreachable { .. } if effort.waits => jittered(attempt),
                 _ => return Err(error),
             };
-            if attempt == ATTEMPTS || Instant::now() + wait >= effort.until {
+            if Instant::now() + wait >= effort.until {
                 return Err(error);
             }
             tracing::debug!("{error}; asking again in {wait:?}");
@@ -248,13 +284,12 @@ impl Api {
                 .body(body.bytes.clone());
         }
         let response = request.send().await;
-        let response = response.map_err(|error| self.unreachable(reason(&error)))?;
+        let response = response.map_err(|error| self.failure(&error))?;
         let (status, wait) = (response.status(), retry_after(&response));
-        let bytes = self.bytes(response, rule).await?;
         if status.is_success() {
-            return Ok(bytes);
+            return self.bytes(response, rule).await;
         }
-        let said = said(&bytes, status, token);
+        let said = said(&beginning(response).await, status, token);
         let question = rule.question();
         Err(match status {
             StatusCode::UNAUTHORIZED => ClusterError::Unauthorized { said },
@@ -273,11 +308,7 @@ impl Api {
 
     async fn bytes(&self, mut response: Response, rule: &Rule) -> Result<Bytes, ClusterError> {
         let mut bytes = Vec::new();
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|error| self.unreachable(reason(&error)))?
-        {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(&error))? {
             if bytes.len() + chunk.len() > ANSWER_LIMIT {
                 return Err(ClusterError::Unexpected {
                     question: rule.question(),
@@ -289,23 +320,44 @@ impl Api {
         Ok(bytes.into())
     }
 
+    fn failure(&self, error: &reqwest::Error) -> ClusterError {
+        let why = reason(error);
+        match is_distrust(error) {
+            true => ClusterError::Untrusted {
+                server: self.server(),
+                why,
+            },
+            false => self.unreachable(why),
+        }
+    }
+
     fn unreachable(&self, why: String) -> ClusterError {
         ClusterError::Unreachable {
-            server: format!("{}:{}", self.account.host, self.account.port),
+            server: self.server(),
             why,
         }
     }
+
+    fn server(&self) -> String {
+        format!("{}:{}", self.account.host, self.account.port)
+    }
 }
 
-/// Whether a server answers so that is overloaded or restarts. What is to be created and exists came with an earlier try.
-fn is_busy(status: u16, verb: &str) -> bool {
-    matches!(status, 408 | 429 | 500 | 502 | 503 | 504) || status == 409 && verb != "create"
+/// What there is of a failure's body, up to a limit. Its status counts, whatever becomes of the rest.
+async fn beginning(mut response: Response) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < FAILURE_LIMIT
+        && let Ok(Some(chunk)) = response.chunk().await
+    {
+        bytes.extend_from_slice(&chunk);
+    }
+    bytes
 }
 
 /// Many agents of a site may have started at the same moment.
-fn jittered(attempt: u32) -> Duration {
-    let wait = FIRST_WAIT * 2_u32.saturating_pow(attempt - 1);
-    wait.mul_f64(rand::random_range(0.5..1.5))
+fn pause(failures: u32) -> Duration {
+    let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16));
+    pause.min(LONGEST_PAUSE).mul_f64(rand::random_range(0.5..1.5))
 }
 
 /// In seconds; API servers send no dates.
@@ -329,12 +381,12 @@ fn said(bytes: &[u8], status: StatusCode, token: &SecretString) -> String {
         "" => text,
         token => text.replace(token, "…"),
     };
-    match Printable(&text).to_string() {
+    match brief(&text) {
         text if text.is_empty() => status
             .canonical_reason()
             .unwrap_or("no reason is given")
             .to_owned(),
-        text => text.chars().take(SAID_LIMIT).collect(),
+        text => text,
     }
 }
 
@@ -343,9 +395,36 @@ fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();
     }
-    let mut innermost: &dyn std::error::Error = error;
+    let mut innermost: &dyn Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
+    // A certificate may have a thousand names.
+    brief(&innermost.to_string())
+}
+
+/// Whether the server's certificate is not to be trusted and will not be; a clock that is not set yet soon is.
+fn is_distrust(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(it) = cause {
+        if let Some(rustls::Error::InvalidCertificate(why)) = it.downcast_ref() {
+            return !matches!(
+                why,
+                CertificateError::NotValidYet
+                    | CertificateError::NotValidYetContext { .. }
+                    | CertificateError::Expired
+                    | CertificateError::ExpiredContext { .. }
+            );
+        }
+        // `io::Error` hides what it wraps from `source`.
+        cause = match it.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => it.source(),
+        };
+    }
+    false
+}
+
+fn brief(text: &str) -> String {
+    Printable(text).to_string().chars().take(SAID_LIMIT).collect()
 }

@@ -31,6 +31,14 @@ pub enum ClusterError {
         /// The last attempt's reason.
         why: String,
     },
+    /// Somebody else than the API server, as far as its certificate says.
+    #[error("the service account's `ca.crt` does not vouch for the API at `{server}`: {why}")]
+    Untrusted {
+        /// Host and port.
+        server: String,
+        /// What is wrong with the certificate.
+        why: String,
+    },
     /// 401: the token is not accepted, and there is no newer one.
     #[error("the API does not accept the service account's token: {said}")]
     Unauthorized {
@@ -58,6 +66,12 @@ pub enum ClusterError {
         "there is no pod `{name}`\nhint: where a pod's host name is not its name, as in an Indexed Job or with `hostNetwork`, set `POD_NAME` by the downward API"
     )]
     NoPod {
+        /// The name.
+        name: String,
+    },
+    /// Our own Job is gone, and there is another one.
+    #[error("another Job has the name `{name}` now")]
+    Replaced {
         /// The name.
         name: String,
     },
@@ -90,6 +104,32 @@ impl ClusterError {
     /// Whether there is no such thing.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
+    }
+
+    /// Whether somebody else wrote the same object at the same moment.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Status { status: 409, .. })
+    }
+
+    /// Whether it is worth while to ask again soon: the server is overloaded, restarts, or is out of reach.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => matches!(status, 408 | 409 | 429 | 500 | 502 | 503 | 504),
+            _ => false,
+        }
+    }
+
+    /// Whether this question itself is what is wrong: it would be answered so again, and others may not be.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            // The next token may be accepted, and the next certificate.
+            Self::Account { .. }
+            | Self::Authority { .. }
+            | Self::Untrusted { .. }
+            | Self::Unauthorized { .. } => false,
+            other => !other.may_pass(),
+        }
     }
 
     /// When the server wants to be asked again.

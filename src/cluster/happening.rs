@@ -45,6 +45,11 @@ impl Happening {
         }
     }
 
+    /// This very event, and not one like it.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+
     /// The same thing, said again.
     pub(super) fn repeats(&self, other: &Self) -> bool {
         self.reason == other.reason && self.note == other.note

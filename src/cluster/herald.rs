@@ -5,8 +5,11 @@
 //! Events of the run only count, in whatever thread they come, under a lock that is held for no I/O. Two tasks look at that
 //! state: one patches the Job's annotations with what is true at that moment, at once and then every [`INTERVAL`] at most,
 //! so nothing queues up behind an API that is slow; the other sends Kubernetes' events, of which few are kept. The run waits
-//! for neither. At the end both tasks are dropped, and [`Herald::finish`] sends the last annotation and the events that are
-//! left in the time that its caller has.
+//! for neither, and neither task for the other. At the end both are dropped, and [`Herald::finish`] sends the last annotation
+//! and the events that are left in the time that its caller has.
+//!
+//! A patch that was dropped may still be on its way, and must not come after the last one. So each but the last has the
+//! `resourceVersion` that the Job had just before: when it is late, the Job has another one, and the API refuses it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,17 +109,31 @@ impl Herald {
             Phase::Timeout => "PreCacheTimeout",
             Phase::UnrecoverableError => "PreCacheFailed",
         };
-        let is_trouble = report.phase != Phase::Succeeded;
-        self.shared.happened(Happening::new(is_trouble, reason, &note));
-        let effort = Effort {
-            until: Instant::now() + patience,
-            waits: true,
-        };
+        let end = Happening::new(report.phase != Phase::Succeeded, reason, &note);
+        let effort = Effort::patient(patience);
         let told = async {
-            let status = Status::ended(report);
-            let posted = async { while self.shared.post_one(effort).await.unwrap_or_default() {} };
-            let (annotated, ()) = tokio::join!(self.shared.annotate(status, &line, effort), posted);
-            annotated
+            let job = self.shared.job(effort).await;
+            let regarded = job.as_ref().ok().and_then(Option::as_ref);
+            let annotated = async {
+                match regarded {
+                    Some(job) => {
+                        self.shared
+                            .annotate(job, Status::ended(report), &line, None, effort)
+                            .await
+                    }
+                    None => Ok(()),
+                }
+            };
+            // All at once: none is to keep the others from being told in time.
+            let (annotated, ended, ()) = tokio::join!(
+                annotated,
+                self.shared.send(&end, regarded, effort),
+                self.shared.send_rest(regarded, effort)
+            );
+            if let Err(error) = ended {
+                tracing::debug!("the cluster does not hear of the end by an event: {error}");
+            }
+            job.and(annotated)
         };
         match timeout_at(effort.until, told).await {
             Ok(Ok(())) => {}
@@ -216,43 +233,61 @@ impl Shared {
 
     /// Says how far it is.
     async fn tell(&self) -> Result<(), ClusterError> {
-        let effort = Effort {
-            until: Instant::now() + SEND_PATIENCE,
-            waits: false,
+        let effort = Effort::once(SEND_PATIENCE);
+        let Some(job) = self.job(effort).await? else {
+            return Ok(());
         };
+        match self.tell_once(&job, effort).await {
+            // Its controller has written the Job meanwhile.
+            Err(error) if error.is_conflict() => self.tell_once(&job, effort).await,
+            told => told,
+        }
+    }
+
+    async fn tell_once(&self, job: &OwnJob, effort: Effort) -> Result<(), ClusterError> {
+        let version = own_job::version(&self.api, job, effort).await?;
         let (status, line) = {
             let (state, now) = (self.state(), Moment::now());
             let progress = state.progress.snapshot(now);
             let status = Status::running(&progress, state.step, state.failing(now));
             (status, progress.to_string())
         };
-        self.annotate(status, &line, effort).await
+        self.annotate(job, status, &line, Some(&version), effort).await
     }
 
-    async fn annotate(&self, status: Status, line: &str, effort: Effort) -> Result<(), ClusterError> {
-        let Some(job) = self.job(effort).await? else {
-            return Ok(());
-        };
+    /// With a `version` only if that is the Job's still.
+    async fn annotate(
+        &self,
+        job: &OwnJob,
+        status: Status,
+        line: &str,
+        version: Option<&str>,
+        effort: Effort,
+    ) -> Result<(), ClusterError> {
         let status = Status {
             node: self.api.account.node.clone(),
             ..status.until(job.end, Timestamp::now())
         };
         let annotations = status.annotations(line, self.api.account.index);
-        // With its uid, a Job that has taken the name meanwhile is a conflict.
-        let patch = json!({"metadata": {"uid": job.uid, "annotations": annotations}});
-        let body = Body::new("application/merge-patch+json", &patch);
+        // With its uid, a Job that has taken the name meanwhile is left alone.
+        let mut metadata = json!({"uid": job.uid, "annotations": annotations});
+        if let Some(version) = version {
+            metadata["resourceVersion"] = version.into();
+        }
+        let body = Body::new("application/merge-patch+json", &json!({"metadata": metadata}));
         self.api.send(&PATCH_JOB, &job.name, &body, effort).await
     }
 
-    /// Sends the oldest event; says whether there was one.
-    async fn post_one(&self, effort: Effort) -> Result<bool, ClusterError> {
-        let Some(happening) = self.state().happenings.front().cloned() else {
-            return Ok(false);
-        };
-        let job = self.job(effort).await?;
+    /// Sends an event that regards our Job, or else our pod.
+    async fn send(
+        &self,
+        happening: &Happening,
+        job: Option<&OwnJob>,
+        effort: Effort,
+    ) -> Result<(), ClusterError> {
         let pod = self.api.account.pod.as_deref();
         let namespace = &self.api.namespace;
-        let regarding = match (&job, pod) {
+        let regarding = match (job, pod) {
             (Some(job), _) => Regarding {
                 api_version: "batch/v1",
                 kind: "Job",
@@ -268,20 +303,43 @@ impl Shared {
                 uid: None,
             },
             // Nobody to speak of.
-            (None, None) => {
-                self.state().happenings.clear();
-                return Ok(false);
-            }
+            (None, None) => return Ok(()),
         };
         let body = happening.body(&regarding, pod);
-        match self.api.send(&CREATE_EVENT, "", &body, effort).await {
-            // It arrived before, and the answer did not.
-            Ok(()) | Err(ClusterError::Status { status: 409, .. }) => {}
-            Err(error) => return Err(error),
+        self.api.send(&CREATE_EVENT, "", &body, effort).await
+    }
+
+    /// The event to send next. It stays until it is sent, so that one that was on its way when the run ended is sent again.
+    fn next(&self) -> Option<Happening> {
+        self.state().happenings.front().cloned()
+    }
+
+    /// Nothing more is to be done about this one.
+    fn is_done(&self, happening: &Happening) {
+        self.state().happenings.retain(|other| !other.is(happening));
+    }
+
+    /// The same, for whoever does not know the Job yet.
+    async fn send_next(&self, happening: &Happening, effort: Effort) -> Result<(), ClusterError> {
+        let job = match self.job(effort).await {
+            // Who may not ask for the Job may still say something of the pod.
+            Err(error) if error.is_refusal() => None,
+            job => job?,
+        };
+        self.send(happening, job.as_ref(), effort).await
+    }
+
+    /// Sends the events that are left.
+    async fn send_rest(&self, job: Option<&OwnJob>, effort: Effort) {
+        while let Some(happening) = self.next() {
+            match self.send(&happening, job, effort).await {
+                Err(error) if !error.is_refusal() => {
+                    tracing::debug!("the cluster does not hear of all events: {error}");
+                    return;
+                }
+                Ok(()) | Err(_) => self.is_done(&happening),
+            }
         }
-        // Only now, so that one that was on its way when the run ended is sent again.
-        self.state().happenings.pop_front();
-        Ok(true)
     }
 }
 
@@ -328,25 +386,25 @@ impl Pace {
     }
 }
 
-/// Sends events as they come. One that cannot be sent is tried again with the next annotation's patience.
+/// Sends events as they come. One that cannot be sent yet is tried again when the Job may be annotated again; one that the
+/// API will never take stands in no other's way.
 async fn post(shared: Arc<Shared>) {
     let mut is_well = true;
     loop {
         shared.news.notified().await;
-        loop {
-            let effort = Effort {
-                until: Instant::now() + SEND_PATIENCE,
-                waits: true,
+        while let Some(happening) = shared.next() {
+            let Err(error) = shared.send_next(&happening, Effort::patient(SEND_PATIENCE)).await else {
+                shared.is_done(&happening);
+                is_well = true;
+                continue;
             };
-            match shared.post_one(effort).await {
-                Ok(true) => is_well = true,
-                Ok(false) => break,
-                Err(error) => {
-                    if std::mem::replace(&mut is_well, false) {
-                        tracing::warn!("the cluster does not hear of an event: {error}");
-                    }
-                    sleep(error.retry_after().unwrap_or_default().max(INTERVAL)).await;
-                }
+            match std::mem::replace(&mut is_well, false) {
+                true => tracing::warn!("the cluster does not hear of an event: {error}"),
+                false => tracing::debug!("the cluster does not hear of another event: {error}"),
+            }
+            match error.is_refusal() {
+                true => shared.is_done(&happening),
+                false => sleep(error.retry_after().unwrap_or_default().max(INTERVAL)).await,
             }
         }
     }

@@ -56,6 +56,8 @@ struct OwnerReference {
 #[derive(Deserialize)]
 struct Job {
     #[serde(default)]
+    metadata: JobMetadata,
+    #[serde(default)]
     spec: JobSpec,
     #[serde(default)]
     status: JobStatus,
@@ -63,8 +65,15 @@ struct Job {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+struct JobMetadata {
+    uid: String,
+    resource_version: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct JobSpec {
-    active_deadline_seconds: Option<u32>,
+    active_deadline_seconds: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -89,16 +98,35 @@ pub(super) async fn owner(api: &Api, effort: Effort) -> Result<Owner, ClusterErr
     };
     let job: Job = api.get(&GET_JOB, &name, effort).await?;
     Ok(Owner::Job(OwnJob {
-        end: end(&job),
+        end: end(&job, Timestamp::now()),
         name,
         uid,
     }))
 }
 
-fn end(job: &Job) -> Option<Timestamp> {
+/// The Job's `resourceVersion` of this moment: a patch that has it changes nothing if anybody wrote the Job since.
+pub(super) async fn version(api: &Api, job: &OwnJob, effort: Effort) -> Result<String, ClusterError> {
+    let there: Job = api.get(&GET_JOB, &job.name, effort).await?;
+    match there.metadata.uid == job.uid {
+        true => Ok(there.metadata.resource_version),
+        false => Err(ClusterError::Replaced {
+            name: job.name.clone(),
+        }),
+    }
+}
+
+/// The Job's controller may make the pod before it writes when the Job started; that was a moment ago then.
+fn end(job: &Job, now: Timestamp) -> Option<Timestamp> {
     let seconds = job.spec.active_deadline_seconds?;
-    let start: Timestamp = job.status.start_time.as_ref()?.parse().ok()?;
-    start.checked_add(Duration::from_secs(seconds.into())).ok()
+    let start = job
+        .status
+        .start_time
+        .as_ref()
+        .and_then(|start| start.parse().ok());
+    start
+        .unwrap_or(now)
+        .checked_add(Duration::from_secs(seconds))
+        .ok()
 }
 
 #[cfg(test)]
@@ -120,17 +148,22 @@ mod tests {
             ),
             (
                 r#"{"spec": {"activeDeadlineSeconds": 14400}, "status": {}}"#,
-                None,
+                Some("2026-01-02T07:00:00Z"),
             ),
             (
                 r#"{"spec": {"activeDeadlineSeconds": 14400}, "status": {"startTime": "soon"}}"#,
+                Some("2026-01-02T07:00:00Z"),
+            ),
+            (
+                r#"{"spec": {"activeDeadlineSeconds": 9223372036854775807}, "status": {}}"#,
                 None,
             ),
             (r#"{"metadata": {}}"#, None),
         ] {
             let job: Job = serde_json::from_str(text).unwrap();
+            let now = "2026-01-02T03:00:00Z".parse().unwrap();
             assert_eq!(
-                end(&job).map(|end| end.to_string()).as_deref(),
+                end(&job, now).map(|end| end.to_string()).as_deref(),
                 expected,
                 "{text}"
             );

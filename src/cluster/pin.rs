@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::ClusterError;
 use super::api::{Api, Body, Effort};
@@ -80,10 +79,7 @@ impl PinnedImageSets {
 
     /// Makes the sets or replaces what an earlier run put into them.
     pub async fn apply(&self, api: &Api) -> Result<(), ClusterError> {
-        let effort = Effort {
-            until: Instant::now() + APPLY_PATIENCE,
-            waits: true,
-        };
+        let effort = Effort::patient(APPLY_PATIENCE);
         for (name, images) in self.sets() {
             let images: Vec<_> = images.iter().map(|name| json!({"name": name})).collect();
             let document = json!({

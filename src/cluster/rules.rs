@@ -48,7 +48,7 @@ const fn rule(group: &'static str, resource: &'static str, verb: &'static str, p
 pub(super) const GET_CONFIGZ: Rule = rule("", "nodes/proxy", "get", Place::Cluster);
 /// Our own pod, for its owner.
 pub(super) const GET_POD: Rule = rule("", "pods", "get", Place::Own);
-/// Our own Job, for its start and its deadline.
+/// Our own Job, for its start and its deadline, and before each patch for its version.
 pub(super) const GET_JOB: Rule = rule("batch", "jobs", "get", Place::Own);
 /// Our own Job's annotations.
 pub(super) const PATCH_JOB: Rule = rule("batch", "jobs", "patch", Place::Own);
