@@ -253,6 +253,11 @@ pub struct Cluster {
     #[arg(long, env = "SPOKE_PRECACHE_NO_CLUSTER")]
     pub no_cluster: bool,
 
+    /// Wait so long at the start for an API that is busy or out of reach: without the cluster's proxy and authorities there
+    /// may be no way to a registry [default: 60s]
+    #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_CLUSTER_PATIENCE", value_parser = positive_duration)]
+    pub cluster_patience: Option<SignedDuration>,
+
     /// After success, make a PinnedImageSet of what is wanted, so that the kubelet does not remove it: a YAML file, or
     /// `api` to apply it
     #[arg(long, value_name = "FILE|api", env = "SPOKE_PRECACHE_PIN")]

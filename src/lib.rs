@@ -69,7 +69,7 @@
 //!   with 0.
 //! - Nothing from the network or the disk panics, exhausts memory, hangs or writes outside its place. Secrets are in no
 //!   log, error or report.
-//! - Nothing depends on the cluster's API: no run waits for it, and none fails by it.
+//! - Nothing depends on the cluster's API: no run fails by it, and only the start waits for it, for a bounded time.
 //! - No program is executed: no podman, no skopeo, no shell.
 
 pub mod applet;

@@ -205,7 +205,7 @@ async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> Facts {
     };
     let with_threshold = flags.bounds.image_gc_high_threshold.is_none();
     tokio::select! {
-        facts = Facts::learn(api, with_threshold) => facts,
+        facts = Facts::learn(api, with_threshold, settings::cluster_patience(flags)) => facts,
         // The job is told as well.
         _ = cancel.stopped() => Facts::default(),
     }

@@ -7,24 +7,30 @@
 //! our pod ─ownerReferences→ our Job                  .status.startTime + .spec.activeDeadlineSeconds
 //! ```
 //!
-//! All four at the same time, for [`PATIENCE`] together at most; what is not known by then is a warning. Of each object only
-//! the fields are read that are named here.
+//! First the proxy and the authorities: where a site needs them, no registry can be reached without, and that would be an
+//! error that no later try mends. So an API that is busy or out of reach, as that of a single node that has just rebooted, is
+//! waited for, [`PATIENCE`] at most; one that refuses is not. Then the rest, for [`SOON`] at most. What is not known by then is
+//! a warning. Of each object only the fields are read that are named here.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use super::api::{Api, Effort};
 use super::own_job::{OwnJob, Owner};
 use super::rules::{CONFIG_NAMESPACE, GET_CONFIG_MAP, GET_CONFIGZ, GET_IMAGE_CONFIG, GET_PROXY};
 use super::{ClusterError, own_job};
 
-/// How long the start waits for the API at most: a busy API server answers within a second or two, and one that is gone
-/// must not keep a node from its images.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the start waits for a busy API at most, unless a flag says otherwise: the API server of a single node is back
+/// about a minute after it went, and most sites need nothing of what it knows.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How soon a well API server answers; for what only helps no longer is waited, and who waits longer is told for what.
+const SOON: Duration = Duration::from_secs(3);
 
 /// OpenShift's configuration objects are singletons of this name.
 const CLUSTER: &str = "cluster";
@@ -133,23 +139,19 @@ struct ConfigMap {
 }
 
 impl Facts {
-    /// Asks. `with_threshold` is false where a flag says it already.
-    pub async fn learn(api: &Api, with_threshold: bool) -> Self {
-        let effort = Effort {
-            until: Instant::now() + PATIENCE,
-            waits: true,
+    /// Asks. `with_threshold` is false where a flag says it already. A busy API is waited for as long as `patience`.
+    pub async fn learn(api: &Api, with_threshold: bool, patience: Duration) -> Self {
+        let effort = Effort::patient(patience);
+        let way = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort)) };
+        let (proxy, of_registries) = announced(way, patience).await;
+        let effort = Effort::patient(patience.min(SOON));
+        let threshold = async {
+            match with_threshold {
+                true => threshold(api, effort).await,
+                false => Ok(None),
+            }
         };
-        let (threshold, proxy, of_registries, owner) = tokio::join!(
-            async {
-                match with_threshold {
-                    true => threshold(api, effort).await,
-                    false => Ok(None),
-                }
-            },
-            proxy(api, effort),
-            registry_authorities(api, effort),
-            own_job::owner(api, effort),
-        );
+        let (threshold, owner) = tokio::join!(threshold, own_job::owner(api, effort));
         let mut ignorance = Ignorance::default();
         let (proxy, trusted) = ignorance
             .of("the cluster's proxy", proxy)
@@ -174,6 +176,19 @@ impl Facts {
             Owner::Unknown | Owner::Nobody => None,
         }
     }
+}
+
+/// Says what the start waits for, if it does.
+async fn announced<T>(way: impl Future<Output = T>, patience: Duration) -> T {
+    let mut way = pin!(way);
+    if let Ok(known) = timeout(SOON, &mut way).await {
+        return known;
+    }
+    tracing::warn!(
+        "waiting up to {patience:?} for the cluster's API, which is busy or out of reach: registries may be out of reach \
+         without the proxy and the authorities that it knows"
+    );
+    way.await
 }
 
 /// What is not known, by reason: an API that does not answer is one reason for everything.

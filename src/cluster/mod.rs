@@ -6,8 +6,8 @@
 //!                                └─ PinnedImageSet::apply                                        after it
 //! ```
 //!
-//! All of it is a help and nothing of it is needed: what the API does not say in [`PATIENCE`] is gone without, a Job that
-//! cannot be annotated costs a line in the log, and no error here ends a run. What is asked is what [`RULES`] has and nothing
+//! All of it is a help and nothing of it is needed: what the API does not say in time is gone without, a Job that cannot be
+//! annotated costs a line in the log, and no error here ends a run. Only the start waits, [`PATIENCE`] at most. What is asked is what [`RULES`] has and nothing
 //! else. The token goes to the API server alone, whose certificate the service account's `ca.crt` must vouch for, and is in
 //! no message. No proxy is between.
 

@@ -8,10 +8,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::Flags;
-use crate::cluster::{Account, Facts, Owner};
+use crate::cluster::{Account, Facts, Owner, PATIENCE};
 use crate::preflight::Threshold;
 use crate::registry::{ClusterAuthorities, Pem};
 
@@ -40,6 +40,12 @@ pub fn account(flags: &Flags) -> Option<Account> {
         node: text("NODE_NAME"),
         index: text("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
     })
+}
+
+/// How long the start waits for an API that is busy.
+pub fn cluster_patience(flags: &Flags) -> Duration {
+    let chosen = flags.cluster.cluster_patience.map(SignedDuration::unsigned_abs);
+    chosen.unwrap_or(PATIENCE)
 }
 
 /// When the Job will be killed, by our own clock.

@@ -29,7 +29,7 @@ use crate::report::{ProgressMode, ReportError, Step, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
 
-pub use cluster::account;
+pub use cluster::{account, cluster_patience};
 use crio_conf::CrioConf;
 use host::HostRoot;
 
