@@ -1,15 +1,17 @@
 //! A double of the cluster's API: holds objects, serves them by HTTPS to who has the token, fails on command.
 //!
-//! It knows what the API server does that matters here: merge patches and their uids, server-side apply, names that are
-//! taken, `Status` for errors.
+//! It knows what the API server does that matters here: merge patches with their uids and versions, server-side apply, names
+//! that are taken, `Status` for errors.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -48,6 +50,7 @@ pub(super) struct Asked {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) body: String,
+    pub(super) at: Instant,
 }
 
 /// What is done to requests.
@@ -64,8 +67,20 @@ enum Action {
     Status(u16, Option<u32>),
     /// Takes the request and says nothing.
     Hang,
+    /// Answers 200 and the token, as a text of JSON.
+    Echo,
     /// Answers 200 and something else than was asked for.
     Nonsense,
+    /// Answers 200 and half a document.
+    Half,
+    /// Answers 200 and this many bytes.
+    Long(usize),
+    /// Answers 200 and ends the connection in the middle of the body.
+    Reset,
+    /// Sends the client there.
+    Redirect(SocketAddr),
+    /// Says nothing, and does what it was told after this time, whether or not the client is still there.
+    Late(Duration),
 }
 
 impl Fault {
@@ -81,8 +96,32 @@ impl Fault {
         Self::of(on, Action::Hang)
     }
 
+    pub(super) fn echo(on: &'static str) -> Self {
+        Self::of(on, Action::Echo)
+    }
+
     pub(super) fn nonsense(on: &'static str) -> Self {
         Self::of(on, Action::Nonsense)
+    }
+
+    pub(super) fn half(on: &'static str) -> Self {
+        Self::of(on, Action::Half)
+    }
+
+    pub(super) fn long(on: &'static str, bytes: usize) -> Self {
+        Self::of(on, Action::Long(bytes))
+    }
+
+    pub(super) fn reset(on: &'static str) -> Self {
+        Self::of(on, Action::Reset)
+    }
+
+    pub(super) fn redirect(on: &'static str, to: SocketAddr) -> Self {
+        Self::of(on, Action::Redirect(to))
+    }
+
+    pub(super) fn late(on: &'static str, by: Duration) -> Self {
+        Self::of(on, Action::Late(by))
     }
 
     pub(super) fn times(self, left: u32) -> Self {
@@ -111,10 +150,23 @@ struct Shared {
     objects: Mutex<BTreeMap<String, Value>>,
     faults: Mutex<Vec<Fault>>,
     log: Mutex<Vec<Asked>>,
+    /// Answers that nobody heard.
+    late: Mutex<Vec<u16>>,
+    /// Writes so far: the next `resourceVersion`.
+    writes: AtomicU64,
     /// Whose bearer is let in.
     token: Mutex<String>,
     /// Where the kubelet writes the next token when this one was refused.
     rotates: Mutex<Option<PathBuf>>,
+}
+
+impl Shared {
+    /// An object as it is after a write.
+    fn written(&self, mut object: Value) -> Value {
+        let version = self.writes.fetch_add(1, Ordering::Relaxed);
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        object
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,6 +205,8 @@ impl ApiDouble {
             objects: Mutex::default(),
             faults: Mutex::default(),
             log: Mutex::default(),
+            late: Mutex::default(),
+            writes: AtomicU64::default(),
             token: Mutex::new(TOKEN.to_owned()),
             rotates: Mutex::default(),
         });
@@ -198,7 +252,7 @@ impl ApiDouble {
     }
 
     pub(super) fn put(&self, path: &str, object: Value) {
-        lock(&self.shared.objects).insert(path.to_owned(), object);
+        lock(&self.shared.objects).insert(path.to_owned(), self.shared.written(object));
     }
 
     pub(super) fn object(&self, path: &str) -> Value {
@@ -207,6 +261,22 @@ impl ApiDouble {
 
     pub(super) fn fault(&self, fault: Fault) {
         lock(&self.shared.faults).push(fault);
+    }
+
+    /// From now on it does as it should.
+    pub(super) fn mend(&self) {
+        lock(&self.shared.faults).clear();
+    }
+
+    /// The service account trusts somebody else.
+    pub(super) fn is_not_trusted(&self) {
+        let other = Authority::new("somebody-else").pem();
+        fs::write(self.account.path().join("ca.crt"), other).expect("writing a service account");
+    }
+
+    /// The statuses of what was done late.
+    pub(super) fn late(&self) -> Vec<u16> {
+        lock(&self.shared.late).clone()
     }
 
     /// The token that the pod has is refused from now on; the kubelet writes the next one right after.
@@ -253,6 +323,7 @@ impl ApiDouble {
             "KUBERNETES_SERVICE_HOST=127.0.0.1".to_owned(),
             format!("KUBERNETES_SERVICE_PORT={}", self.address.port()),
             format!("SPOKE_PRECACHE_SERVICE_ACCOUNT={}", self.account.path().display()),
+            "SPOKE_PRECACHE_CLUSTER_PATIENCE=1s".to_owned(),
             format!("HOSTNAME={POD}"),
             format!("NODE_NAME={NODE}"),
         ]
@@ -327,7 +398,7 @@ impl axum::serve::Listener for Tls {
         }
     }
 
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+    fn local_addr(&self) -> io::Result<Self::Addr> {
         self.tcp.local_addr()
     }
 }
@@ -352,11 +423,22 @@ async fn handle(
             method: method.clone(),
             path: path.clone(),
             body: body.clone(),
+            at: Instant::now(),
         });
     };
-    if let Some(Action::Hang) = action {
+    if let Some(Action::Hang | Action::Late(_)) = action {
         note();
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    if let Some(Action::Late(by)) = action {
+        tokio::spawn(async move {
+            tokio::time::sleep(by).await;
+            let (status, _) = answer(&shared, &method, &path, &headers, &body);
+            lock(&shared.late).push(status);
+        });
+        return std::future::pending().await;
+    }
+    if let Some(Action::Hang) = action {
+        return std::future::pending().await;
     }
     let (status, document) = match action {
         // An echo of what it was sent, as a proxy's debugging page has it.
@@ -364,7 +446,9 @@ async fn handle(
             status,
             failure(status, &format!("told to fail, was sent {bearer}")),
         ),
+        Some(Action::Echo) => (200, json!(bearer)),
         Some(Action::Nonsense) => (200, json!(["nonsense"])),
+        Some(Action::Redirect(_)) => (307, failure(307, "elsewhere")),
         _ if bearer != format!("Bearer {}", *lock(&shared.token)) => {
             if let Some(path) = lock(&shared.rotates).take() {
                 fs::write(path, NEXT_TOKEN).expect("writing a token");
@@ -380,9 +464,23 @@ async fn handle(
     if let Some(Action::Status(_, Some(seconds))) = action {
         response = response.header("Retry-After", seconds);
     }
-    response
-        .body(Body::from(document.to_string()))
-        .expect("a response")
+    if let Some(Action::Redirect(to)) = action {
+        response = response.header("Location", format!("https://{to}{path}"));
+    }
+    let body = match action {
+        Some(Action::Half) => Body::from(r#"{"kind": "Pod", "meta"#),
+        Some(Action::Long(bytes)) => {
+            let chunk = Bytes::from(vec![b' '; 1 << 16]);
+            let chunks = std::iter::repeat_n(chunk.clone(), bytes / chunk.len()).map(Ok::<_, io::Error>);
+            Body::from_stream(futures::stream::iter(chunks))
+        }
+        Some(Action::Reset) => {
+            let half = [Ok(Bytes::from("{")), Err(io::Error::other("told to fail"))];
+            Body::from_stream(futures::stream::iter(half))
+        }
+        _ => Body::from(document.to_string()),
+    };
+    response.body(body).expect("a response")
 }
 
 fn fault(shared: &Shared, request: &str) -> Option<Action> {
@@ -414,11 +512,15 @@ fn answer(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, bod
             let Some(object) = objects.get_mut(path) else {
                 return (404, failure(404, "not found"));
             };
-            let uid = &document["metadata"]["uid"];
-            if !uid.is_null() && *uid != object["metadata"]["uid"] {
-                return (409, failure(409, "the uid is another one"));
+            // 422, as `metadata.uid` cannot be changed; 409, as somebody wrote it since.
+            for (field, status) in [("uid", 422), ("resourceVersion", 409)] {
+                let expected = &document["metadata"][field];
+                if !expected.is_null() && *expected != object["metadata"][field] {
+                    return (status, failure(status, &format!("the {field} is another one")));
+                }
             }
             merge(object, &document);
+            *object = shared.written(object.take());
             (200, object.clone())
         }
         (&Method::PATCH, "application/apply-patch+yaml") => {

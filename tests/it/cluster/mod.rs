@@ -1,20 +1,19 @@
 //! The cluster's API: what is learnt from it, what it is told, and that nothing depends on it.
 
 mod double;
+mod telling;
+mod trouble;
 
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::image::zoo::zoo;
 use crate::needs::needs;
-use crate::registry::faults::Fault as RegistryFault;
 use crate::registry::{Auth, Registry};
 use crate::world::{Run, Running, World};
 use double::{
-    ApiDouble, CONFIGZ_PATH, Fault, IMAGE_PATH, JOB_PATH, NAMESPACE, NEXT_TOKEN, NODE, POD, POD_PATH,
-    PROXY_PATH, TOKEN,
+    ApiDouble, CONFIGZ_PATH, Fault, IMAGE_PATH, NAMESPACE, NEXT_TOKEN, NODE, POD, POD_PATH, PROXY_PATH, TOKEN,
 };
 
 /// What a run may take longer with an API that is no help: the patience at the start and at the end, and then some.
@@ -38,6 +37,15 @@ fn start(world: &World, api: &ApiDouble, more: &[&str], args: &[&str]) -> Runnin
 fn run(world: &World, api: &ApiDouble, args: &[&str]) -> Run {
     let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
     start(world, api, &threshold, args).wait()
+}
+
+/// Waits until the run has told of its beginning.
+fn has_begun(api: &ApiDouble) {
+    let begin = Instant::now();
+    while reasons(api).is_empty() || api.patches().is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn reasons(api: &ApiDouble) -> Vec<String> {
@@ -112,102 +120,6 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
 }
 
 #[test]
-fn an_api_that_is_no_help_changes_nothing_but_the_words() {
-    needs!(root());
-    let registry = registry_with_zoo();
-    let cases = [
-        (
-            vec![Fault::status("/", 401)],
-            "the API does not accept the service account's token",
-        ),
-        (vec![Fault::status("/", 403)], "is not allowed `get pods`"),
-        (
-            vec![Fault::status("PATCH", 403)],
-            "is not allowed `patch jobs.batch`",
-        ),
-        (
-            vec![Fault::status("POST", 403)],
-            "is not allowed `create events.events.k8s.io`",
-        ),
-        (
-            vec![Fault::status("PATCH", 409)],
-            "the API answers 409 to `patch jobs.batch`",
-        ),
-        (vec![Fault::busy("/", 60)], "the API answers 429 to `get pods`"),
-        (vec![Fault::status("/", 500)], "the API answers 500 to `get pods`"),
-        (vec![Fault::hang("/")], "does not answer: no answer in time"),
-        (
-            vec![Fault::hang("PATCH"), Fault::hang("POST")],
-            "the Job does not say how this run ended: the API at `127.0.0.1",
-        ),
-        (vec![Fault::nonsense("/")], "is not as expected"),
-        (
-            vec![Fault::status("/pods/", 404)],
-            "there is no pod `pre-cache-7xk2p`",
-        ),
-    ];
-    let registry = &registry;
-    std::thread::scope(|scope| {
-        for (faults, says) in cases {
-            scope.spawn(move || {
-                let (api, world) = (ApiDouble::start(), World::trusting(&[registry.host()]));
-                let case = format!("{faults:?}");
-                faults.into_iter().for_each(|fault| api.fault(fault));
-                let run = run(&world, &api, &["--image", &registry.tagged("zoo/base")]);
-                let run = run.exits(0).says(says);
-                assert!(run.took < PATIENCE, "{case}: {run}");
-                assert!(!run.to_string().contains("planted"), "{case}: {run}");
-                api.is_allowed();
-            });
-        }
-    });
-}
-
-#[test]
-fn without_an_api_it_goes_on_at_once() {
-    needs!(root());
-    let (registry, world) = (registry_with_zoo(), World::trusting(&[]));
-    world.write(
-        "etc/containers/registries.conf",
-        &format!(
-            "[[registry]]\nlocation = \"{}\"\ninsecure = true\n",
-            registry.host()
-        ),
-    );
-    let mut api = ApiDouble::start();
-    let image = ["--image", &registry.tagged("zoo/base")];
-    // Turned off.
-    run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(0);
-    assert!(api.log().is_empty());
-    // Nobody listens there any more.
-    let environment = api.environment();
-    api.close();
-    let words: Vec<&str> = environment.iter().map(String::as_str).collect();
-    let run = world.start_under(&words, "plan", &image).wait().exits(0);
-    let run = run.says("this pod's Job and its deadline: the API at `127.0.0.1:");
-    assert!(run.took < PATIENCE, "{run}");
-}
-
-#[test]
-fn a_busy_api_is_asked_again_and_a_new_token_is_read() {
-    needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
-    let api = ApiDouble::start();
-    api.rotate();
-    api.fault(Fault::busy("/pods/", 1).times(1));
-    api.fault(Fault::status("/jobs/", 500).times(2));
-    api.fault(Fault::status("PATCH", 409).times(1));
-    api.fault(Fault::status("POST", 503).times(1));
-    let run = run(&world, &api, &["--image", &registry.tagged("zoo/base")])
-        .exits(0)
-        .says("the Job will be killed at");
-    assert_eq!(api.status()["phase"], "Succeeded", "{run}");
-    assert_eq!(reasons(&api), ["PreCacheStarted", "PreCacheSucceeded"], "{run}");
-    assert_eq!(run.report["warnings"], json!([]), "{run}");
-}
-
-#[test]
 fn a_failure_is_told_with_its_reason_and_without_secrets() {
     needs!(root());
     let (registry, api) = (registry_with_zoo(), ApiDouble::start());
@@ -243,66 +155,6 @@ fn a_failure_is_told_with_its_reason_and_without_secrets() {
     }
     let size: usize = status.to_string().len() + api.annotation("spoke-precache.io/progress").len();
     assert!(size < 4096, "{size}");
-}
-
-#[test]
-fn told_to_stop_it_says_so_and_is_gone_within_a_second() {
-    needs!(root());
-    for hangs in [false, true] {
-        let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-        registry.fault(RegistryFault::on("/manifests/").stall(0));
-        let world = World::trusting(&[registry.host()]);
-        let image = registry.tagged("zoo/base");
-        let running = start(
-            &world,
-            &api,
-            &[],
-            &["--image", &image, "--image-gc-high-threshold", "100"],
-        );
-        let begin = Instant::now();
-        while reasons(&api).is_empty() || api.status()["phase"] != "Running" {
-            assert!(begin.elapsed() < PATIENCE, "it does not begin");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if hangs {
-            api.fault(Fault::hang("/"));
-        }
-        let asked = Instant::now();
-        running.signal(Signal::TERM);
-        let run = running.wait().exits(143);
-        assert!(
-            asked.elapsed() < Duration::from_secs(1),
-            "{:?}: {run}",
-            asked.elapsed()
-        );
-        let phase = if hangs { "Running" } else { "Timeout" };
-        assert_eq!(api.status()["phase"], phase, "{run}");
-    }
-}
-
-#[test]
-fn told_to_stop_while_the_api_says_nothing_it_does_not_wait_for_it() {
-    needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    api.fault(Fault::hang("/"));
-    let world = World::trusting(&[registry.host()]);
-    let image = registry.tagged("zoo/base");
-    let args = ["--image", &image, "--image-gc-high-threshold", "100"];
-    let running = start(&world, &api, &[], &args);
-    let begin = Instant::now();
-    while api.log().is_empty() {
-        assert!(begin.elapsed() < PATIENCE, "it does not begin");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let asked = Instant::now();
-    running.signal(Signal::TERM);
-    let run = running.wait().exits(143);
-    assert!(
-        asked.elapsed() < Duration::from_secs(1),
-        "{:?}: {run}",
-        asked.elapsed()
-    );
-    assert_eq!(run.report["phase"], "Timeout", "{run}");
 }
 
 #[test]
@@ -344,20 +196,6 @@ fn a_pod_of_an_indexed_job_has_annotations_of_its_own_and_one_of_no_job_none() {
         (&events[0]["regarding"]["kind"], &events[0]["regarding"]["name"]),
         (&json!("Pod"), &json!(POD))
     );
-}
-
-#[test]
-fn another_job_of_the_name_is_left_alone() {
-    needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    let mut job = api.object(JOB_PATH);
-    job["metadata"]["uid"] = "another-uid".into();
-    api.put(JOB_PATH, job);
-    let world = World::trusting(&[registry.host()]);
-    run(&world, &api, &["--image", &registry.tagged("zoo/base")])
-        .exits(0)
-        .says("the API answers 409");
-    assert_eq!(api.annotation("spoke-precache.io/status"), "");
 }
 
 #[test]

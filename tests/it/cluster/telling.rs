@@ -1,0 +1,182 @@
+//! What the cluster is told: no refusal keeps the rest from being told, nothing old comes after the end, nothing is too long.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::double::{ApiDouble, Asked, Fault, JOB_PATH, POD};
+use super::{has_begun, reasons, registry_with_zoo, run, start};
+use crate::needs::needs;
+use crate::registry::faults::Fault as RegistryFault;
+use crate::world::World;
+
+#[test]
+fn an_event_that_is_refused_keeps_no_other_from_being_told() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    registry.fault(RegistryFault::on("/manifests/").status(404));
+    let world = World::trusting(&[registry.host()]);
+    let image = ["--image", &registry.tagged("zoo/base")];
+    // The start's.
+    api.fault(Fault::status("POST", 422).times(1));
+    let failed = run(&world, &api, &image).exits(1);
+    assert_eq!(
+        reasons(&api).last().map(String::as_str),
+        Some("PreCacheFailed"),
+        "{failed}"
+    );
+    assert!(reasons(&api).len() > 1, "the failed step is told too: {failed}");
+    registry.mend();
+
+    // None is allowed, but annotations are.
+    let api = ApiDouble::start();
+    api.fault(Fault::status("POST", 403));
+    run(&world, &api, &image).exits(0);
+    assert_eq!(api.status()["phase"], "Succeeded");
+    assert_eq!(api.events(), Vec::<Value>::new());
+
+    // And the other way round.
+    let api = ApiDouble::start();
+    api.fault(Fault::status("PATCH", 403));
+    run(&world, &api, &image).exits(0);
+    assert_eq!(reasons(&api), ["PreCacheStarted", "PreCacheSucceeded"]);
+
+    // Who may not ask for the Job speaks of the pod.
+    let api = ApiDouble::start();
+    api.fault(Fault::status("/pods/", 403));
+    run(&world, &api, &image).exits(0);
+    assert_eq!(reasons(&api), ["PreCacheStarted", "PreCacheSucceeded"]);
+    assert_eq!(api.events()[0]["regarding"]["name"], POD);
+}
+
+#[test]
+fn what_comes_late_does_not_come_after_the_end() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    registry.fault(RegistryFault::on("/manifests/").stall(0));
+    api.fault(Fault::late("PATCH", Duration::from_secs(1)).times(1));
+    let world = World::trusting(&[registry.host()]);
+    let running = start(
+        &world,
+        &api,
+        &["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"],
+        &["--image", &registry.tagged("zoo/base")],
+    );
+    has_begun(&api);
+    running.signal(Signal::TERM);
+    let run = running.wait().exits(143);
+    assert_eq!(api.status()["phase"], "Timeout", "{run}");
+    while api.late().is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(api.late(), [409]);
+    assert_eq!(
+        api.status()["phase"],
+        "Timeout",
+        "what was true before came after the end"
+    );
+}
+
+#[test]
+fn another_job_of_the_name_is_left_alone() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let mut job = api.object(JOB_PATH);
+    job["metadata"]["uid"] = "another-uid".into();
+    api.put(JOB_PATH, job);
+    let world = World::trusting(&[registry.host()]);
+    run(&world, &api, &["--image", &registry.tagged("zoo/base")])
+        .exits(0)
+        .says("another Job has the name `pre-cache` now")
+        .says("the Job does not say how this run ended: the API answers 422");
+    assert_eq!(api.annotation("spoke-precache.io/status"), "");
+}
+
+/// A registry of one answer.
+fn registry_that_says(message: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let body = json!({"errors": [{"code": "MANIFEST_UNKNOWN", "message": message}]}).to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            // Whatever it asks, and whether or not it hears the answer.
+            let _ = stream.read(&mut [0; 4096]);
+            let head = format!(
+                "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            let _ = stream.write_all(head.as_bytes());
+            let _ = stream.write_all(body.as_bytes());
+        }
+    });
+    host
+}
+
+#[test]
+fn whatever_a_registry_says_annotations_and_events_stay_short() {
+    needs!(root());
+    let api = ApiDouble::start();
+    for text in ["\"\\", "ä", "𝄞\u{1b}[2J", "\u{202e}"] {
+        let host = registry_that_says(&text.repeat(10_000 / text.len()));
+        let world = World::trusting(std::slice::from_ref(&host));
+        let images: Vec<String> = (0..6).map(|number| format!("{host}/a/b{number}:1")).collect();
+        let args: Vec<&str> = images.iter().flat_map(|image| ["--image", image]).collect();
+        let run = run(&world, &api, &args).exits(1);
+        assert_eq!(api.status()["phase"], "UnrecoverableError", "{run}");
+    }
+    for Asked { body, .. } in api.patches() {
+        let patch: Value = serde_json::from_str(&body).unwrap();
+        let annotations = patch["metadata"]["annotations"].as_object().unwrap();
+        let size: usize = annotations
+            .iter()
+            .map(|(key, value)| key.len() + value.as_str().unwrap().len())
+            .sum();
+        assert!(size < 4096, "{size}: {body}");
+        assert!(!body.contains("\\u001b") && !body.contains('\u{202e}'), "{body}");
+    }
+    for event in api.events() {
+        assert!(event["note"].as_str().unwrap().len() <= 1024, "{event}");
+    }
+}
+
+/// With nobody else writing the Job, and with a busy API.
+#[test]
+fn the_job_is_written_every_thirty_seconds_at_most() {
+    needs!(root());
+    if !crate::needs::long() {
+        return crate::needs::leave_out("it takes a minute and a half, SPOKE_LONG=1");
+    }
+    let registry = registry_with_zoo();
+    registry.fault(RegistryFault::on("/manifests/").stall(0));
+    std::thread::scope(|scope| {
+        for fault in [
+            None,
+            Some(Fault::busy("PATCH", 5)),
+            Some(Fault::status("PATCH", 500)),
+            Some(Fault::hang("PATCH")),
+        ] {
+            let registry = &registry;
+            scope.spawn(move || {
+                let (api, world) = (ApiDouble::start(), World::trusting(&[registry.host()]));
+                let case = format!("{fault:?}");
+                fault.into_iter().for_each(|fault| api.fault(fault));
+                let image = registry.tagged("zoo/base");
+                let threshold = "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100";
+                let running = start(&world, &api, &[threshold], &["--image", &image]);
+                std::thread::sleep(Duration::from_secs(95));
+                let patches = api.patches();
+                assert_eq!(patches.len(), 4, "{case}: {patches:?}");
+                for pair in patches.windows(2) {
+                    let between = pair[1].at - pair[0].at;
+                    assert!(between > Duration::from_secs(29), "{case}: {between:?}");
+                }
+                running.signal(Signal::TERM);
+                running.wait().exits(143);
+            });
+        }
+    });
+}
