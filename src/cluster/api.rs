@@ -354,8 +354,8 @@ async fn beginning(mut response: Response) -> Vec<u8> {
     bytes
 }
 
-/// Many agents of a site may have started at the same moment.
-fn pause(failures: u32) -> Duration {
+/// How long to wait after so many failures. Many agents of a site may have started at the same moment.
+pub(super) fn pause(failures: u32) -> Duration {
     let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16));
     pause.min(LONGEST_PAUSE).mul_f64(rand::random_range(0.5..1.5))
 }

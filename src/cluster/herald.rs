@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::annotations::{FAILING, Status};
-use super::api::{Api, Body, Effort};
+use super::api::{Api, Body, Effort, pause};
 use super::happening::{Happening, Regarding};
 use super::own_job::{OwnJob, Owner};
 use super::rules::{CREATE_EVENT, PATCH_JOB};
@@ -34,6 +34,10 @@ pub const INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long one annotation or event may take; the next one says more.
 const SEND_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often an annotation is tried again because somebody else wrote the Job at the same moment. The pods of an Indexed Job
+/// all begin at once.
+const CONFLICTS: u32 = 4;
 
 /// Failures of steps that are told. There are eight steps, and a run may come to one of them twice.
 const FAILURES: usize = 16;
@@ -237,10 +241,16 @@ impl Shared {
         let Some(job) = self.job(effort).await? else {
             return Ok(());
         };
-        match self.tell_once(&job, effort).await {
-            // Its controller has written the Job meanwhile.
-            Err(error) if error.is_conflict() => self.tell_once(&job, effort).await,
-            told => told,
+        let mut conflicts = 0;
+        loop {
+            match self.tell_once(&job, effort).await {
+                // Its controller wrote the Job meanwhile, or another pod of an Indexed Job did.
+                Err(error) if error.is_conflict() && conflicts < CONFLICTS => {
+                    conflicts += 1;
+                    sleep(pause(conflicts)).await;
+                }
+                told => return told,
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -176,8 +176,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ApiDouble {
     /// With our pod and a Job that began now and has four hours.
     pub(super) fn start() -> Self {
+        Self::on(Ipv4Addr::LOCALHOST.into())
+    }
+
+    pub(super) fn on(address: IpAddr) -> Self {
         let authority = Authority::new("kube-apiserver");
-        let certificate = authority.certificate("api", "IP:127.0.0.1");
         let account = TempDir::new().expect("a temporary directory");
         for (name, text) in [
             ("token", TOKEN),
@@ -186,19 +189,8 @@ impl ApiDouble {
         ] {
             fs::write(account.path().join(name), text).expect("writing a service account");
         }
-        let chain: Vec<_> = CertificateDer::pem_file_iter(&certificate.chain)
-            .expect("a certificate")
-            .collect::<Result<_, _>>()
-            .expect("a certificate");
-        let key = PrivateKeyDer::from_pem_file(&certificate.key).expect("a key");
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("the provider has them")
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .expect("a certificate and its key");
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free loopback port");
+        let tls = tls_config(&authority, "api", &format!("IP:{address}"));
+        let listener = TcpListener::bind((address, 0)).expect("a free loopback port");
         listener.set_nonblocking(true).expect("a listener");
         let address = listener.local_addr().expect("a bound listener has an address");
         let shared = Arc::new(Shared {
@@ -320,7 +312,7 @@ impl ApiDouble {
             "env".to_owned(),
             "-u".to_owned(),
             "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD".to_owned(),
-            "KUBERNETES_SERVICE_HOST=127.0.0.1".to_owned(),
+            format!("KUBERNETES_SERVICE_HOST={}", self.address.ip()),
             format!("KUBERNETES_SERVICE_PORT={}", self.address.port()),
             format!("SPOKE_PRECACHE_SERVICE_ACCOUNT={}", self.account.path().display()),
             "SPOKE_PRECACHE_CLUSTER_PATIENCE=1s".to_owned(),
@@ -377,6 +369,23 @@ impl Drop for ApiDouble {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Of a server with a certificate of `authority` for `subjects`.
+pub(super) fn tls_config(authority: &Authority, name: &str, subjects: &str) -> rustls::ServerConfig {
+    let certificate = authority.certificate(name, subjects);
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&certificate.chain)
+        .expect("a certificate")
+        .collect::<Result<_, _>>()
+        .expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(&certificate.key).expect("a key");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a certificate and its key")
 }
 
 struct Tls {

@@ -1,15 +1,19 @@
 //! The cluster's API: what is learnt from it, what it is told, and that nothing depends on it.
 
 mod double;
+mod front;
 mod telling;
 mod trouble;
 
+use std::net::Ipv6Addr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::image::zoo::zoo;
 use crate::needs::needs;
+use crate::registry::faults::Fault as RegistryFault;
 use crate::registry::{Auth, Registry};
 use crate::world::{Run, Running, World};
 use double::{
@@ -37,6 +41,16 @@ fn start(world: &World, api: &ApiDouble, more: &[&str], args: &[&str]) -> Runnin
 fn run(world: &World, api: &ApiDouble, args: &[&str]) -> Run {
     let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
     start(world, api, &threshold, args).wait()
+}
+
+/// Words to start the product with, so that it has a place for the termination message in a `/dev` of its own.
+fn with_termination_log(log: &Path) -> Vec<String> {
+    let script = r#": >"$0" && mount -t tmpfs tmpfs /dev && : >/dev/termination-log &&
+        mount --bind "$0" /dev/termination-log && exec "$@""#;
+    let log = log.to_str().unwrap();
+    let unshare = ["/usr/bin/unshare", "--mount", "--propagation=private"];
+    let words = [&unshare[..], &["/bin/sh", "-c", script, log]].concat();
+    words.into_iter().map(str::to_owned).collect()
 }
 
 /// Waits until the run has told of its beginning.
@@ -83,7 +97,11 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
         json!({"data": {"registry.test..5000": "-----BEGIN CERTIFICATE-----\nnone"}}),
     );
     let world = World::trusting(&[registry.host()]);
-    let run = start(&world, &api, &[], &["--image", &registry.tagged("zoo/base")])
+    registry.fault(RegistryFault::on("/manifests/").status(503));
+    let running = start(&world, &api, &[], &["--image", &registry.tagged("zoo/base")]);
+    has_begun(&api);
+    registry.mend();
+    let run = running
         .wait()
         .exits(0)
         .says("the kubelet removes images from 100 % on")
@@ -126,9 +144,25 @@ fn a_failure_is_told_with_its_reason_and_without_secrets() {
     registry.require(Auth::basic("me", "right"));
     let world = World::trusting(&[registry.host()]);
     world.pull_secret(&registry.host(), "me:planted-password");
-    // A server that repeats what it was sent.
+    // Servers that repeat what they were sent.
     api.fault(Fault::status("/proxies/", 403));
-    let run = run(&world, &api, &["--image", &registry.tagged("zoo/base")]).exits(4);
+    api.fault(Fault::echo("/images/"));
+    let log = world.out("termination-log");
+    let (threshold, level) = (
+        "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100".to_owned(),
+        "SPOKE_PRECACHE_LOG_LEVEL=trace".to_owned(),
+    );
+    let words = [
+        with_termination_log(&log),
+        api.environment(),
+        vec![threshold, level],
+    ]
+    .concat();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let image = ["--image", &registry.tagged("zoo/base")];
+    let run = world.start_under(&words, "run", &image).wait().exits(4);
+    let message = std::fs::read_to_string(&log).unwrap();
+    assert!(!message.is_empty(), "{run}");
     let status = api.status();
     assert_eq!(
         (&status["phase"], &status["exitCode"]),
@@ -152,9 +186,26 @@ fn a_failure_is_told_with_its_reason_and_without_secrets() {
     for secret in ["planted", TOKEN, NEXT_TOKEN, "bWU6"] {
         assert!(!written.contains(secret), "{written}");
         assert!(!run.to_string().contains(secret), "{run}");
+        assert!(!message.contains(secret), "{message}");
     }
     let size: usize = status.to_string().len() + api.annotation("spoke-precache.io/progress").len();
     assert!(size < 4096, "{size}");
+}
+
+/// As on a single-stack site; its own proxy is not the API's.
+#[test]
+fn the_api_may_have_an_address_of_ipv6() {
+    needs!(root(), ipv6());
+    let registry = registry_with_zoo();
+    let api = ApiDouble::on(Ipv6Addr::LOCALHOST.into());
+    let world = World::trusting(&[registry.host()]);
+    let variables = [
+        "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100",
+        "HTTPS_PROXY=http://127.0.0.1:1",
+    ];
+    let image = ["--image", &registry.tagged("zoo/base")];
+    let run = start(&world, &api, &variables, &image).wait().exits(0);
+    assert_eq!(api.status()["phase"], "Succeeded", "{run}");
 }
 
 #[test]

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::double::{ApiDouble, Fault, PROXY_PATH};
+use super::double::{ApiDouble, Fault, IMAGE_PATH, PROXY_PATH};
+use super::front::front;
 use super::{PATIENCE, has_begun, reasons, registry_with_zoo, run, start};
 use crate::needs::needs;
+use crate::network::certificates::Authority;
 use crate::registry::faults::Fault as RegistryFault;
 use crate::world::World;
 
@@ -145,7 +147,8 @@ fn without_an_api_it_goes_on() {
     assert!(run.took < PATIENCE, "{run}");
 }
 
-/// Behind a proxy, a start without the API would be an error that no later try mends.
+/// Behind a proxy, or with a registry by the cluster's own authority, a start without the API would be an error that no
+/// later try mends.
 #[test]
 fn a_busy_api_is_waited_for() {
     needs!(root());
@@ -155,9 +158,23 @@ fn a_busy_api_is_waited_for() {
         PROXY_PATH,
         json!({"status": {"httpsProxy": proxy, "noProxy": "127.0.0.1"}}),
     );
+    let authority = Authority::new("the-cluster-s-own");
+    let front = front(registry.host(), &authority);
+    api.put(
+        IMAGE_PATH,
+        json!({"spec": {"additionalTrustedCA": {"name": "registries"}}}),
+    );
+    api.put(
+        "/api/v1/namespaces/openshift-config/configmaps/registries",
+        json!({"data": {format!("127.0.0.1..{}", front.port()): authority.pem()}}),
+    );
+    let world = World::trusting(&[]);
+    let image = ["--image", &format!("{front}/zoo/base:latest")];
+    // Without it, nothing works.
+    let without = run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(1);
+    without.says("UnknownIssuer");
+
     api.fault(Fault::busy("/", 1));
-    let world = World::trusting(&[registry.host()]);
-    let image = ["--image", &registry.tagged("zoo/base")];
     let running = start(&world, &api, &[FOR_EVER, ALL], &image);
     std::thread::sleep(Duration::from_millis(3500));
     api.mend();
