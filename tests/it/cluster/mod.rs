@@ -9,6 +9,7 @@ use std::net::Ipv6Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::image::zoo::zoo;
@@ -208,17 +209,56 @@ fn the_api_may_have_an_address_of_ipv6() {
     assert_eq!(api.status()["phase"], "Succeeded", "{run}");
 }
 
+/// To the hub any end before that is an error, and the last moments may bring an image more.
 #[test]
 fn the_jobs_own_end_is_no_end_of_the_run() {
     needs!(root());
     let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    // It should have been killed an hour ago.
-    api.put_job("2026-01-02T03:04:05Z", Some(60));
+    registry.fault(RegistryFault::on("/blobs/").status(503));
+    let start_time = Timestamp::from_second(Timestamp::now().as_second() - 58).unwrap();
+    api.put_job(&start_time.to_string(), Some(60));
     let world = World::trusting(&[registry.host()]);
-    run(&world, &api, &["--image", &registry.tagged("zoo/base")])
-        .exits(0)
-        .says("the Job will be killed at 2026-01-02T03:05:05Z");
-    assert_eq!(api.status()["deadline"], "2026-01-02T03:05:05Z");
+    let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
+    let image = ["--image", &registry.tagged("zoo/base")];
+    let mut running = start(&world, &api, &threshold, &image);
+    has_begun(&api);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!running.has_ended());
+    registry.mend();
+    let end = start_time + Duration::from_secs(60);
+    let run = running.wait().exits(0);
+    let run = run.says(&format!("the Job will be killed at {end}"));
+    assert_eq!(api.status()["deadline"], end.to_string(), "{run}");
+}
+
+#[test]
+fn the_pods_of_an_indexed_job_do_not_keep_each_other_from_telling() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    registry.fault(RegistryFault::on("/manifests/").status(503));
+    let pods: Vec<_> = (0..4)
+        .map(|index| {
+            let world = World::trusting(&[registry.host()]);
+            let index = format!("JOB_COMPLETION_INDEX={index}");
+            let more = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100", &index];
+            let running = start(&world, &api, &more, &["--image", &registry.tagged("zoo/base")]);
+            (world, running)
+        })
+        .collect();
+    let says = |index: usize, phase: &str| {
+        let status = api.annotation(&format!("spoke-precache.io/status.{index}"));
+        status.contains(&format!(r#""phase":"{phase}""#))
+    };
+    let begin = Instant::now();
+    while !(0..4).all(|index| says(index, "Running")) {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", api.patches());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    registry.mend();
+    for (index, (_world, running)) in pods.into_iter().enumerate() {
+        let run = running.wait().exits(0);
+        assert!(says(index, "Succeeded"), "{index}: {run}");
+    }
 }
 
 #[test]
