@@ -1,5 +1,6 @@
 //! The cluster's API: what is learnt from it, what it is told, and that nothing depends on it.
 
+mod chaos;
 mod double;
 mod front;
 mod telling;
