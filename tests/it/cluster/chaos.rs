@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::double::{ApiDouble, Fault};
-use super::{PATIENCE, registry_with_zoo, start};
+use super::{PATIENCE, has_asked, registry_with_zoo, start};
 use crate::image::layer::random;
 use crate::needs::{long, needs};
 use crate::registry::Registry;
@@ -74,11 +74,8 @@ fn one(registry: &Registry, seed: u64) -> Result<(), String> {
         &["--image", &registry.tagged("zoo/base")],
     );
     let mut told = None;
-    let begin = Instant::now();
-    while api.log().is_empty() && begin.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    if choice[1] % 2 == 0 {
+    has_asked(&api);
+    if choice[1].is_multiple_of(2) {
         std::thread::sleep(Duration::from_millis(u64::from(choice[1]) * 12));
         // Unless it has ended already.
         told = Some(Instant::now());

@@ -55,6 +55,15 @@ fn with_termination_log(log: &Path) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
+/// Waits until the run has asked for something.
+fn has_asked(api: &ApiDouble) {
+    let begin = Instant::now();
+    while api.log().is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits until the run has told of its beginning.
 fn has_begun(api: &ApiDouble) {
     let begin = Instant::now();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::double::{ApiDouble, Fault, IMAGE_PATH, PROXY_PATH};
 use super::front::front;
-use super::{PATIENCE, has_begun, reasons, registry_with_zoo, run, start};
+use super::{PATIENCE, has_asked, has_begun, reasons, registry_with_zoo, run, start};
 use crate::needs::needs;
 use crate::network::certificates::Authority;
 use crate::registry::faults::Fault as RegistryFault;
@@ -176,6 +176,8 @@ fn a_busy_api_is_waited_for() {
 
     api.fault(Fault::busy("/", 1));
     let running = start(&world, &api, &[FOR_EVER, ALL], &image);
+    has_asked(&api);
+    // After 3 s it says what it waits for.
     std::thread::sleep(Duration::from_millis(3500));
     api.mend();
     let run = running.wait().exits(0);
@@ -267,11 +269,7 @@ fn told_to_stop_while_it_waits_for_the_api_it_is_gone_within_a_second() {
             &[FOR_EVER, ALL],
             &["--image", &registry.tagged("zoo/base")],
         );
-        let begin = Instant::now();
-        while api.log().is_empty() {
-            assert!(begin.elapsed() < PATIENCE, "it does not begin");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        has_asked(&api);
         let asked = Instant::now();
         running.signal(Signal::TERM);
         let run = running.wait().exits(143);
