@@ -15,22 +15,18 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Moment};
 
-use jiff::Timestamp;
-use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
+use super::ClusterError;
 use super::annotations::{FAILING, Status};
-use super::api::{Api, Body, Effort, pause};
-use super::happening::{Happening, Regarding};
+use super::api::{Api, Effort, pause};
+use super::happening::Happening;
+use super::messenger::Messenger;
 use super::own_job::{OwnJob, Owner};
-use super::rules::{CREATE_EVENT, PATCH_JOB};
-use super::{ClusterError, own_job};
+use super::pace::{INTERVAL, Pace};
 use crate::report::{Event, ImageState, Observer, Phase, Progress, Report, Step};
-
-/// How often the Job is annotated at most. The hub looks every 30 s at the earliest.
-pub const INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long one annotation or event may take; the next one says more.
 const SEND_PATIENCE: Duration = Duration::from_secs(10);
@@ -54,8 +50,7 @@ pub struct Herald {
 
 #[derive(Debug)]
 struct Shared {
-    api: Arc<Api>,
-    owner: Mutex<Owner>,
+    messenger: Messenger,
     state: Mutex<State>,
     /// There is an event to send.
     news: Notify,
@@ -79,8 +74,7 @@ impl Herald {
     pub fn start(api: Arc<Api>, owner: Owner) -> Self {
         let node = api.account.node.clone();
         let shared = Arc::new(Shared {
-            api,
-            owner: Mutex::new(owner),
+            messenger: Messenger::new(api, owner),
             state: Mutex::default(),
             news: Notify::new(),
         });
@@ -115,13 +109,14 @@ impl Herald {
         };
         let end = Happening::new(report.phase != Phase::Succeeded, reason, &note);
         let effort = Effort::patient(patience);
+        let messenger = &self.shared.messenger;
         let told = async {
-            let job = self.shared.job(effort).await;
+            let job = messenger.job(effort).await;
             let regarded = job.as_ref().ok().and_then(Option::as_ref);
             let annotated = async {
                 match regarded {
                     Some(job) => {
-                        self.shared
+                        messenger
                             .annotate(job, Status::ended(report), &line, None, effort)
                             .await
                     }
@@ -131,7 +126,7 @@ impl Herald {
             // All at once: none is to keep the others from being told in time.
             let (annotated, ended, ()) = tokio::join!(
                 annotated,
-                self.shared.send(&end, regarded, effort),
+                messenger.send(&end, regarded, effort),
                 self.shared.send_rest(regarded, effort)
             );
             if let Err(error) = ended {
@@ -221,24 +216,10 @@ impl Shared {
         }
     }
 
-    /// Our Job, asked for again as long as it is not known.
-    async fn job(&self, effort: Effort) -> Result<Option<OwnJob>, ClusterError> {
-        let known = self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let owner = match known {
-            Owner::Unknown => own_job::owner(&self.api, effort).await?,
-            known => known,
-        };
-        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = owner.clone();
-        Ok(match owner {
-            Owner::Job(job) => Some(job),
-            Owner::Unknown | Owner::Nobody => None,
-        })
-    }
-
     /// Says how far it is.
     async fn tell(&self) -> Result<(), ClusterError> {
         let effort = Effort::once(SEND_PATIENCE);
-        let Some(job) = self.job(effort).await? else {
+        let Some(job) = self.messenger.job(effort).await? else {
             return Ok(());
         };
         let mut conflicts = 0;
@@ -255,68 +236,16 @@ impl Shared {
     }
 
     async fn tell_once(&self, job: &OwnJob, effort: Effort) -> Result<(), ClusterError> {
-        let version = own_job::version(&self.api, job, effort).await?;
+        let version = self.messenger.version(job, effort).await?;
         let (status, line) = {
             let (state, now) = (self.state(), Moment::now());
             let progress = state.progress.snapshot(now);
             let status = Status::running(&progress, state.step, state.failing(now));
             (status, progress.to_string())
         };
-        self.annotate(job, status, &line, Some(&version), effort).await
-    }
-
-    /// With a `version` only if that is the Job's still.
-    async fn annotate(
-        &self,
-        job: &OwnJob,
-        status: Status,
-        line: &str,
-        version: Option<&str>,
-        effort: Effort,
-    ) -> Result<(), ClusterError> {
-        let status = Status {
-            node: self.api.account.node.clone(),
-            ..status.until(job.end, Timestamp::now())
-        };
-        let annotations = status.annotations(line, self.api.account.index);
-        // With its uid, a Job that has taken the name meanwhile is left alone.
-        let mut metadata = json!({"uid": job.uid, "annotations": annotations});
-        if let Some(version) = version {
-            metadata["resourceVersion"] = version.into();
-        }
-        let body = Body::new("application/merge-patch+json", &json!({"metadata": metadata}));
-        self.api.send(&PATCH_JOB, &job.name, &body, effort).await
-    }
-
-    /// Sends an event that regards our Job, or else our pod.
-    async fn send(
-        &self,
-        happening: &Happening,
-        job: Option<&OwnJob>,
-        effort: Effort,
-    ) -> Result<(), ClusterError> {
-        let pod = self.api.account.pod.as_deref();
-        let namespace = &self.api.namespace;
-        let regarding = match (job, pod) {
-            (Some(job), _) => Regarding {
-                api_version: "batch/v1",
-                kind: "Job",
-                namespace,
-                name: &job.name,
-                uid: Some(&job.uid),
-            },
-            (None, Some(pod)) => Regarding {
-                api_version: "v1",
-                kind: "Pod",
-                namespace,
-                name: pod,
-                uid: None,
-            },
-            // Nobody to speak of.
-            (None, None) => return Ok(()),
-        };
-        let body = happening.body(&regarding, pod);
-        self.api.send(&CREATE_EVENT, "", &body, effort).await
+        self.messenger
+            .annotate(job, status, &line, Some(&version), effort)
+            .await
     }
 
     /// The event to send next. It stays until it is sent, so that one that was on its way when the run ended is sent again.
@@ -331,18 +260,18 @@ impl Shared {
 
     /// The same, for whoever does not know the Job yet.
     async fn send_next(&self, happening: &Happening, effort: Effort) -> Result<(), ClusterError> {
-        let job = match self.job(effort).await {
+        let job = match self.messenger.job(effort).await {
             // Who may not ask for the Job may still say something of the pod.
             Err(error) if error.is_refusal() => None,
             job => job?,
         };
-        self.send(happening, job.as_ref(), effort).await
+        self.messenger.send(happening, job.as_ref(), effort).await
     }
 
     /// Sends the events that are left.
     async fn send_rest(&self, job: Option<&OwnJob>, effort: Effort) {
         while let Some(happening) = self.next() {
-            match self.send(&happening, job, effort).await {
+            match self.messenger.send(&happening, job, effort).await {
                 Err(error) if !error.is_refusal() => {
                     tracing::debug!("the cluster does not hear of all events: {error}");
                     return;
@@ -375,27 +304,6 @@ async fn annotate(shared: Arc<Shared>) {
     }
 }
 
-/// Gives a turn at once and then every [`INTERVAL`] at most.
-struct Pace {
-    due: Instant,
-}
-
-impl Pace {
-    fn new() -> Self {
-        Self { due: Instant::now() }
-    }
-
-    async fn turn(&mut self) {
-        sleep_until(self.due).await;
-        self.due = Instant::now() + INTERVAL;
-    }
-
-    /// The next turn comes after `wait` at the earliest.
-    fn put_off(&mut self, wait: Duration) {
-        self.due = self.due.max(Instant::now() + wait);
-    }
-}
-
 /// Sends events as they come. One that cannot be sent yet is tried again when the Job may be annotated again; one that the
 /// API will never take stands in no other's way.
 async fn post(shared: Arc<Shared>) {
@@ -417,34 +325,5 @@ async fn post(shared: Arc<Shared>) {
                 false => sleep(error.retry_after().unwrap_or_default().max(INTERVAL)).await,
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Seconds from the start at which it sends, if each attempt takes and asks for so long.
-    async fn sent(takes: u64, asks: u64) -> Vec<u64> {
-        let start = Instant::now();
-        let (mut sent, mut pace) = (Vec::new(), Pace::new());
-        loop {
-            pace.turn().await;
-            if start.elapsed().as_secs() > 100 {
-                return sent;
-            }
-            sent.push(start.elapsed().as_secs());
-            sleep(Duration::from_secs(takes)).await;
-            pace.put_off(Duration::from_secs(asks));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_job_is_annotated_at_once_and_then_every_thirty_seconds_at_most() {
-        assert_eq!(sent(0, 0).await, [0, 30, 60, 90]);
-        assert_eq!(sent(10, 0).await, [0, 30, 60, 90], "an API that hangs");
-        assert_eq!(sent(50, 0).await, [0, 50, 100]);
-        assert_eq!(sent(1, 5).await, [0, 30, 60, 90], "429, come back in 5 s");
-        assert_eq!(sent(1, 60).await, [0, 61]);
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::double::{ApiDouble, Fault};
+use super::double::ApiDouble;
+use super::faults::Fault;
 use super::{PATIENCE, has_asked, registry_with_zoo, start};
 use crate::image::layer::random;
 use crate::needs::{long, needs};

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::faults::{Action, Fault, choose};
 use crate::network::certificates::Authority;
 
 /// What the token file holds at first; found in nothing that is written anywhere.
@@ -51,90 +52,6 @@ pub(super) struct Asked {
     pub(super) path: String,
     pub(super) body: String,
     pub(super) at: Instant,
-}
-
-/// What is done to requests.
-#[derive(Clone, Debug)]
-pub(super) struct Fault {
-    /// Part of the method and the path: `PATCH /apis/batch`.
-    on: &'static str,
-    left: u32,
-    action: Action,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Action {
-    Status(u16, Option<u32>),
-    /// Takes the request and says nothing.
-    Hang,
-    /// Answers 200 and the token, as a text of JSON.
-    Echo,
-    /// Answers 200 and something else than was asked for.
-    Nonsense,
-    /// Answers 200 and half a document.
-    Half,
-    /// Answers 200 and this many bytes.
-    Long(usize),
-    /// Answers 200 and ends the connection in the middle of the body.
-    Reset,
-    /// Sends the client there.
-    Redirect(SocketAddr),
-    /// Says nothing, and does what it was told after this time, whether or not the client is still there.
-    Late(Duration),
-}
-
-impl Fault {
-    pub(super) fn status(on: &'static str, status: u16) -> Self {
-        Self::of(on, Action::Status(status, None))
-    }
-
-    pub(super) fn busy(on: &'static str, retry_after: u32) -> Self {
-        Self::of(on, Action::Status(429, Some(retry_after)))
-    }
-
-    pub(super) fn hang(on: &'static str) -> Self {
-        Self::of(on, Action::Hang)
-    }
-
-    pub(super) fn echo(on: &'static str) -> Self {
-        Self::of(on, Action::Echo)
-    }
-
-    pub(super) fn nonsense(on: &'static str) -> Self {
-        Self::of(on, Action::Nonsense)
-    }
-
-    pub(super) fn half(on: &'static str) -> Self {
-        Self::of(on, Action::Half)
-    }
-
-    pub(super) fn long(on: &'static str, bytes: usize) -> Self {
-        Self::of(on, Action::Long(bytes))
-    }
-
-    pub(super) fn reset(on: &'static str) -> Self {
-        Self::of(on, Action::Reset)
-    }
-
-    pub(super) fn redirect(on: &'static str, to: SocketAddr) -> Self {
-        Self::of(on, Action::Redirect(to))
-    }
-
-    pub(super) fn late(on: &'static str, by: Duration) -> Self {
-        Self::of(on, Action::Late(by))
-    }
-
-    pub(super) fn times(self, left: u32) -> Self {
-        Self { left, ..self }
-    }
-
-    fn of(on: &'static str, action: Action) -> Self {
-        Self {
-            on,
-            left: u32::MAX,
-            action,
-        }
-    }
 }
 
 /// The server, and a service account for it.
@@ -426,7 +343,7 @@ async fn handle(
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default()
         .to_owned();
-    let action = fault(&shared, &format!("{method} {path}"));
+    let action = choose(&mut lock(&shared.faults), &format!("{method} {path}"));
     let note = || {
         lock(&shared.log).push(Asked {
             method: method.clone(),
@@ -490,15 +407,6 @@ async fn handle(
         _ => Body::from(document.to_string()),
     };
     response.body(body).expect("a response")
-}
-
-fn fault(shared: &Shared, request: &str) -> Option<Action> {
-    let mut faults = lock(&shared.faults);
-    let fault = faults
-        .iter_mut()
-        .find(|fault| fault.left > 0 && request.contains(fault.on))?;
-    fault.left -= 1;
-    Some(fault.action)
 }
 
 fn failure(code: u16, message: &str) -> Value {

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod double;
+mod faults;
 mod front;
 mod telling;
 mod trouble;
@@ -19,8 +20,9 @@ use crate::registry::faults::Fault as RegistryFault;
 use crate::registry::{Auth, Registry};
 use crate::world::{Run, Running, World};
 use double::{
-    ApiDouble, CONFIGZ_PATH, Fault, IMAGE_PATH, NAMESPACE, NEXT_TOKEN, NODE, POD, POD_PATH, PROXY_PATH, TOKEN,
+    ApiDouble, CONFIGZ_PATH, IMAGE_PATH, NAMESPACE, NEXT_TOKEN, NODE, POD, POD_PATH, PROXY_PATH, TOKEN,
 };
+use faults::Fault;
 
 /// What a run may take longer with an API that is no help: the patience at the start and at the end, and then some.
 const PATIENCE: Duration = Duration::from_secs(15);

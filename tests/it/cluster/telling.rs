@@ -7,7 +7,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::double::{ApiDouble, Asked, Fault, JOB_PATH, POD};
+use super::double::{ApiDouble, Asked, JOB_PATH, POD};
+use super::faults::Fault;
 use super::{has_begun, reasons, registry_with_zoo, run, start};
 use crate::needs::needs;
 use crate::registry::faults::Fault as RegistryFault;

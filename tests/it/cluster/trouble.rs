@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::double::{ApiDouble, Fault, IMAGE_PATH, PROXY_PATH};
+use super::double::{ApiDouble, IMAGE_PATH, PROXY_PATH};
+use super::faults::Fault;
 use super::front::front;
 use super::{PATIENCE, has_asked, has_begun, reasons, registry_with_zoo, run, start};
 use crate::needs::needs;
