@@ -6,6 +6,7 @@
 //! --link 20Mbit,40ms,0.0001       over a link with that rate, round-trip time and loss, instead of a cable
 //! --only NAME                     contenders whose names begin so
 //! --agent-args "WORDS"            more flags for this program
+//! --bare                          the limit beside it, and what its parts cost
 //! ```
 //!
 //! A docker-registry in a network namespace of its own holds a synthetic release. Each contender in turn brings the same
@@ -23,6 +24,7 @@
 //! device took until the sync, `again` the wall time of looking at every image once more when all are there.
 #![allow(dead_code, clippy::print_stdout)]
 
+mod bare;
 #[path = "../../tests/it/image/mod.rs"]
 mod image;
 #[allow(unused_imports)]
@@ -48,6 +50,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 
+use bare::{Bare, Parts};
 use profile::{Content, Profile};
 use site::{REGISTRY, Site};
 use world::World;
@@ -143,12 +146,32 @@ fn main() -> anyhow::Result<()> {
             .unwrap_or_default(),
     );
 
-    let contenders = CONTENDERS
-        .iter()
-        .filter(|contender| contender.name.starts_with(only));
-    let mut costs: Vec<(&Contender, Vec<Cost>)> = contenders.map(|contender| (contender, vec![])).collect();
+    let bare = words.iter().any(|word| word == "--bare");
+    let bare = bare.then(|| Bare::of(&content.dir)).transpose()?;
+    if let Some(bare) = &bare {
+        println!(
+            "{:<26}{:>8} {:>8} {:>8}",
+            "each alone, all cores", "wall s", "on disk", "CPU s"
+        );
+        for (name, parts) in Parts::EACH {
+            let took = bare.run(parts, rig::Disk::xfs()?.path())?;
+            println!(
+                "{name:<26}{:>8.2} {:>8.2} {:>8.2}",
+                took.wall, took.on_disk, took.cpu
+            );
+        }
+    }
+    let contenders: Vec<&Contender> = CONTENDERS.iter().filter(|it| it.name.starts_with(only)).collect();
+    let mut costs: Vec<(&str, Vec<Cost>)> = contenders.iter().map(|it| (it.name, vec![])).collect();
+    costs.extend(bare.as_ref().map(|_| ("the bare pipeline", vec![])));
     for round in 1..=rounds {
-        for (contender, costs) in &mut costs {
+        if let (Some(bare), Some((_, costs))) = (&bare, costs.last_mut()) {
+            let took = bare.run(Parts::ALL, rig::Disk::xfs()?.path())?;
+            let mut cost = [0.0; TITLES.len()];
+            cost[..3].copy_from_slice(&[took.wall, took.on_disk, took.cpu]);
+            costs.push(Cost(cost));
+        }
+        for (contender, (_, costs)) in contenders.iter().zip(&mut costs) {
             let site = Site::new(&content.dir, quality)?;
             let cost = measure(contender, agent_args, &site, &content).context(contender.name)?;
             println!("round {round}: {}: {:.2} s", contender.name, cost.0[0]);
@@ -213,16 +236,16 @@ fn measure(contender: &Contender, agent_args: &str, site: &Site, content: &Conte
     ]))
 }
 
-fn print_table(costs: &[(&Contender, Vec<Cost>)]) {
+fn print_table(costs: &[(&str, Vec<Cost>)]) {
     let columns = TITLES.map(|title| format!("{title:>30}"));
     println!("\n{:<26}{}", "", columns.concat());
-    for (contender, rows) in costs {
+    for (name, rows) in costs {
         let columns = (0..TITLES.len()).map(|column| {
             let ((median, least, most), (ours, ..)) = (spread(rows, column), spread(&costs[0].1, column));
             let range = format!("{least:.2}–{most:.2}");
             format!("{median:>8.2} {range:>14} {:>5.2}×", median / ours)
         });
-        println!("{:<26}{}", contender.name, columns.collect::<String>());
+        println!("{name:<26}{}", columns.collect::<String>());
     }
 }
 
