@@ -92,12 +92,17 @@ impl Edge {
         let (said, is_said) = mpsc::channel();
         let speaker = Arc::clone(&self);
         // This may hang as well, and nothing may depend on it.
-        thread::spawn(move || {
+        let spoken = thread::Builder::new().spawn(move || {
             speaker.leave(ending, None);
             // Nobody listens any more if it took too long.
             let _ = said.send(());
         });
-        let _ = is_said.recv_timeout(LAST_WORDS);
+        match spoken {
+            Ok(_) => drop(is_said.recv_timeout(LAST_WORDS)),
+            // There may be too many threads, and that may be why we are here.
+            Err(_) if self.ending.get().is_none() => drop(self.leave(ending, None)),
+            Err(_) => {}
+        }
         let settled = || match (self.ending.get(), ending) {
             // What was about to be said holds, unless saying it has just panicked.
             (Some(settled), Ending::Stopped(_)) => settled.code(),
@@ -145,13 +150,18 @@ impl Edge {
     }
 }
 
-/// Leaves in the main thread's place if that has not left in time; if it has, nobody is here to do anything.
-pub(crate) async fn leave_if_main_hangs(edge: Arc<Edge>, cancel: Cancel) {
-    let Stopped(reason) = cancel.stopped().await;
-    thread::spawn(move || {
+/// Leaves in the main thread's place if that has not left in time; if it has, nobody is here to do anything. No task waits
+/// for the stop: what holds up the main thread, such as a log that nobody reads, may hold up all of the runtime's.
+pub(crate) fn leave_if_main_hangs(edge: &Arc<Edge>, cancel: &Cancel) {
+    let (edge, cancel) = (Arc::clone(edge), cancel.clone());
+    let watchman = thread::Builder::new().name("watchman".to_owned()).spawn(move || {
+        let Stopped(reason) = futures::executor::block_on(cancel.stopped());
         thread::sleep(GRACE + LAST_GRACE);
-        edge.leave_for_main(Ending::Stopped(reason))
+        edge.leave_for_main(Ending::Stopped(reason));
     });
+    if let Err(error) = watchman {
+        tracing::warn!("to stop may take long: {error}");
+    }
 }
 
 /// From now on a panic of the main thread, which is said as always, ends the process. Unwinding might wait for ever: for

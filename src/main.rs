@@ -20,7 +20,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use tokio::runtime::Runtime;
@@ -107,11 +108,10 @@ fn main() -> ExitCode {
         }
     };
     let cancel = Cancel::default();
-    {
-        let _entered = runtime.enter();
-        held.watch(&cancel);
-        tokio::spawn(leave_if_main_hangs(Arc::clone(&edge), cancel.clone()));
+    if let Err(error) = held.watch(&cancel) {
+        tracing::warn!("no signal will end the run in order: {error}");
     }
+    leave_if_main_hangs(&edge, &cancel);
     let (ending, outcome) = run(flags, &edge, &console, &runtime, &cancel);
     let code = edge.leave(ending, outcome.as_ref());
     if let Some(herald) = edge.herald.get() {
@@ -267,11 +267,15 @@ async fn until_stopped(
     cancel: &Cancel,
 ) -> Result<(Outcome, Ending), JobError> {
     if let Some(deadline) = order.deadline {
-        let cancel = cancel.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep_until(deadline.into()).await;
-            cancel.stop(StopReason::Deadline);
+        let stopper = cancel.clone();
+        // Not a task: see `leave_if_main_hangs`.
+        let waiting = thread::Builder::new().spawn(move || {
+            thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            stopper.stop(StopReason::Deadline);
         });
+        if let Err(error) = waiting {
+            tracing::warn!("the deadline will not end the run: {error}");
+        }
     }
     let grace_is_over = async {
         let stopped = cancel.stopped().await;

@@ -1,13 +1,18 @@
 //! Signals that end a run in order.
 //!
-//! To process 1 the kernel delivers no signal for which it has no handler; it is lost. Between the start and the handlers
-//! lie the arguments, the log and the runtime, so the signals are blocked first of all: one that is blocked waits, also
-//! for process 1 (`sig_ignored` in the kernel's signal.c), and comes when there is somebody to take it.
+//! # Design
+//!
+//! They are blocked in every thread, from the first instruction of `main` on, and one thread does nothing but wait for
+//! them: no handler, and nothing that the runtime's threads would have to be free for. Those may all be held up, by a log
+//! that nobody reads or a disk that hangs, and whoever sends SIGTERM is to see us gone within a second all the same.
+//!
+//! To process 1 the kernel delivers no signal for which it has no handler; it is lost. One that is blocked waits, also for
+//! process 1 (`sig_ignored` in the kernel's signal.c), and comes when there is somebody to take it.
 
-use std::mem::MaybeUninit;
+use std::io;
+use std::mem::{self, MaybeUninit};
 use std::ptr;
-
-use tokio::signal::unix::{SignalKind, signal};
+use std::thread;
 
 use crate::cancel::{Cancel, StopReason};
 
@@ -15,7 +20,7 @@ use crate::cancel::{Cancel, StopReason};
 const ENDING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// The signals wait until this is dropped, or passed on to [`Held::watch`]. Made on the main thread before there is
-/// another: the others take over what is blocked, and it is the main thread that lets them in again.
+/// another: the others take over what is blocked.
 #[derive(Debug)]
 #[must_use = "the signals come at once"]
 pub struct Held(libc::sigset_t);
@@ -23,36 +28,34 @@ pub struct Held(libc::sigset_t);
 impl Held {
     /// Has them wait.
     pub fn hold() -> Self {
-        let (mut ending, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
-        // SAFETY: both have room for a set, of which all zeros are a valid value; the signals' numbers are valid.
+        let (ending, mut before) = (set_of(ENDING), MaybeUninit::zeroed());
+        // SAFETY: `before` has room for a set, of which all zeros are a valid value.
         unsafe {
-            libc::sigemptyset(ending.as_mut_ptr());
-            for signal in ENDING {
-                libc::sigaddset(ending.as_mut_ptr(), signal);
-            }
             // Fails for invalid arguments only.
-            libc::pthread_sigmask(libc::SIG_BLOCK, ending.as_ptr(), before.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const ending, before.as_mut_ptr());
             Self(before.assume_init())
         }
     }
 
     /// From now on they stop the run; one that came meanwhile does at once. A second one changes nothing: the first is
-    /// obeyed within a second. What our parent ignores stays ignored: that is what `nohup` is for. To be called within a
-    /// runtime.
-    pub fn watch(self, cancel: &Cancel) {
-        for number in ENDING.into_iter().filter(|number| !is_ignored(*number)) {
-            let cancel = cancel.clone();
-            match signal(SignalKind::from_raw(number)) {
-                Ok(mut signals) => {
-                    tokio::spawn(async move {
-                        if signals.recv().await.is_some() {
-                            cancel.stop(StopReason::Signal(number));
-                        }
-                    });
-                }
-                Err(error) => tracing::warn!("signal {number} will not end the run in order: {error}"),
+    /// obeyed within a second. What our parent ignores stays ignored: that is what `nohup` is for.
+    ///
+    /// # Errors
+    /// When there can be no thread to wait for them. Then they come as if nobody had ever held them.
+    pub fn watch(self, cancel: &Cancel) -> io::Result<()> {
+        let ending = set_of(ENDING.into_iter().filter(|number| !is_ignored(*number)));
+        let cancel = cancel.clone();
+        let wait = move || {
+            let mut number = 0;
+            // SAFETY: the set is a valid one, and there is room for a number.
+            if unsafe { libc::sigwait(&raw const ending, &raw mut number) } == 0 {
+                cancel.stop(StopReason::Signal(number));
             }
-        }
+        };
+        thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+        // They stay blocked in this thread: the kernel would choose it, whatever it waits for.
+        mem::forget(self);
+        Ok(())
     }
 }
 
@@ -60,6 +63,18 @@ impl Drop for Held {
     fn drop(&mut self) {
         // SAFETY: the set is one that the kernel gave.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
+fn set_of(numbers: impl IntoIterator<Item = libc::c_int>) -> libc::sigset_t {
+    let mut set = MaybeUninit::zeroed();
+    // SAFETY: there is room for a set, of which all zeros are a valid value; the signals' numbers are valid.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for number in numbers {
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
+        set.assume_init()
     }
 }
 

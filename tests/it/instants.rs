@@ -114,20 +114,19 @@ fn fraction(seed: u64) -> f64 {
     f64::from(u16::from_le_bytes(random(2, seed + 1).try_into().unwrap())) / 65536.0
 }
 
-/// Waits until a process catches SIGTERM; what comes before is the kernel's and the loader's.
+/// Waits until SIGTERM waits for a process; what comes before is the kernel's and the loader's.
 fn until_it_listens(process: u32) {
     let term = 1_u64 << (Signal::TERM.as_raw() - 1);
     let began = Instant::now();
     loop {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        if caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & term != 0))
-        {
+        let held = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        if held.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & term != 0)) {
             return;
         }
         assert!(
             began.elapsed() < Duration::from_secs(20),
-            "it catches no signal: {status}"
+            "it waits for no signal: {status}"
         );
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -161,6 +161,63 @@ fn while_nobody_reads_the_log() {
     drop(reader);
 }
 
+/// Then every thread of the runtime is held up as well: each registry is asked by a task of its own, and says that it
+/// tries again.
+#[test]
+fn while_nobody_reads_what_every_thread_says() {
+    needs!(root());
+    let dead = |_| {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("127.0.0.1:{}", free.local_addr().unwrap().port())
+    };
+    let hosts: Vec<String> = (0..6).map(dead).collect();
+    let world = World::trusting(&hosts);
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let log = format!("/proc/{}/fd/{}", std::process::id(), {
+        use std::os::fd::AsRawFd as _;
+        writer.as_raw_fd()
+    });
+    let script = format!("exec \"$@\" 2>{log}");
+    let images: Vec<String> = hosts.iter().map(|host| format!("{host}/a:1")).collect();
+    let args: Vec<&str> = images
+        .iter()
+        .flat_map(|image| ["--image", image])
+        .chain(["--log-level", "debug"])
+        .collect();
+    for how in [Some(Signal::TERM), None] {
+        let mut args = args.clone();
+        if how.is_none() {
+            args.extend(["--deadline", "4s"]);
+        }
+        let run = world.start_under(&["sh", "-c", &script, "sh"], "run", &args);
+        let mut said = String::new();
+        while !said.contains("again in") {
+            let mut piece = [0; 4096];
+            let length = std::io::Read::read(&mut reader, &mut piece).unwrap();
+            said += &String::from_utf8_lossy(&piece[..length]);
+        }
+        // Full from now on, whoever of them is the first to say something.
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        while writer.write(&[b'x'; 512]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        std::thread::sleep(A_WHILE * 4);
+        let asked = Instant::now();
+        let code = how.map_or(124, |_| 143);
+        how.inspect(|signal| run.signal(*signal));
+        let run = run.wait().exits(code);
+        let took = match how {
+            Some(_) => asked.elapsed(),
+            None => run.took.saturating_sub(Duration::from_secs(4)),
+        };
+        assert!(took < LEAVES_WITHIN, "{how:?}: it took {took:?}: {run}");
+        assert_eq!(run.report["exitCode"], code, "{run}");
+        let mut rest = vec![0; PIPE];
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        while std::io::Read::read(&mut reader, &mut rest).is_ok_and(|length| length > 0) {}
+        rustix::io::ioctl_fionbio(&reader, false).unwrap();
+    }
+}
+
 #[test]
 fn a_signal_that_the_parent_ignores_stays_ignored() {
     needs!(root());
