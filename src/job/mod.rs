@@ -90,6 +90,11 @@ pub async fn run(
     cancel: &Cancel,
 ) -> Result<Outcome, JobError> {
     let steps = Steps(Some(observer.as_ref()));
+    tracing::debug!(
+        "{}, {} at the same time",
+        Count(order.max_downloads.get(), "download"),
+        Count(order.max_unpacks.get(), "unpack")
+    );
     for message in &order.warnings {
         observer.observe(Event::Warned {
             message: message.clone(),

@@ -4,6 +4,9 @@
 //! and otherwise the binary just built, whose loader and libraries are then laid beside it where it is started.
 
 mod built;
+mod cgroup;
 mod contents;
+mod limits;
 mod mounts;
 mod pod;
+mod surroundings;

@@ -49,12 +49,12 @@ fn title(object: &Value) -> String {
 }
 
 /// The Job that all overlays start from.
-fn job() -> Value {
+pub(crate) fn job() -> Value {
     objects("job/job.yaml").remove(0)
 }
 
 /// Its one container.
-fn container(job: &Value) -> &Value {
+pub(crate) fn container(job: &Value) -> &Value {
     let containers = job["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 1);
     &containers[0]
