@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::needs;
+use crate::needs::{self, leave_out, skip};
 use crate::world::product;
 
 /// buildah with no image to pull takes two seconds.
@@ -21,22 +21,34 @@ pub(super) struct Built {
     pub(super) said: String,
 }
 
-/// The binary without debug information, as a release build is: a sixth of the bytes to compress.
+/// The binary without debug information, as a release build is: a sixth of the bytes to compress. It lies beside what
+/// cargo built, for nobody removes what a static variable holds.
 fn stripped() -> &'static Path {
-    static STRIPPED: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = STRIPPED.get_or_init(|| {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("spoke-precache");
-        let status = Command::new("strip").arg("-o").arg(&path).arg(product()).status();
-        assert!(status.expect("`strip` comes with gcc").success());
-        (dir, path)
-    });
-    path
+    static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
+    STRIPPED.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let (path, new) = (
+            dir.join("spoke-precache"),
+            dir.join(format!("spoke-precache.{}", std::process::id())),
+        );
+        let status = Command::new("strip").arg("-o").arg(&new).arg(product()).status();
+        assert!(status.expect("`strip` comes with binutils").success());
+        // Another run of the tests may be using the one before.
+        fs::rename(&new, &path).expect("renaming");
+        path
+    })
 }
 
-/// Whether the product needs nothing but a kernel.
-pub(super) fn is_static() -> bool {
-    libraries().is_empty()
+/// Whether the product needs nothing but a kernel. If not, `what` is not tested, which is said: it belongs to the run of
+/// the tests whose `SPOKE_PRODUCT` is what is shipped, and there it is missed.
+pub(super) fn is_static(what: &str) -> bool {
+    let is_static = libraries().is_empty();
+    match std::env::var_os("SPOKE_PRODUCT") {
+        _ if is_static => {}
+        None => leave_out(&format!("{what}: it takes a static build as SPOKE_PRODUCT")),
+        Some(product) => skip(&format!("{what}: `{}` needs libraries", product.display())),
+    }
+    is_static
 }
 
 /// The loader and libraries that it needs, by their paths on this machine.

@@ -49,7 +49,7 @@ mount --bind "$resolv" "$root/etc/resolv.conf"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/dev"
 device() { mknod -m 0666 "$root/dev/$1" c 1 "$2"; }
-# As every runtime makes them (runtime-spec, "Default Devices"); a static glibc has no `getrandom` that is found by name.
+# As every runtime makes them (runtime-spec, "Default Devices").
 device null 3; device zero 5; device full 7; device random 8; device urandom 9
 : >"$root/dev/termination-log"
 mount --bind "$log" "$root/dev/termination-log"
