@@ -13,7 +13,11 @@ use crate::registry::faults::Fault;
 use crate::world::World;
 
 /// Until a blob has come and is unpacked, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is not written yet when a blob is done with stays, and a disk that is busy with other tests may have written
+/// nothing.
+const ATTEMPTS: usize = 3;
 
 /// Bytes of a blob that comes.
 const SIZE: u64 = 3_000_000;
@@ -58,29 +62,34 @@ fn a_blob_that_waits_for_others_does_not_wait_in_memory() {
     registry.push("a", Some("latest"), &image);
     registry.fault(Fault::on(&blobs[1]).stall(100));
     registry.fault(Fault::on(&blobs[0]).slow(LINK));
-    let world = World::trusting(&[registry.host()]);
-    let spool = world.host().join("var/lib/containers/spoke-precache");
-    if rustix::fs::statfs(world.host()).unwrap().f_type == libc::TMPFS_MAGIC {
+    if rustix::fs::statfs(std::env::temp_dir()).unwrap().f_type == libc::TMPFS_MAGIC {
         return skip("what lies on a tmpfs lies in memory");
     }
+    let left: Vec<_> = (0..ATTEMPTS)
+        .map_while(|_| match left_in_memory(&registry, &blobs[0]) {
+            Some(left) if left < LATE => {
+                note(&format!("{left} of {SIZE} bytes stay in memory"));
+                None
+            }
+            left => Some(left),
+        })
+        .collect();
+    assert!(left.len() < ATTEMPTS, "bytes of {SIZE} in memory: {left:?}");
+}
+
+/// The fewest bytes of the blob that were seen in memory after it had come.
+fn left_in_memory(registry: &Registry, blob: &str) -> Option<u64> {
+    let world = World::trusting(&[registry.host()]);
+    let spool = world.host().join("var/lib/containers/spoke-precache");
     let run = world.start("run", &["--image", &registry.tagged("a")]);
-    let blob: PathBuf = spool.join(&blobs[0]);
+    let path: PathBuf = spool.join(blob);
     let began = Instant::now();
-    loop {
-        let now = resident(&blob);
-        if let Some(now) = now
-            && now < LATE
-        {
-            note(&format!("{now} of {SIZE} bytes stay in memory"));
-            break;
-        }
-        assert!(
-            began.elapsed() < PATIENCE,
-            "{now:?} of {} are in memory",
-            blob.display()
-        );
+    let mut left = None;
+    while left.is_none_or(|left| left >= LATE) && began.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
+        left = resident(&path).or(left);
     }
     run.signal(Signal::TERM);
     run.wait().exits(143);
+    left
 }
