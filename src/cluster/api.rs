@@ -201,6 +201,16 @@ impl Api {
         self.call(rule, &path, Some(body), effort).await.map(drop)
     }
 
+    /// Removes the object `name`. Says whether there was one.
+    pub(super) async fn delete(&self, rule: &Rule, name: &str, effort: Effort) -> Result<bool, ClusterError> {
+        let path = rule.path(&self.namespace, name)?;
+        match self.call(rule, &path, None, effort).await {
+            Ok(_) => Ok(true),
+            Err(ClusterError::Missing { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The one loop.
     async fn call(
         &self,
@@ -260,6 +270,7 @@ impl Api {
         let method = match rule.verb {
             "patch" => Method::PATCH,
             "create" => Method::POST,
+            "delete" => Method::DELETE,
             _ => Method::GET,
         };
         if *rule == PATCH_PINS {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::ClusterError;
 use super::api::{Api, Body, Effort};
-use super::rules::PATCH_PINS;
+use super::rules::{DELETE_PINS, PATCH_PINS};
 
 /// Images of one set.
 const SET_LIMIT: usize = 500;
@@ -20,13 +20,19 @@ const SET_LIMIT: usize = 500;
 /// Length of an image's name.
 const NAME_LIMIT: usize = 447;
 
+/// As many sets are ours, so that a role can name them: 4,000 images are more than a node holds.
+const SETS: usize = 8;
+
 /// Name of the first set; the others have a number behind it.
 const NAME: &str = "spoke-precache";
 
 /// Says which MachineConfigPool pins them: that of single nodes.
 const ROLE: (&str, &str) = ("machineconfiguration.openshift.io/role", "master");
 
-/// How long the API may take for all sets.
+/// By which all of them can be removed at once.
+const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "spoke-precache");
+
+/// How long the API may take for all sets, to make those that are needed and then to remove the others.
 const APPLY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// As many sets as the images need.
@@ -39,11 +45,20 @@ pub struct PinnedImageSets {
 impl PinnedImageSets {
     /// The sets for these references by digest, and those of them that no set can have.
     pub fn of(images: impl IntoIterator<Item = String>) -> (Self, Vec<String>) {
-        let (mut images, left_out): (Vec<_>, Vec<_>) =
+        let (mut images, mut left_out): (Vec<_>, Vec<_>) =
             images.into_iter().partition(|image| is_pinnable(image));
         images.sort();
         images.dedup();
+        left_out.extend(images.drain((SET_LIMIT * SETS).min(images.len())..));
         (Self { images }, left_out)
+    }
+
+    /// Names of all sets that any run may make.
+    pub fn names() -> impl Iterator<Item = String> {
+        (1..=SETS).map(|number| match number {
+            1 => NAME.to_owned(),
+            _ => format!("{NAME}-{number}"),
+        })
     }
 
     /// How many images there are.
@@ -59,16 +74,17 @@ impl PinnedImageSets {
     /// As documents for `oc apply -f`.
     pub fn to_yaml(&self) -> String {
         let mut text = String::from(
-            "# Keeps the kubelet's garbage collection from images that were cached for an upgrade.\n\
-             # Remove it when the upgrade is done: `oc delete -f` this file.\n",
+            "# Keeps the kubelet's garbage collection from images that were cached for an upgrade, on the nodes of the pool that\n\
+             # the label names; the Machine Config Operator pulls them where they are not. When the upgrade is done:\n\
+             #   oc delete -f THIS-FILE\n",
         );
         for (name, images) in self.sets() {
             // Writing to a String cannot fail. No character of these names means anything in YAML.
             let _ = write!(
                 text,
                 "---\napiVersion: machineconfiguration.openshift.io/v1\nkind: PinnedImageSet\nmetadata:\n  name: {name}\n  \
-                 labels:\n    {}: {}\nspec:\n  pinnedImages:\n",
-                ROLE.0, ROLE.1
+                 labels:\n    {}: {}\n    {}: {}\nspec:\n  pinnedImages:\n",
+                OWNER.0, OWNER.1, ROLE.0, ROLE.1
             );
             for image in images {
                 let _ = writeln!(text, "  - name: \"{image}\"");
@@ -79,13 +95,13 @@ impl PinnedImageSets {
 
     /// Makes the sets or replaces what an earlier run put into them.
     pub async fn apply(&self, api: &Api) -> Result<(), ClusterError> {
-        let effort = Effort::patient(APPLY_PATIENCE);
+        let effort = patient();
         for (name, images) in self.sets() {
             let images: Vec<_> = images.iter().map(|name| json!({"name": name})).collect();
             let document = json!({
                 "apiVersion": "machineconfiguration.openshift.io/v1",
                 "kind": "PinnedImageSet",
-                "metadata": {"name": name, "labels": {ROLE.0: ROLE.1}},
+                "metadata": {"name": name, "labels": {OWNER.0: OWNER.1, ROLE.0: ROLE.1}},
                 "spec": {"pinnedImages": images},
             });
             let body = Body::new("application/apply-patch+yaml", &document);
@@ -94,12 +110,27 @@ impl PinnedImageSets {
         Ok(())
     }
 
+    /// Removes the sets that an earlier run needed and this one does not, or its images would stay for ever. Asks for every
+    /// name, for an earlier run may have been killed between two of them.
+    pub async fn remove_others(&self, api: &Api) -> Result<(), ClusterError> {
+        let effort = patient();
+        for name in Self::names().skip(self.sets().count()) {
+            if api.delete(&DELETE_PINS, &name, effort).await? {
+                tracing::info!("removed PinnedImageSet `{name}` of an earlier run");
+            }
+        }
+        Ok(())
+    }
+
     fn sets(&self) -> impl Iterator<Item = (String, &[String])> {
-        let sets = self.images.chunks(SET_LIMIT).enumerate();
-        sets.map(|(index, images)| match index {
-            0 => (NAME.to_owned(), images),
-            _ => (format!("{NAME}-{}", index + 1), images),
-        })
+        Self::names().zip(self.images.chunks(SET_LIMIT))
+    }
+}
+
+fn patient() -> Effort {
+    Effort {
+        until: Instant::now() + APPLY_PATIENCE,
+        waits: true,
     }
 }
 
@@ -179,6 +210,9 @@ mod tests {
             ]
         );
         assert!(PinnedImageSets::of([]).0.sets().next().is_none());
+        let images = (0..4002).map(|number| by_digest(&format!("quay.io/a/b{number}")));
+        let (sets, left_out) = PinnedImageSets::of(images);
+        assert_eq!((sets.len(), sets.sets().count(), left_out.len()), (4000, 8, 2));
     }
 
     #[test]
@@ -188,14 +222,16 @@ mod tests {
         assert_eq!(
             sets.to_yaml(),
             format!(
-                "# Keeps the kubelet's garbage collection from images that were cached for an upgrade.\n\
-                 # Remove it when the upgrade is done: `oc delete -f` this file.\n\
+                "# Keeps the kubelet's garbage collection from images that were cached for an upgrade, on the nodes of the pool that\n\
+                 # the label names; the Machine Config Operator pulls them where they are not. When the upgrade is done:\n\
+                 #   oc delete -f THIS-FILE\n\
                  ---\n\
                  apiVersion: machineconfiguration.openshift.io/v1\n\
                  kind: PinnedImageSet\n\
                  metadata:\n  \
                    name: spoke-precache\n  \
                    labels:\n    \
+                     app.kubernetes.io/managed-by: spoke-precache\n    \
                      machineconfiguration.openshift.io/role: master\n\
                  spec:\n  \
                    pinnedImages:\n  \

@@ -11,7 +11,7 @@ pub struct Rule {
     pub version: &'static str,
     /// `jobs`; `nodes/proxy` for a subresource.
     pub resource: &'static str,
-    /// `get`, `patch` or `create`.
+    /// `get`, `patch`, `create` or `delete`.
     pub verb: &'static str,
     /// Where such objects are.
     pub place: Place,
@@ -75,9 +75,14 @@ const CREATE_PINS: Rule = Rule {
     verb: "create",
     ..PATCH_PINS
 };
+/// Sets that an earlier run needed and this one does not: an empty one is none that the API takes.
+pub(super) const DELETE_PINS: Rule = Rule {
+    verb: "delete",
+    ..PATCH_PINS
+};
 
 /// Everything that is ever asked. The roles in `manifests/` allow this and nothing else.
-pub const RULES: [Rule; 10] = [
+pub const RULES: [Rule; 11] = [
     GET_CONFIGZ,
     GET_POD,
     GET_JOB,
@@ -88,6 +93,7 @@ pub const RULES: [Rule; 10] = [
     GET_CONFIG_MAP,
     PATCH_PINS,
     CREATE_PINS,
+    DELETE_PINS,
 ];
 
 impl Rule {

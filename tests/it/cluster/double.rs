@@ -245,6 +245,7 @@ impl ApiDouble {
             let verb = match asked.method {
                 Method::PATCH => "patch",
                 Method::POST => "create",
+                Method::DELETE => "delete",
                 _ => "get",
             };
             let allowed = RULES.iter().any(|rule| {
@@ -440,6 +441,10 @@ fn answer(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, bod
             *object = shared.written(object.take());
             (200, object.clone())
         }
+        (&Method::DELETE, _) => match objects.remove(path) {
+            Some(object) => (200, object),
+            None => (404, failure(404, "not found")),
+        },
         (&Method::PATCH, "application/apply-patch+yaml") => {
             objects.insert(path.to_owned(), document.clone());
             (201, document)

@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, Parser as _};
 use serde_json::Value;
 use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
-use spoke_precache::cluster::{Place, RULES};
+use spoke_precache::cluster::{PinnedImageSets, Place, RULES};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::oci::Reference;
 use spoke_precache::spec::from_document;
@@ -179,6 +179,21 @@ fn the_roles_allow_what_is_asked_and_nothing_else() {
     assert!(allowed_to_run.remove(&<[&str; 4]>::from(admission).map(str::to_owned).into()));
     assert_eq!(allowed_to_run, asked(false));
     assert_eq!(allowed("components/pin/rbac.yaml"), asked(true));
+}
+
+/// Nobody else's sets are changed or removed, whoever has the token.
+#[test]
+fn the_rights_to_pin_are_bound_to_the_names_that_are_made() {
+    let roles = objects("components/pin/rbac.yaml");
+    let role = roles
+        .iter()
+        .find(|object| object["kind"] == "ClusterRole")
+        .unwrap();
+    let [rule] = list(&role["rules"]) else {
+        panic!("one rule");
+    };
+    let written: Vec<_> = list(&rule["resourceNames"]).iter().map(text).collect();
+    assert_eq!(written, PinnedImageSets::names().collect::<Vec<_>>());
 }
 
 /// What the Job asks of the node is what the constraints let it have, and no more.
