@@ -238,8 +238,8 @@ pub struct Manners {
     #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_NICE")]
     pub nice: Option<Niceness>,
 
-    /// Priority of the disk while layers are unpacked: none, idle, best-effort:0 to best-effort:7; commits, which hold the
-    /// store's locks, keep theirs [default: none; idle when started as TALM's precache.sh]
+    /// Priority of the disk while layers are unpacked or read again: none, idle, best-effort:0 to best-effort:7; commits,
+    /// which hold the store's locks, keep theirs [default: none; idle when started as TALM's precache.sh]
     #[arg(long, value_name = "CLASS[:LEVEL]", env = "SPOKE_PRECACHE_IONICE")]
     pub ionice: Option<IoPriority>,
 }

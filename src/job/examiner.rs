@@ -19,6 +19,7 @@ use super::off_the_task;
 use super::sight::{Seen, Sight};
 use crate::cancel::Cancel;
 use crate::exit::Failure;
+use crate::manners::IoPriority;
 use crate::oci::LayerId;
 use crate::report::{Event, Observer, Size};
 use crate::store::{Home, HostState, Inventory, LayerDamage, LayerPlace, LayerState, Store, StoreError};
@@ -33,15 +34,18 @@ pub(super) struct Examiner {
     told: HashSet<String>,
     /// Layers whose surroundings were to be mended, whatever came of it.
     tried: HashSet<LayerId>,
+    /// Of the threads that read. What mends holds the store's locks and keeps its own.
+    priority: IoPriority,
 }
 
 impl Examiner {
-    pub(super) fn new(observer: Arc<dyn Observer>) -> Self {
+    pub(super) fn new(observer: Arc<dyn Observer>, priority: IoPriority) -> Self {
         Self {
             observer,
             layers: HashMap::new(),
             told: HashSet::new(),
             tried: HashSet::new(),
+            priority,
         }
     }
 
@@ -70,8 +74,9 @@ impl Examiner {
         let inventory = Arc::clone(&sight.inventory);
         let mut places = HashSet::new();
         for seen in sight.images_mut() {
-            let (inventory, id) = (Arc::clone(&inventory), seen.id);
+            let (inventory, id, priority) = (Arc::clone(&inventory), seen.id, self.priority);
             let read = off_the_task(move || {
+                let _lowered = priority.lower();
                 let Some(image) = inventory.image(&id) else {
                     return Ok((Vec::new(), Vec::new(), Vec::new()));
                 };
@@ -111,12 +116,16 @@ impl Examiner {
         if all > 0 {
             tracing::info!("reading {all} layers");
         }
+        let priority = self.priority;
         let check = |place: LayerPlace| {
             let (inventory, cancel, bytes) = (Arc::clone(inventory), cancel.clone(), Arc::clone(&bytes));
-            off_the_task(move || match inventory.check_layer(&place, &cancel, &bytes) {
-                Ok(state) => Ok((place, state)),
-                Err(StoreError::Cancelled(stopped)) => Err(stopped.into()),
-                Err(error) => Err(error.into()),
+            off_the_task(move || {
+                let _lowered = priority.lower();
+                match inventory.check_layer(&place, &cancel, &bytes) {
+                    Ok(state) => Ok((place, state)),
+                    Err(StoreError::Cancelled(stopped)) => Err(stopped.into()),
+                    Err(error) => Err(error.into()),
+                }
             })
         };
         let mut checks = stream::iter(todo).map(check).buffer_unordered(at_once.get());

@@ -39,8 +39,8 @@ pub struct Order {
     pub max_downloads: NonZeroUsize,
     /// Layers at the same time.
     pub max_unpacks: NonZeroUsize,
-    /// Of the threads that unpack.
-    pub unpack_priority: IoPriority,
+    /// Of the threads that unpack layers, and of those that read them again.
+    pub disk_priority: IoPriority,
     /// Disk use at which the kubelet removes images.
     pub image_gc_high_threshold: Threshold,
 }

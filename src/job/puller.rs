@@ -61,7 +61,7 @@ pub(super) struct Puller {
     pub(super) deadline: Option<Instant>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
-    pub(super) unpack_priority: IoPriority,
+    pub(super) disk_priority: IoPriority,
 }
 
 /// What came of a pull.
@@ -280,9 +280,15 @@ impl Puller {
                 break;
             };
             let (mender, layer, halt) = (mender.clone(), LayerTask::clone(layer), halt.clone());
-            let id = layer.id;
-            let staged = tokio::task::spawn_blocking(move || mender.stage(&layer, &halt)).await;
-            match staged.unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string())))) {
+            let (id, priority) = (layer.id, self.disk_priority);
+            let staged = tokio::task::spawn_blocking(move || {
+                let _lowered = priority.lower();
+                mender.stage(&layer, &halt)
+            });
+            match staged
+                .await
+                .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))))
+            {
                 Ok(Some(staged)) => done.push((id, Ok(staged))),
                 Ok(None) => {}
                 Err(trouble) => done.push((id, Err(trouble))),
@@ -299,7 +305,7 @@ impl Puller {
     ) -> Result<StagedLayer, Trouble> {
         let spec = spec_of(layer);
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
-        let priority = self.unpack_priority;
+        let priority = self.disk_priority;
         let task = tokio::task::spawn_blocking(move || {
             let _lowered = priority.lower();
             let file = blob.open().map_err(|error| Trouble::Host(error.into()))?;

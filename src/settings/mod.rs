@@ -277,7 +277,7 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
             .bounds
             .max_unpacks
             .map_or_else(usable_cpus, NonZeroUsize::from),
-        unpack_priority: flags.manners.ionice.unwrap_or_default(),
+        disk_priority: flags.manners.ionice.unwrap_or_default(),
         image_gc_high_threshold: flags
             .bounds
             .image_gc_high_threshold

@@ -100,7 +100,7 @@ impl<'a> Bringer<'a> {
             registries,
             naming,
             knowledge: Knowledge::default(),
-            examiner: Examiner::new(Arc::clone(observer)),
+            examiner: Examiner::new(Arc::clone(observer), order.disk_priority),
             teller: Teller::new(Arc::clone(observer)),
             counted: HashSet::new(),
         })
@@ -333,7 +333,7 @@ impl<'a> Bringer<'a> {
             deadline: self.order.end(),
             max_downloads: self.order.max_downloads.get(),
             max_unpacks: self.order.max_unpacks.get(),
-            unpack_priority: self.order.unpack_priority,
+            disk_priority: self.order.disk_priority,
         };
         let pulled = puller.pull(plan, self.cancel).await?;
         self.examiner

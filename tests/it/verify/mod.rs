@@ -533,3 +533,29 @@ fn a_reading_that_is_stopped_leaves_at_once() {
     assert!([143, 0].contains(&run.code), "{run}");
     assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{run}");
 }
+
+/// A guest reads as it writes: after everybody else. What mends holds the store's locks and does not.
+#[test]
+fn layers_are_read_again_at_the_disk_priority_that_was_given() {
+    needs!(root(), strace());
+    let registry = Registry::start();
+    let images = Images::of(IMAGES, &[]);
+    registry.push_all(&images);
+    let world = World::trusting(&[registry.host()]);
+    let name = registry.tagged("rich");
+    world.run(&["--image", &name]).exits(0);
+    let layers = layer_ids(images.image("rich")).len();
+    let calls = world.out("calls");
+    let strace = ["/usr/bin/strace", "-f", "-qq", "-e", "trace=ioprio_set", "-o"];
+    let strace = [&strace[..], &[calls.to_str().unwrap()]].concat();
+    for (priority, is_lowered) in [("idle", true), ("none", false)] {
+        for repair in [&[][..], &["--repair"]] {
+            let args = [&["--image", &name, "--ionice", priority][..], repair].concat();
+            world.start_under(&strace, "verify", &args).wait().exits(0);
+            let lowered = std::fs::read_to_string(&calls).unwrap();
+            let lowered = lowered.matches("IOPRIO_CLASS_IDLE").count();
+            // The first finds out whether it may be.
+            assert_eq!(lowered > layers, is_lowered, "{args:?}: {lowered} times");
+        }
+    }
+}
