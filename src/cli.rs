@@ -3,16 +3,15 @@
 //! Every flag has an environment variable, `SPOKE_PRECACHE_` and its name; where TALM's Job sets a variable of its
 //! own (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`), settings reads that too.
 
-use std::convert::Infallible;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
 use crate::manners::{IoPriority, Niceness};
 use crate::oci::{Platform, Reference};
+use crate::pins::PinTarget;
 use crate::preflight::Threshold;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
@@ -262,27 +261,6 @@ pub struct Cluster {
     /// `api` to apply it
     #[arg(long, value_name = "FILE|api", env = "SPOKE_PRECACHE_PIN")]
     pub pin: Option<PinTarget>,
-}
-
-/// Where the PinnedImageSet goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PinTarget {
-    /// To the cluster.
-    Api,
-    /// Into this file.
-    File(PathBuf),
-}
-
-impl FromStr for PinTarget {
-    type Err = Infallible;
-
-    /// A file of that name is `./api`.
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(match text {
-            "api" => Self::Api,
-            path => Self::File(path.into()),
-        })
-    }
 }
 
 /// What is printed and written.

@@ -13,7 +13,7 @@
 //! ```
 
 use crate::cancel::StopReason;
-use crate::report::ReportError;
+use crate::report::WriteError;
 
 /// Why a run, or one of its images, failed; the declaration's order is the order of precedence when there are
 /// several: what a user has to mend first comes first.
@@ -65,7 +65,7 @@ impl Failure {
 
 impl Failure {
     /// What it means that the report cannot be written, if the disk is to blame and not the path.
-    pub fn of_report(error: &ReportError) -> Option<Self> {
+    pub fn of_report(error: &WriteError) -> Option<Self> {
         match error {
             error if error.is_no_space() => Some(Self::Space),
             error if error.is_broken_disk() => Some(Self::Store),

@@ -49,6 +49,7 @@
 //! | [`preflight`] | whether it fits below the kubelet's line |
 //! | [`exit`] | from failures to the one exit code |
 //! | [`job`] | the pipeline |
+//! | [`pins`] | what keeps the images in the store afterwards |
 //! | [`cli`], [`settings`] | flags as typed; flags, environment and host files as resolved |
 //! | [`applet`], [`signals`] | by which name it was started; what tells it to stop |
 //!
@@ -81,6 +82,7 @@ pub mod fetch;
 pub mod job;
 pub mod manners;
 pub mod oci;
+pub mod pins;
 pub mod plan;
 pub mod preflight;
 pub mod registry;

@@ -14,9 +14,8 @@
 mod edge;
 
 use std::env;
-use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,15 +33,16 @@ use edge::{Edge, GRACE, leave_after_panics, leave_if_main_hangs, print};
 use spoke_precache::applet::{Applet, NOT_FOUND};
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::cli::{
-    Cli, Command, Flags, LogFormat, Manners, PinTarget, RunFlags, SpecFlags, SpecForm,
+    Cli, Command, Flags, LogFormat, Manners, OutputForm, RunFlags, SpecFlags, SpecForm,
 };
-use spoke_precache::cluster::{Api, Facts, Herald, PinnedImageSets};
+use spoke_precache::cluster::{Api, Facts, Herald};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
-use spoke_precache::preflight::Space;
+use spoke_precache::pins;
+use spoke_precache::plan::Document;
 use spoke_precache::report::{
-    Console, Count, Event, Fanout, Journal, Observer, Printable, TalmFormat, TalmLog,
+    Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report, TalmFormat, TalmLog,
 };
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
@@ -169,7 +169,7 @@ fn run(
     match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
         Ok((outcome, ending)) => {
             if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
-                let kept = keep(&order, &outcome, flags.cluster.pin.as_ref(), api.as_deref());
+                let kept = pins::keep(&order, &outcome, flags.cluster.pin.as_ref(), api.as_deref());
                 let warnings = runtime.block_on(async {
                     tokio::select! {
                         warnings = kept => warnings,
@@ -209,54 +209,6 @@ async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> Facts {
         // The job is told as well.
         _ = cancel.stopped() => Facts::default(),
     }
-}
-
-/// Sees to it that what was brought stays, or warns that it may not. Nothing of this changes how the run ended: the images
-/// are there.
-async fn keep(order: &Order, outcome: &Outcome, pin: Option<&PinTarget>, api: Option<&Api>) -> Vec<String> {
-    let Some(target) = pin else {
-        let space = Space::of(&order.graph_root).ok();
-        let near = space.and_then(|space| space.nearness(order.image_gc_high_threshold));
-        return near.into_iter().collect();
-    };
-    let images = match job::by_digest(order, outcome) {
-        Ok(images) => images,
-        Err(error) => return vec![format!("the images are not pinned: {error}")],
-    };
-    let (sets, left_out) = PinnedImageSets::of(images);
-    let left_out = left_out
-        .iter()
-        .map(|image| format!("`{image}` is not pinned: a PinnedImageSet can have no such name"));
-    let mut warnings: Vec<String> = left_out.collect();
-    let done = match (target, api) {
-        (PinTarget::File(path), _) => {
-            let written = write_whole(path, &sets.to_yaml());
-            written.map_err(|error| format!("cannot write `{}`: {error}", path.display()))
-        }
-        (PinTarget::Api, Some(api)) => sets.apply(api).await.map_err(|error| error.to_string()),
-        (PinTarget::Api, None) => {
-            Err("there is no service account to reach the cluster's API with".to_owned())
-        }
-    };
-    match done {
-        Ok(()) => tracing::info!("{} pinned", Count(sets.len(), "image")),
-        Err(why) => warnings.push(format!("the images are not pinned: {why}")),
-    }
-    warnings
-}
-
-/// Half a list of images would be a document too. The process has no umask.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    // A device or a pipe stays what it is.
-    if fs::metadata(path).is_ok_and(|target| !target.is_file()) {
-        return fs::write(path, text);
-    }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".tmp");
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o644);
-    options.open(&beside)?.write_all(text.as_bytes())?;
-    fs::rename(&beside, path)
 }
 
 /// The job, or as much of it as fits between the start and a signal or the deadline.

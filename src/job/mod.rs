@@ -26,7 +26,6 @@ mod naming;
 mod operators;
 mod order;
 mod outcome;
-mod pins;
 mod puller;
 mod queue;
 mod release;
@@ -48,7 +47,6 @@ pub use error::JobError;
 use naming::Naming;
 pub use order::Order;
 pub use outcome::Outcome;
-pub use pins::by_digest;
 use steps::Steps;
 
 /// How far to go.

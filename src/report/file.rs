@@ -1,4 +1,4 @@
-//! The report on disk: whole or not at all.
+//! A document on disk, the report above all: whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -8,15 +8,22 @@ use std::time::Duration;
 
 use super::Report;
 
-/// Why a report could not be written.
+/// Why a document could not be written.
 #[derive(Debug, thiserror::Error)]
-pub enum ReportError {
+pub enum WriteError {
     /// Nowhere to put it. The directory is not created: in a container it would be lost with the container.
-    #[error("cannot write the report `{}`: its directory does not exist", .0.display())]
-    NoDirectory(PathBuf),
+    #[error("cannot write the {what} `{}`: its directory does not exist", path.display())]
+    NoDirectory {
+        /// What it is.
+        what: &'static str,
+        /// Where to.
+        path: PathBuf,
+    },
     /// Writing failed.
-    #[error("cannot write the report `{}`: {source}", path.display())]
+    #[error("cannot write the {what} `{}`: {source}", path.display())]
     Write {
+        /// What it is.
+        what: &'static str,
         /// Where to.
         path: PathBuf,
         /// Why not.
@@ -27,11 +34,11 @@ pub enum ReportError {
 /// A temporary file that is older belongs to a run that was killed in the milliseconds of writing it.
 const STALE: Duration = Duration::from_secs(3600);
 
-impl ReportError {
+impl WriteError {
     /// What the system said, if it was asked.
     fn source(&self) -> Option<&io::Error> {
         match self {
-            Self::NoDirectory(_) => None,
+            Self::NoDirectory { .. } => None,
             Self::Write { source, .. } => Some(source),
         }
     }
@@ -58,45 +65,113 @@ impl Report {
         json
     }
 
-    /// Writes the JSON to `path`: beside it first, then renamed, so that a reader sees the report of before or this one,
-    /// also after a power loss. What is no regular file, say a pipe or `/dev/stderr`, is written to as it is.
-    pub fn write(&self, path: &Path) -> Result<(), ReportError> {
-        let json = self.json();
-        match Place::of(path)? {
+    /// Writes the JSON to `path`, as [`WholeFile::write`] does.
+    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
+        WholeFile::at(path, REPORT).write(&self.json())
+    }
+}
+
+/// What a report is called where it cannot be written.
+const REPORT: &str = "report";
+
+/// A file that is to be written, by its path: whole or not at all.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeFile<'a> {
+    path: &'a Path,
+    /// What it is, for messages.
+    what: &'static str,
+}
+
+impl<'a> WholeFile<'a> {
+    /// The one at `path`, which messages call `what`.
+    pub fn at(path: &'a Path, what: &'static str) -> Self {
+        Self { path, what }
+    }
+
+    /// Writes it: beside its path first, then renamed, so that a reader sees the document of before or this one, also after
+    /// a power loss. What is no regular file, say a pipe or `/dev/stderr`, is written to as it is.
+    pub fn write(&self, text: &str) -> Result<(), WriteError> {
+        match self.place()? {
             Place::AsItIs => OpenOptions::new()
                 .write(true)
-                .open(path)
-                .and_then(|mut target| target.write_all(json.as_bytes()))
-                .map_err(failed(path)),
+                .open(self.path)
+                .and_then(|mut target| target.write_all(text.as_bytes()))
+                .map_err(self.failed()),
             Place::Replaced { temporary, directory } => {
-                write_beside(&temporary, json.as_bytes())
-                    .and_then(|()| fs::rename(&temporary, path))
+                write_beside(&temporary, text.as_bytes())
+                    .and_then(|()| fs::rename(&temporary, self.path))
                     .and_then(|()| File::open(&directory)?.sync_all())
                     .map_err(|error| {
                         // The first error is the one to tell; what is left over is overwritten by the next attempt.
                         let _ = fs::remove_file(&temporary);
-                        failed(path)(error)
+                        self.failed()(error)
                     })
             }
         }
     }
-}
 
-/// Finds out whether a report could be written to `path` now: better before hours of work than after them. An older
-/// report is removed, lest it speaks for a run that is killed before it can write its own.
-pub fn clear_place(path: &Path) -> Result<(), ReportError> {
-    match Place::of(path)? {
-        Place::AsItIs => Ok(()),
-        Place::Replaced { temporary, directory } => {
-            sweep(path, &directory);
+    /// Finds out whether it could be written now: better before hours of work than after them.
+    pub fn try_place(&self) -> Result<(), WriteError> {
+        if let Place::Replaced { temporary, directory } = self.place()? {
+            sweep(self.path, &directory);
             write_beside(&temporary, b"")
                 .and_then(|()| fs::remove_file(&temporary))
-                .and_then(|()| match fs::remove_file(path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                    _ => Ok(()),
-                })
-                .map_err(failed(path))
+                .map_err(self.failed())?;
         }
+        Ok(())
+    }
+
+    fn place(&self) -> Result<Place, WriteError> {
+        let target = fs::metadata(self.path).ok();
+        if target
+            .as_ref()
+            .is_some_and(|target| !target.is_file() && !target.is_dir())
+        {
+            return Ok(Place::AsItIs);
+        }
+        let name = self
+            .path
+            .file_name()
+            .filter(|_| !target.is_some_and(|target| target.is_dir()))
+            .ok_or_else(|| self.failed()(io::ErrorKind::IsADirectory.into()))?;
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        if !directory.is_dir() {
+            return Err(WriteError::NoDirectory {
+                what: self.what,
+                path: self.path.to_owned(),
+            });
+        }
+        let temporary = format!("{}{}", prefix(&name.to_string_lossy()), std::process::id());
+        Ok(Place::Replaced {
+            temporary: directory.join(temporary),
+            directory: directory.to_owned(),
+        })
+    }
+
+    fn failed(&self) -> impl Fn(io::Error) -> WriteError {
+        let (what, path) = (self.what, self.path.to_owned());
+        move |source| WriteError::Write {
+            what,
+            path: path.clone(),
+            source,
+        }
+    }
+}
+
+/// Finds out whether a report could be written to `path`. An older one is removed, lest it speaks for a run that is killed
+/// before it can write its own.
+pub fn clear_place(path: &Path) -> Result<(), WriteError> {
+    let report = WholeFile::at(path, REPORT);
+    report.try_place()?;
+    match report.place()? {
+        Place::AsItIs => Ok(()),
+        Place::Replaced { .. } => match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(report.failed()(error)),
+            _ => Ok(()),
+        },
     }
 }
 
@@ -118,52 +193,17 @@ fn sweep(path: &Path, directory: &Path) {
     }
 }
 
-/// How temporary files on the way to a report of this name begin; the process's id follows.
+/// How temporary files on the way to a document of this name begin; the process's id follows.
 fn prefix(name: &str) -> String {
     format!(".{name}.tmp-")
 }
 
-/// How a report gets to its path.
+/// How a document gets to its path.
 enum Place {
     /// A pipe, a device.
     AsItIs,
     /// A regular file, or nothing yet.
     Replaced { temporary: PathBuf, directory: PathBuf },
-}
-
-impl Place {
-    fn of(path: &Path) -> Result<Self, ReportError> {
-        let target = fs::metadata(path).ok();
-        if target
-            .as_ref()
-            .is_some_and(|target| !target.is_file() && !target.is_dir())
-        {
-            return Ok(Self::AsItIs);
-        }
-        let name = path
-            .file_name()
-            .filter(|_| !target.is_some_and(|target| target.is_dir()))
-            .ok_or_else(|| failed(path)(io::ErrorKind::IsADirectory.into()))?;
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        if !directory.is_dir() {
-            return Err(ReportError::NoDirectory(path.to_owned()));
-        }
-        let temporary = format!("{}{}", prefix(&name.to_string_lossy()), std::process::id());
-        Ok(Self::Replaced {
-            temporary: directory.join(temporary),
-            directory: directory.to_owned(),
-        })
-    }
-}
-
-fn failed(path: &Path) -> impl Fn(io::Error) -> ReportError {
-    move |source| ReportError::Write {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 fn write_beside(temporary: &Path, content: &[u8]) -> io::Result<()> {
@@ -238,8 +278,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report.json");
         fs::create_dir(&path).unwrap();
-        assert!(matches!(report().write(&path), Err(ReportError::Write { .. })));
-        assert!(matches!(clear_place(&path), Err(ReportError::Write { .. })));
+        assert!(matches!(report().write(&path), Err(WriteError::Write { .. })));
+        assert!(matches!(clear_place(&path), Err(WriteError::Write { .. })));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     }
 

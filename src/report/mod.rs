@@ -42,7 +42,7 @@ pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
 pub use document::{ImageReport, Phase, Report, Totals};
 pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Step};
-pub use file::{ReportError, clear_place};
+pub use file::{WholeFile, WriteError, clear_place};
 pub use journal::Journal;
 pub use lines::Lines;
 pub use operator::{OperatorReport, OperatorState};

@@ -25,7 +25,7 @@ use crate::exit::Failure;
 use crate::job::Order;
 use crate::oci::Platform;
 use crate::registry::{ProxyError, RegistriesConfError, RegistrySettings, ShortNameError};
-use crate::report::{ProgressMode, ReportError, Step, clear_place};
+use crate::report::{ProgressMode, Step, WriteError, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::StorageConfError;
 
@@ -103,9 +103,9 @@ pub enum SettingsError {
     /// registries.conf makes no sense.
     #[error(transparent)]
     RegistriesConf(#[from] RegistriesConfError),
-    /// There is no place for the report.
+    /// There is no place for the report, or for the pins.
     #[error(transparent)]
-    Report(#[from] ReportError),
+    Report(#[from] WriteError),
     /// storage.conf makes no sense.
     #[error("cannot use `{}`: {source}", path.display())]
     StorageConf {
@@ -235,6 +235,9 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
     talm_log_level()?;
     if let Some(path) = &flags.output.report {
         clear_place(path)?;
+    }
+    if let Some(target) = &flags.cluster.pin {
+        target.try_place()?;
     }
     let host = HostRoot::find(&flags.host);
     let (mut spec, mut warnings) = version_spec::version_spec(&flags.what)?;

@@ -46,6 +46,7 @@ mod names;
 mod network;
 mod oracles;
 mod page_cache;
+mod pins;
 mod power;
 mod readme;
 mod refusals;

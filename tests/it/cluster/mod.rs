@@ -325,7 +325,7 @@ fn what_was_cached_is_pinned_by_digest() {
     run(&world, &api, &["--image", &image, "--pin", "api"])
         .exits(0)
         .says("1 image pinned");
-    let pins = api.object("/apis/machineconfiguration.openshift.io/v1/pinnedimagesets/spoke-precache");
+    let pins = api.object(&pin_path("spoke-precache"));
     let name = pins["spec"]["pinnedImages"][0]["name"].as_str().unwrap();
     assert!(text.contains(name), "{text}: {pins}");
     api.is_allowed();
@@ -335,4 +335,49 @@ fn what_was_cached_is_pinned_by_digest() {
     run(&world, &api, &["--image", &image, "--pin", "api"])
         .exits(0)
         .says("the images are not pinned: the service account is not allowed `patch pinnedimagesets.machineconfiguration.openshift.io`");
+}
+
+fn pin_path(name: &str) -> String {
+    format!("/apis/machineconfiguration.openshift.io/v1/pinnedimagesets/{name}")
+}
+
+/// What an earlier run pinned in more sets does not stay for ever.
+#[test]
+fn sets_that_an_earlier_run_needed_are_removed_and_no_others() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let world = World::trusting(&[registry.host()]);
+    // A run that was killed between two of them left the last.
+    for name in [
+        "spoke-precache",
+        "spoke-precache-2",
+        "spoke-precache-8",
+        "spoke-precache-x",
+        "other",
+    ] {
+        api.put(&pin_path(name), json!({"metadata": {"name": name}}));
+    }
+    let args = ["--image", &registry.tagged("zoo/base"), "--pin", "api"];
+    // Images are pinned before others are no longer.
+    api.fault(Fault::status("DELETE", 403).times(1));
+    run(&world, &api, &args)
+        .exits(0)
+        .says("1 image pinned")
+        .says("images of an earlier run may stay pinned: the service account is not allowed `delete pinnedimagesets");
+    assert_eq!(
+        api.object(&pin_path("spoke-precache-8"))["metadata"]["name"],
+        "spoke-precache-8"
+    );
+    let run = run(&world, &api, &args).exits(0);
+    assert_eq!(run.report["warnings"], json!([]), "{run}");
+    for (name, stays) in [
+        ("spoke-precache", true),
+        ("spoke-precache-2", false),
+        ("spoke-precache-8", false),
+        ("spoke-precache-x", true),
+        ("other", true),
+    ] {
+        assert_eq!(!api.object(&pin_path(name)).is_null(), stays, "{name}: {run}");
+    }
+    api.is_allowed();
 }

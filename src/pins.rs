@@ -1,0 +1,212 @@
+//! What keeps the images in the store after a run that brought them all: pins, or a warning that nothing does.
+//!
+//! A pin names an image by digest, and what was asked for by tag has the digest that it was stored with. Whatever cannot be
+//! pinned is told by name; nothing of it changes how the run ended, for the images are there.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::cluster::{Api, ClusterError, PinnedImageSets};
+use crate::job::{Order, Outcome};
+use crate::oci::{Digest, Manifest, Reference};
+use crate::preflight::Space;
+use crate::report::{Count, WholeFile, WriteError};
+use crate::store::{Inventory, Store, StoreError};
+
+/// Where the PinnedImageSets go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PinTarget {
+    /// To the cluster.
+    Api,
+    /// Into this file.
+    File(PathBuf),
+}
+
+impl FromStr for PinTarget {
+    type Err = Infallible;
+
+    /// A file of that name is `./api`.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "api" => Self::Api,
+            path => Self::File(path.into()),
+        })
+    }
+}
+
+impl PinTarget {
+    /// Finds out whether the file could be written now.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn try_place(&self) -> Result<(), WriteError> {
+        match self {
+            Self::Api => Ok(()),
+            Self::File(path) => file(path).try_place(),
+        }
+    }
+}
+
+/// Why nothing is pinned.
+#[derive(Debug, thiserror::Error)]
+enum PinError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("there is no service account to reach the cluster's API with")]
+    NoAccount,
+    #[error("a worker panicked, which is a defect of this program: {0}")]
+    Panicked(String),
+}
+
+/// Sees to it that what was brought stays, and gives warnings of what may not.
+pub async fn keep(
+    order: &Order,
+    outcome: &Outcome,
+    target: Option<&PinTarget>,
+    api: Option<&Api>,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let done = match target {
+        None => return nearness(order).await.into_iter().collect(),
+        Some(target) => pin(order, outcome, target, api, &mut warnings).await,
+    };
+    match done {
+        Ok(count) => tracing::info!("{} pinned", Count(count, "image")),
+        Err(why) => warnings.push(format!("the images are not pinned: {why}")),
+    }
+    warnings
+}
+
+/// Whether the kubelet is about to remove images, in words.
+async fn nearness(order: &Order) -> Option<String> {
+    let (graph_root, threshold) = (order.graph_root.clone(), order.image_gc_high_threshold);
+    let space = off_the_task(move || Ok(Space::of(&graph_root).ok())).await;
+    space.ok()??.nearness(threshold)
+}
+
+/// Says how many are pinned; of others `warnings` tell.
+async fn pin(
+    order: &Order,
+    outcome: &Outcome,
+    target: &PinTarget,
+    api: Option<&Api>,
+    warnings: &mut Vec<String>,
+) -> Result<usize, PinError> {
+    let (graph_root, conf) = (order.graph_root.clone(), order.storage_conf.clone());
+    let names: Vec<String> = outcome
+        .plan
+        .images
+        .iter()
+        .map(|image| image.name.clone())
+        .collect();
+    let (images, unknown) = off_the_task(move || {
+        let inventory = Store::open(&graph_root, &conf)?.inventory()?;
+        Ok(by_digest(names, &inventory))
+    })
+    .await?;
+    let unknown = unknown
+        .iter()
+        .map(|name| format!("`{name}` is not pinned: the store knows no digest of it"));
+    warnings.extend(unknown);
+    let (sets, left_out) = PinnedImageSets::of(images);
+    let left_out = left_out
+        .iter()
+        .map(|image| format!("`{image}` is not pinned: no PinnedImageSet can have it"));
+    warnings.extend(left_out);
+    let count = sets.len();
+    match (target, api) {
+        (PinTarget::File(path), _) => {
+            let path = path.clone();
+            // A pipe that nobody reads would hold the task, and with it a stop.
+            off_the_task(move || Ok(file(&path).write(&sets.to_yaml())?)).await?;
+        }
+        (PinTarget::Api, Some(api)) => {
+            sets.apply(api).await?;
+            if let Err(error) = sets.remove_others(api).await {
+                warnings.push(format!("images of an earlier run may stay pinned: {error}"));
+            }
+        }
+        (PinTarget::Api, None) => return Err(PinError::NoAccount),
+    }
+    Ok(count)
+}
+
+fn file(path: &Path) -> WholeFile<'_> {
+    WholeFile::at(path, "pins")
+}
+
+/// A reference by digest for each image that the store knows one of, and the names of the others. Of several digests that of
+/// the list, which the registry has for every platform.
+fn by_digest(names: Vec<String>, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
+    let (mut images, mut unknown) = (Vec::new(), Vec::new());
+    for name in names {
+        let reference = name.parse::<Reference>().ok();
+        let image = reference.and_then(|reference| {
+            let digest = reference.digest().or_else(|| digest_of(&name, inventory))?;
+            Some(format!("{}@{digest}", reference.repository()))
+        });
+        match image {
+            Some(image) => images.push(image),
+            None => unknown.push(name),
+        }
+    }
+    (images, unknown)
+}
+
+fn digest_of(name: &str, inventory: &Inventory) -> Option<Digest> {
+    let digests = &inventory.image_by_name(name)?.digests;
+    let is_list = |digest: &&Digest| {
+        let content = inventory.content(digest).ok().flatten();
+        content.is_some_and(|content| {
+            Manifest::parse(content.bytes(), None)
+                .is_ok_and(|manifest| matches!(manifest, Manifest::Index(_)))
+        })
+    };
+    digests.iter().find(is_list).or(digests.first()).copied()
+}
+
+/// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
+async fn off_the_task<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PinError> + Send + 'static,
+) -> Result<T, PinError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|panic| Err(PinError::Panicked(panic.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::store::StorageConf;
+
+    /// One that somebody removed since, or whose record has none.
+    #[test]
+    fn what_has_no_digest_is_told_by_name() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("storage"), &StorageConf::default()).unwrap();
+        let digest = format!("sha256:{}", "0a".repeat(32));
+        let names = [
+            format!("quay.io/a/b@{digest}"),
+            format!("quay.io/a/b:v1@{digest}"),
+            "quay.io/a/b:v2".to_owned(),
+        ];
+        let (images, unknown) = by_digest(names.to_vec(), &store.inventory().unwrap());
+        assert_eq!(images, [names[0].clone(), names[0].clone()]);
+        assert_eq!(unknown, names[2..]);
+    }
+
+    #[test]
+    fn a_word_or_a_file_says_where_pins_go() {
+        assert_eq!("api".parse(), Ok(PinTarget::Api));
+        assert_eq!("./api".parse(), Ok(PinTarget::File("./api".into())));
+    }
+}

@@ -1,0 +1,90 @@
+//! What keeps the images in the store afterwards: pins in a file, or a word about the kubelet's line. Those of the API are in
+//! `cluster`.
+
+use std::fs;
+
+use spoke_precache::preflight::{Space, Threshold};
+
+use crate::image::zoo::zoo;
+use crate::needs::needs;
+use crate::registry::Registry;
+use crate::world::World;
+
+/// More than the zoo's images need.
+const ROOM: u64 = 64 << 20;
+
+fn registry_with_zoo() -> Registry {
+    let registry = Registry::start();
+    registry.push_all(&zoo(b"no program"));
+    registry
+}
+
+/// Better before hours of work than after them; and nothing is left beside it.
+#[test]
+fn pins_that_cannot_be_written_are_refused_at_once() {
+    needs!(root());
+    let (registry, world) = (registry_with_zoo(), World::trusting(&[]));
+    let image = registry.tagged("zoo/base");
+    for path in [world.out("none/pins.yaml"), world.host().to_owned()] {
+        world
+            .run(&["--image", &image, "--pin", path.to_str().unwrap()])
+            .exits(2)
+            .says("cannot write the pins `");
+    }
+    assert!(registry.log().is_empty());
+}
+
+/// A list is what the registry has for every platform; of one instance nobody else would know.
+#[test]
+fn an_image_by_tag_is_pinned_by_its_list() {
+    needs!(root());
+    let registry = Registry::start();
+    let images = zoo(b"no program");
+    registry.push_all(&images);
+    let world = World::trusting(&[registry.host()]);
+    let (image, file) = (registry.tagged("zoo/multi"), world.out("pins.yaml"));
+    let path = file.to_str().unwrap();
+    fs::write(&file, "an older one").unwrap();
+    world
+        .run(&["--image", &image, "--pin", path])
+        .exits(0)
+        .says("1 image pinned");
+    let list = registry.at("zoo/multi", &images.list("zoo/multi").digest());
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(&format!("- name: \"{list}\"")), "{text}");
+    let beside = fs::read_dir(file.parent().unwrap()).unwrap();
+    let beside = beside.filter(|it| {
+        it.as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .contains("pins")
+    });
+    assert_eq!(beside.count(), 1, "nothing else is left");
+}
+
+#[test]
+fn without_pins_it_says_so_when_the_kubelet_s_line_is_near() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let space = Space::of(&world.graph_root()).unwrap();
+    let is_near =
+        |threshold: &Threshold| space.nearness(*threshold).is_some() && space.headroom(*threshold) > ROOM;
+    let mut thresholds = (1..100).filter_map(|percent| Threshold::new(percent).ok());
+    let Some(near) = thresholds.find(is_near) else {
+        return crate::needs::skip("the disk is too full");
+    };
+    let image = registry.tagged("zoo/base");
+    let percent = near.percent().to_string();
+    let args = ["--image", &image, "--image-gc-high-threshold", &percent];
+    let run = world.run(&args).exits(0);
+    let warnings = run.report["warnings"].to_string();
+    assert!(warnings.contains("pin the images with `--pin`"), "{run}");
+    let pins = world.out("pins.yaml");
+    let pinned = [&args[..], &["--pin", pins.to_str().unwrap()]].concat();
+    assert_eq!(
+        world.run(&pinned).exits(0).report["warnings"],
+        serde_json::json!([])
+    );
+}
