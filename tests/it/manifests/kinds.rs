@@ -126,6 +126,11 @@ const FOREIGN: &[(&str, &str, &[&str])] = &[
             "images[].newTag string",
             "patches[].target.kind string",
             "patches[].patch string",
+            "replacements[].source.kind string",
+            "replacements[].source.name string",
+            "replacements[].source.fieldPath string",
+            "replacements[].targets[].select.kind string",
+            "replacements[].targets[].fieldPaths[] string",
         ],
     ),
     (

@@ -117,7 +117,7 @@ fn each_of_several_nodes_gets_its_own_job() {
     );
 }
 
-/// The policy is a copy, for nothing but a plugin of kustomize could make it; so it has to be the same.
+/// Most of the policy is a copy, for nothing but a plugin of kustomize could make it; so it has to be the same.
 #[test]
 fn the_policy_brings_what_a_single_node_gets() {
     let Some(kubectl) = with_kubectl() else { return };
