@@ -110,6 +110,14 @@ impl Scene {
         self.registry.layer_requests().len()
     }
 
+    /// A run for one image, which its report has in this state.
+    #[track_caller]
+    fn runs(&self, name: &str, state: &str) -> Run {
+        let run = self.untouched(|| self.world.run(&["--image", name])).exits(0);
+        assert_eq!(run.images(state), [name], "{run}");
+        run
+    }
+
     fn reason(run: &Run) -> &str {
         run.report["images"][0]["reason"].as_str().unwrap_or_default()
     }
@@ -177,10 +185,7 @@ fn a_driver_option_of_crio_conf_names_an_additional_store_too() {
     for option in ["overlay.imagestore", "additionalimagestore", ".imagestore"] {
         let text = format!("[crio]\nstorage_option = [\"{option}={MORE}\"]\n");
         scene.world.write("etc/crio/crio.conf.d/10-store", &text);
-        let run = scene
-            .untouched(|| scene.world.run(&["--image", &scene.small]))
-            .exits(0);
-        assert_eq!(run.images("present"), [&scene.small], "{run}");
+        scene.runs(&scene.small, "present");
     }
     assert_eq!(scene.fetched(), 0);
 }
@@ -210,10 +215,7 @@ fn layers_of_an_additional_store_are_copied_and_not_fetched() {
         assert_eq!(scene.fetched(), 0);
         // What the product pulls stands on its own.
         scene.world.podman_of(&top, &["rmi", &scene.large]).ok();
-        let run = scene
-            .untouched(|| scene.world.run(&["--image", &scene.large]))
-            .exits(0);
-        assert_eq!(run.images("pulled"), [&scene.large], "{run}");
+        scene.runs(&scene.large, "pulled");
         assert_eq!(scene.fetched(), 1);
         scene
             .world
@@ -244,13 +246,11 @@ fn a_name_in_an_additional_store_is_not_lost_when_the_image_gets_another() {
     needs!(root(), stock());
     let scene = Scene::new();
     let alias = format!("{}/alias:v2", scene.registry.host());
-    let run = scene.untouched(|| scene.world.run(&["--image", &alias])).exits(0);
-    assert_eq!(run.images("pulled"), [&alias], "{run}");
+    scene.runs(&alias, "pulled");
     assert_eq!(scene.fetched(), 0);
     for name in [&alias, &scene.small] {
         scene.world.podman(&["image", "exists", name]).ok();
-        let run = scene.untouched(|| scene.world.run(&["--image", name])).exits(0);
-        assert_eq!(run.images("present"), [name], "{run}");
+        scene.runs(name, "present");
     }
     let mut names = scene.own_names();
     names.sort();
@@ -346,10 +346,7 @@ fn an_image_that_is_not_whole_in_an_additional_store_is_pulled() {
             .status();
         assert!(status.unwrap().success());
         scene.world.plan(&["--image", &scene.small]).exits(0);
-        let run = scene
-            .untouched(|| scene.world.run(&["--image", &scene.small]))
-            .exits(0);
-        assert_eq!(run.images("pulled"), [&scene.small], "{script}: {run}");
+        let run = scene.runs(&scene.small, "pulled");
         if script.contains(".lock") {
             run.says("do not count");
         }
@@ -512,8 +509,7 @@ fn a_directory_without_a_record_hides_the_layer_of_an_additional_store() {
         scene
             .untouched(|| scene.world.verify(&image))
             .says("cannot be mounted");
-        let run = scene.untouched(|| scene.world.run(&image)).exits(0);
-        assert_eq!(run.images("pulled"), [&scene.small], "{run}");
+        scene.runs(&scene.small, "pulled");
         assert_eq!(scene.fetched(), 0);
         scene.world.verify(&image).exits(0);
         scene.mounts(&top(), &scene.small);
@@ -529,10 +525,7 @@ fn a_layer_that_cannot_be_read_in_an_additional_store_is_fetched() {
     let tar_split = scene.more().join(format!("overlay-layers/{base}.tar-split.gz"));
     fs::remove_file(&tar_split).unwrap();
     std::os::unix::fs::symlink(&tar_split, &tar_split).unwrap();
-    let run = scene
-        .untouched(|| scene.world.run(&["--image", &scene.large]))
-        .exits(0);
-    assert_eq!(run.images("pulled"), [&scene.large], "{run}");
+    scene.runs(&scene.large, "pulled");
     assert_eq!(scene.fetched(), 2);
 }
 
