@@ -2,7 +2,10 @@
 //! `cluster`.
 
 use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use spoke_precache::preflight::{Space, Threshold};
 
 use crate::image::zoo::zoo;
@@ -61,6 +64,44 @@ fn an_image_by_tag_is_pinned_by_its_list() {
             .contains("pins")
     });
     assert_eq!(beside.count(), 1, "nothing else is left");
+}
+
+#[test]
+fn told_to_stop_while_nobody_reads_the_pins_it_leaves_at_once() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let pipe = world.out("pins");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let image = registry.tagged("zoo/base");
+    let running = world.start("run", &["--image", &image, "--pin", pipe.to_str().unwrap()]);
+    let log = || {
+        let files = fs::read_dir(world.out("")).unwrap().map(|it| it.unwrap().path());
+        let mut files = files.filter(|path| path.extension().is_some_and(|it| it == "stderr"));
+        files
+            .next()
+            .and_then(|path| fs::read_to_string(path).ok())
+            .unwrap_or_default()
+    };
+    let begin = Instant::now();
+    while !log().contains(" Verify: ") {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "it does not end: {}",
+            log()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // It has nothing left to do but to open the pipe.
+    std::thread::sleep(Duration::from_millis(300));
+    let asked = Instant::now();
+    running.signal(Signal::TERM);
+    let run = running
+        .wait()
+        .exits(0)
+        .says("told to stop before the images were pinned");
+    assert!(asked.elapsed() < Duration::from_secs(1), "{run}");
 }
 
 #[test]
