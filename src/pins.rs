@@ -56,11 +56,25 @@ enum PinError {
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error(transparent)]
-    Cluster(#[from] ClusterError),
+    Cluster(ClusterError),
+    #[error(
+        "the cluster has no PinnedImageSets of `machineconfiguration.openshift.io/v1`\nhint: OpenShift has them from 4.19 on"
+    )]
+    NoSuchKind,
     #[error("there is no service account to reach the cluster's API with")]
     NoAccount,
     #[error("a worker panicked, which is a defect of this program: {0}")]
     Panicked(String),
+}
+
+impl From<ClusterError> for PinError {
+    fn from(error: ClusterError) -> Self {
+        match error {
+            // An apply makes what is not there.
+            ClusterError::Missing { .. } => Self::NoSuchKind,
+            error => Self::Cluster(error),
+        }
+    }
 }
 
 /// Sees to it that what was brought stays, and gives warnings of what may not.

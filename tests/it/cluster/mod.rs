@@ -331,6 +331,10 @@ fn what_was_cached_is_pinned_by_digest() {
     api.is_allowed();
 
     // The images are there, whatever becomes of the pins.
+    api.fault(Fault::status("/pinnedimagesets/", 404).times(1));
+    run(&world, &api, &["--image", &image, "--pin", "api"])
+        .exits(0)
+        .says("the images are not pinned: the cluster has no PinnedImageSets");
     api.fault(Fault::status("/pinnedimagesets/", 403));
     run(&world, &api, &["--image", &image, "--pin", "api"])
         .exits(0)
