@@ -5,8 +5,8 @@
 //! - Niceness is the process's, set before there is a second thread: Linux keeps it for each, and a new one has its maker's.
 //!   It counts among the processes of one task group (sched(7)): by hand that is the session's, in a pod the pod's own, and
 //!   against the rest of the node the pod's CPU request counts.
-//! - Disk priority is lowered only while a layer is unpacked or read again, thread by thread. A commit holds locks of the store that CRI-O
-//!   waits for; at the lowest priority it would wait for everybody's reads while everybody waits for it.
+//! - Disk priority is lowered only while a layer is unpacked or read again, thread by thread. A commit holds locks of the
+//!   store that CRI-O waits for; at the lowest priority it would wait for everybody's reads while everybody waits for it.
 //!
 //! Whether a disk priority means anything is the I/O scheduler's affair: `bfq` and `mq-deadline` heed it, `none`, the usual
 //! one of NVMe, does not.
