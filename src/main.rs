@@ -15,8 +15,6 @@ mod edge;
 
 use std::env;
 use std::io::{self, Write as _};
-use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -32,18 +30,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use edge::{Edge, GRACE, leave_after_panics, leave_if_main_hangs, print};
 use spoke_precache::applet::{Applet, NOT_FOUND};
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::cli::{
-    Cli, Command, Flags, LogFormat, Manners, OutputForm, RunFlags, SpecFlags, SpecForm,
-};
+use spoke_precache::cli::{Cli, Command, Flags, LogFormat, Manners, RunFlags, SpecFlags, SpecForm};
 use spoke_precache::cluster::{Api, Facts, Herald};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
 use spoke_precache::pins;
-use spoke_precache::plan::Document;
-use spoke_precache::report::{
-    Console, Event, Fanout, Journal, Observer, Printable, Recorder, Report, TalmFormat, TalmLog,
-};
+use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, TalmFormat, TalmLog};
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;

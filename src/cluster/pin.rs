@@ -95,7 +95,7 @@ impl PinnedImageSets {
 
     /// Makes the sets or replaces what an earlier run put into them.
     pub async fn apply(&self, api: &Api) -> Result<(), ClusterError> {
-        let effort = patient();
+        let effort = Effort::patient(APPLY_PATIENCE);
         for (name, images) in self.sets() {
             let images: Vec<_> = images.iter().map(|name| json!({"name": name})).collect();
             let document = json!({
@@ -113,7 +113,7 @@ impl PinnedImageSets {
     /// Removes the sets that an earlier run needed and this one does not, or its images would stay for ever. Asks for every
     /// name, for an earlier run may have been killed between two of them.
     pub async fn remove_others(&self, api: &Api) -> Result<(), ClusterError> {
-        let effort = patient();
+        let effort = Effort::patient(APPLY_PATIENCE);
         for name in Self::names().skip(self.sets().count()) {
             if api.delete(&DELETE_PINS, &name, effort).await? {
                 tracing::info!("removed PinnedImageSet `{name}` of an earlier run");
@@ -124,13 +124,6 @@ impl PinnedImageSets {
 
     fn sets(&self) -> impl Iterator<Item = (String, &[String])> {
         Self::names().zip(self.images.chunks(SET_LIMIT))
-    }
-}
-
-fn patient() -> Effort {
-    Effort {
-        until: Instant::now() + APPLY_PATIENCE,
-        waits: true,
     }
 }
 

@@ -16,7 +16,7 @@ const RANKS: [&[&str]; 11] = [
     &["exit"],
     &["job"],
     &["pins"],
-    &["settings", "cli", "applet", "signals", "main"],
+    &["settings", "cli", "applet", "signals", "edge", "main"],
 ];
 
 /// Texts that may appear in the code of these modules alone; an empty list means in none.
