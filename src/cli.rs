@@ -13,6 +13,7 @@ use crate::manners::{IoPriority, Niceness};
 use crate::oci::{Platform, Reference};
 use crate::pins::PinTarget;
 use crate::preflight::Threshold;
+use crate::registry::LimitRate;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
 
@@ -211,6 +212,11 @@ pub struct Bounds {
     /// Blobs fetched at the same time [default: 8; also: MAX_PULL_THREADS]
     #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_DOWNLOADS")]
     pub max_downloads: Option<NonZeroU16>,
+
+    /// What all connections together may bring in a second, all day or by the node's time of day: `20Mbit`, `2.5MB`,
+    /// `22:00-04:00=50Mbit,else=5Mbit` [default: unlimited]
+    #[arg(long, value_name = "RATE", env = "SPOKE_PRECACHE_LIMIT_RATE")]
+    pub limit_rate: Option<LimitRate>,
 
     /// Layers unpacked at the same time [default: the CPUs that this process may use]
     #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_UNPACKS")]

@@ -1,27 +1,33 @@
 //! Places on the link: as many as blobs may travel at a time.
 //!
 //! Who waits for a registry that wants to be left alone moves nothing, and lends its place to somebody whose registry
-//! answers. How many do so can be watched, for whoever keeps a bounded number of blobs going.
+//! answers. How many do so can be watched, for whoever keeps a bounded number of blobs going. Under a limit on the rate only
+//! those travel that have a turn, too.
+
+use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::cancel::{Cancel, Stopped};
+use crate::registry::{Limit, Turn};
 
 /// All places.
 pub(super) struct Places {
     free: Semaphore,
+    limit: Arc<Limit>,
     resting: watch::Sender<usize>,
 }
 
 /// One of them, as long as it lives.
 pub(super) struct Place<'a> {
     places: &'a Places,
-    permit: Option<SemaphorePermit<'a>>,
+    taken: Option<(SemaphorePermit<'a>, Turn<'a>)>,
 }
 
 impl Places {
-    pub(super) fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize, limit: Arc<Limit>) -> Self {
         Self {
+            limit,
             free: Semaphore::new(count),
             resting: watch::Sender::new(0),
         }
@@ -34,15 +40,19 @@ impl Places {
 
     /// Waits for a place, in the order in which it is asked for.
     pub(super) async fn take(&self, cancel: &Cancel) -> Result<Place<'_>, Stopped> {
-        let permit = Some(self.permit(cancel).await?);
-        Ok(Place { places: self, permit })
+        let taken = Some(self.free_one(cancel).await?);
+        Ok(Place { places: self, taken })
     }
 
-    async fn permit(&self, cancel: &Cancel) -> Result<SemaphorePermit<'_>, Stopped> {
+    async fn free_one(&self, cancel: &Cancel) -> Result<(SemaphorePermit<'_>, Turn<'_>), Stopped> {
+        let both = async {
+            let permit = self.free.acquire().await.expect("the semaphore is never closed");
+            (permit, self.limit.turn().await)
+        };
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(stopped),
-            permit = self.free.acquire() => Ok(permit.expect("the semaphore is never closed")),
+            both = both => Ok(both),
         }
     }
 }
@@ -55,9 +65,9 @@ impl Place<'_> {
         cancel: &Cancel,
     ) -> Result<T, E> {
         let _resting = Resting::new(&self.places.resting);
-        self.permit = None;
+        self.taken = None;
         let rested = rest.await?;
-        self.permit = Some(self.places.permit(cancel).await?);
+        self.taken = Some(self.places.free_one(cancel).await?);
         Ok(rested)
     }
 }
@@ -87,7 +97,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_place_is_lent_while_its_owner_rests() {
-        let (places, cancel) = (Places::new(1), Cancel::default());
+        let (places, cancel) = (Places::new(1, Arc::default()), Cancel::default());
         let mut first = places.take(&cancel).await.expect("a place");
         let mut others = Box::pin(places.take(&cancel));
         assert!(futures::poll!(&mut others).is_pending());

@@ -11,6 +11,7 @@ use rustls::ClientConfig;
 use crate::cancel::Cancel;
 
 use super::error::{RegistryError, printable};
+use super::limit::{Advance, Limit};
 use super::names::Names;
 use super::proxy::{Proxies, Proxy};
 use super::trouble::{TUNNEL, Trouble, brief};
@@ -39,6 +40,8 @@ pub(super) struct Way {
     pub(super) proxies: Arc<Proxies>,
     /// At which address.
     pub(super) names: Names,
+    /// How fast, together with all others.
+    pub(super) limit: Arc<Limit>,
 }
 
 /// Two clients with one idea of trust.
@@ -53,13 +56,17 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(
-        tls: ClientConfig,
+        mut tls: ClientConfig,
         way: Way,
         insecure: bool,
         idle_timeout: Duration,
     ) -> Result<Self, reqwest::Error> {
+        let has_limit = way.limit.is_any();
+        if has_limit {
+            tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        }
         let client = |policy| {
-            let builder = Client::builder()
+            let mut builder = Client::builder()
                 .tls_backend_preconfigured(tls.clone())
                 .dns_resolver(way.names.clone())
                 .redirect(policy)
@@ -75,6 +82,9 @@ impl Http {
                 .retry(reqwest::retry::never())
                 // Only `settings` reads the environment.
                 .no_proxy();
+            if has_limit {
+                builder = builder.http1_only();
+            }
             way.proxies.set(builder).build()
         };
         Ok(Self {
@@ -86,21 +96,24 @@ impl Http {
 }
 
 impl Http {
-    /// Sends a request, unless the run is to end first.
+    /// Sends a request that will bring about so many bytes, when the limit allows it, unless the run is to end first.
     pub(super) async fn send(
         &self,
         request: RequestBuilder,
+        expected: u64,
         what: &str,
         cancel: &Cancel,
     ) -> Result<Response, SendError> {
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-            sent = self.sent(request, what) => sent,
+            sent = self.sent(request, expected, what) => sent,
         }
     }
 
-    async fn sent(&self, request: RequestBuilder, what: &str) -> Result<Response, SendError> {
+    async fn sent(&self, request: RequestBuilder, expected: u64, what: &str) -> Result<Response, SendError> {
+        let advance = Advance::new(&self.way.limit, expected);
+        advance.turn().await;
         let (client, request) = request.build_split();
         let again = request.as_ref().ok().and_then(Request::try_clone);
         let sent = match request {
@@ -112,7 +125,11 @@ impl Http {
             (sent, _) => sent,
         };
         match sent {
-            Ok(response) => self.through(response, what),
+            Ok(mut response) => {
+                self.way.limit.answered(response.remote_addr());
+                response.extensions_mut().insert(advance);
+                self.through(response, what)
+            }
             Err(error) => Err(SendError {
                 unconnected: error.is_connect(),
                 error: self.unsent(error, what).await,
@@ -257,7 +274,7 @@ pub(super) struct SendError {
     pub(super) unconnected: bool,
 }
 
-/// The next piece of a body, unless the run is to end first.
+/// The next piece of a body, unless the run is to end first. Counts against the limit, and does not wait for it.
 pub(super) async fn chunk(
     response: &mut Response,
     what: &str,
@@ -266,8 +283,19 @@ pub(super) async fn chunk(
     tokio::select! {
         biased;
         stopped = cancel.stopped() => Err(stopped.into()),
-        chunk = response.chunk() => chunk.map_err(|error| transport(error, what)),
+        chunk = response.chunk() => {
+            let chunk = chunk.map_err(|error| transport(error, what))?;
+            if let (Some(bytes), Some(advance)) = (&chunk, advance(response)) {
+                advance.came(bytes.len());
+            }
+            Ok(chunk)
+        }
     }
+}
+
+/// What the body of an answer is charged to.
+pub(super) fn advance(response: &Response) -> Option<&Advance> {
+    response.extensions().get()
 }
 
 /// A whole body of at most `limit` bytes. `Content-Length` is not believed, only used to refuse early.

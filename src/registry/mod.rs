@@ -11,6 +11,7 @@
 //!                              │                 which pull secret                   credentials, auth_file
 //!                            Http                limits, redirects, trust            http, trouble, tls, certs_d
 //!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
+//!                            Limit              how fast, all together              limit
 //! ```
 //!
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
@@ -28,6 +29,7 @@ mod corpus;
 mod credentials;
 mod error;
 mod http;
+mod limit;
 mod mirrors;
 mod names;
 mod no_proxy;
@@ -52,6 +54,7 @@ pub use blob::{BlobStream, Wanted};
 pub use credentials::{Credential, Credentials, CredentialsError, Origin};
 pub use error::{Kind, Message, RegistryError};
 pub use http::IDLE_TIMEOUT;
+pub use limit::{Limit, LimitRate, LimitRateError, LimitSettings, Rate, RateError, Turn};
 pub use mirrors::PullSource;
 pub use names::NameFiles;
 pub use no_proxy::NoProxy;
@@ -93,6 +96,8 @@ pub struct RegistrySettings {
     pub give_up_after: Option<Duration>,
     /// How long a registry may be silent before the connection is dropped.
     pub idle_timeout: Duration,
+    /// How much all of them together may bring in a second.
+    pub limit: LimitSettings,
 }
 
 impl Default for RegistrySettings {
@@ -109,6 +114,7 @@ impl Default for RegistrySettings {
             node_name_files: None,
             give_up_after: None,
             idle_timeout: IDLE_TIMEOUT,
+            limit: LimitSettings::default(),
         }
     }
 }
@@ -122,6 +128,7 @@ pub struct Registries {
     proxies: Arc<Proxies>,
     names: Names,
     idle_timeout: Duration,
+    limit: Arc<Limit>,
     pace: Pace,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
     clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
@@ -145,6 +152,7 @@ impl Registries {
             proxies: Arc::new(settings.proxies),
             names: Names::new(settings.name_files, settings.node_name_files),
             idle_timeout: settings.idle_timeout,
+            limit: Arc::new(Limit::new(settings.limit)),
             pace: Pace::new(observer, settings.give_up_after),
             clients: Mutex::default(),
         })
@@ -164,6 +172,11 @@ impl Registries {
         Attempts::new(&self.pace, what, sources)
     }
 
+    /// What bounds the rate of all of them together.
+    pub fn limit(&self) -> Arc<Limit> {
+        Arc::clone(&self.limit)
+    }
+
     fn client(&self, source: &PullSource) -> Result<Arc<Client>, RegistryError> {
         let domain = source.reference.domain();
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,6 +188,7 @@ impl Registries {
         let way = Way {
             proxies: Arc::clone(&self.proxies),
             names: self.names.clone(),
+            limit: self.limit(),
         };
         let http = Http::new(tls, way, source.insecure, self.idle_timeout)
             .map_err(|error| http::transport(error, &format!("registry `{domain}`")))?;

@@ -9,6 +9,7 @@ mod host;
 mod proxy;
 mod short_names;
 mod version_spec;
+mod zone;
 
 use std::env;
 use std::io;
@@ -271,6 +272,7 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
             proxies: proxy::proxies(&host, cluster.proxy.as_ref())?,
             cluster_authorities: cluster::authorities(cluster),
             node_name_files: host.name_files(),
+            limit: host.limit(flags.bounds.limit_rate.clone().unwrap_or_default()),
             ..registries
         },
         deadline: deadline.and_then(|after| Instant::now().checked_add(after)),

@@ -1,0 +1,288 @@
+//! Which rate at what time of day.
+//!
+//! ```text
+//! 20Mbit                          always
+//! 22:00-04:00=50Mbit,else=5Mbit   from ten in the evening over midnight to four, and at any other time
+//! 08:00-18:00=2MB                 without `else` there is no limit at any other time
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::civil::Time;
+
+use super::rate::{Rate, RateError};
+
+/// Minutes of a day.
+const DAY: u16 = 24 * 60;
+
+/// `--limit-rate`, parsed. By default there is no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitRate {
+    /// None overlaps another.
+    windows: Vec<Window>,
+    otherwise: Option<Rate>,
+}
+
+/// From one minute of the day to before another, over midnight if that is earlier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Window {
+    from: u16,
+    to: u16,
+    rate: Option<Rate>,
+}
+
+/// Why a text says nothing of rates.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitRateError {
+    /// One of its rates is none.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// `20Mbit,else=5Mbit`
+    #[error(
+        "`{0}` is neither `HH:MM-HH:MM=RATE` nor `else=RATE`\nhint: write `20Mbit`, or for example `22:00-04:00=50Mbit,else=5Mbit`"
+    )]
+    Part(String),
+    /// `9:00-25:00`
+    #[error(
+        "`{0}` is no window of time\nhint: write two times of day from `00:00` to `24:00`: `22:00-04:00`"
+    )]
+    Window(String),
+    /// `04:00-04:00`
+    #[error("the window `{0}` is empty\nhint: for the whole day write the rate alone")]
+    Empty(String),
+    /// Which one would count?
+    #[error("the windows `{0}` and `{1}` overlap\nhint: give each time of day to one of them")]
+    Overlap(String, String),
+    /// `else=5Mbit,else=6Mbit`
+    #[error("there is more than one `else`\nhint: it stands for all times that no window has")]
+    ElseAgain,
+}
+
+impl LimitRate {
+    /// True if there is never a limit.
+    pub fn is_unlimited(&self) -> bool {
+        self.otherwise.is_none() && self.windows.iter().all(|window| window.rate.is_none())
+    }
+
+    /// True if it depends on the time of day.
+    pub fn has_windows(&self) -> bool {
+        !self.windows.is_empty()
+    }
+
+    /// The rate at that local time; nothing if there is no limit then.
+    pub fn at(&self, time: Time) -> Option<Rate> {
+        let minute = minute(time);
+        let window = self.windows.iter().find(|window| window.contains(minute));
+        window.map_or(self.otherwise, |window| window.rate)
+    }
+
+    /// When the rate is another one for the first time after `time`; nothing if it always is the same.
+    pub(super) fn until(&self, time: Time) -> Option<Time> {
+        let (now, rate) = (minute(time), self.at(time));
+        let borders = self
+            .windows
+            .iter()
+            .flat_map(|window| [window.from, window.to % DAY]);
+        let after = |border: u16| (border + DAY - now - 1) % DAY;
+        let mut borders: Vec<u16> = borders.collect();
+        borders.sort_by_key(|border| after(*border));
+        let times = borders.into_iter().filter_map(|border| clock(border).ok());
+        times.into_iter().find(|border| self.at(*border) != rate)
+    }
+}
+
+impl FromStr for LimitRate {
+    type Err = LimitRateError;
+
+    fn from_str(text: &str) -> Result<Self, LimitRateError> {
+        if !text.contains(['=', ',']) {
+            return Ok(Self {
+                windows: Vec::new(),
+                otherwise: Rate::parse(text)?,
+            });
+        }
+        let (mut windows, mut otherwise) = (Vec::<Window>::new(), None);
+        for part in text.split(',').map(str::trim) {
+            let Some((when, rate)) = part.split_once('=') else {
+                return Err(LimitRateError::Part(part.to_owned()));
+            };
+            let (when, rate) = (when.trim(), Rate::parse(rate)?);
+            if when == "else" {
+                if otherwise.replace(rate).is_some() {
+                    return Err(LimitRateError::ElseAgain);
+                }
+                continue;
+            }
+            let window = Window::parse(when, rate)?;
+            if let Some(other) = windows.iter().find(|other| other.overlaps(&window)) {
+                return Err(LimitRateError::Overlap(other.to_string(), window.to_string()));
+            }
+            windows.push(window);
+        }
+        Ok(Self {
+            windows,
+            otherwise: otherwise.flatten(),
+        })
+    }
+}
+
+impl Window {
+    fn parse(text: &str, rate: Option<Rate>) -> Result<Self, LimitRateError> {
+        let no_window = || LimitRateError::Window(text.to_owned());
+        let (from, to) = text.split_once('-').ok_or_else(no_window)?;
+        let from = minutes(from.trim())
+            .filter(|from| *from < DAY)
+            .ok_or_else(no_window)?;
+        let to = minutes(to.trim()).ok_or_else(no_window)?;
+        if from == to {
+            return Err(LimitRateError::Empty(text.to_owned()));
+        }
+        Ok(Self { from, to, rate })
+    }
+
+    fn contains(&self, minute: u16) -> bool {
+        match self.from < self.to {
+            true => (self.from..self.to).contains(&minute),
+            false => minute >= self.from || minute < self.to,
+        }
+    }
+
+    /// Of two that have a minute in common, one begins inside of the other.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.from) || other.contains(self.from)
+    }
+}
+
+/// `22:00-04:00`
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.from, self.to);
+        write!(
+            f,
+            "{:02}:{:02}-{:02}:{:02}",
+            from / 60,
+            from % 60,
+            to / 60,
+            to % 60
+        )
+    }
+}
+
+/// The minutes that `HH:MM` is after midnight, up to those of `24:00`.
+fn minutes(text: &str) -> Option<u16> {
+    let (hours, minutes) = text.split_once(':')?;
+    let is_number = |digits: &str| digits.len() <= 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if minutes.len() != 2 || !is_number(hours) || !is_number(minutes) {
+        return None;
+    }
+    let (hours, minutes) = (hours.parse::<u16>().ok()?, minutes.parse::<u16>().ok()?);
+    let of_day = hours * 60 + minutes;
+    (minutes < 60 && of_day <= DAY).then_some(of_day)
+}
+
+fn minute(time: Time) -> u16 {
+    u16::from(time.hour().unsigned_abs()) * 60 + u16::from(time.minute().unsigned_abs())
+}
+
+fn clock(minute: u16) -> Result<Time, jiff::Error> {
+    let part = |number: u16| i8::try_from(number).unwrap_or_default();
+    Time::new(part(minute / 60), part(minute % 60), 0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil::time;
+
+    use super::*;
+
+    fn shown(text: &str, (hour, minute): (i8, i8)) -> String {
+        let limit: LimitRate = text.parse().expect("a schedule");
+        let rate = |at| {
+            limit
+                .at(at)
+                .map_or("unlimited".to_owned(), |rate| rate.to_string())
+        };
+        let now = time(hour, minute, 30, 0);
+        match limit.until(now) {
+            Some(until) => format!(
+                "{} until {}, then {}",
+                rate(now),
+                until.strftime("%H:%M"),
+                rate(until)
+            ),
+            None => rate(now),
+        }
+    }
+
+    #[test]
+    fn the_time_of_day_says_the_rate() {
+        let night = "22:00-04:00=50Mbit,else=5Mbit";
+        for (text, at, expected) in [
+            ("20Mbit", (12, 0), "20 Mbit/s"),
+            ("unlimited", (12, 0), "unlimited"),
+            ("else=20Mbit", (12, 0), "20 Mbit/s"),
+            (night, (21, 59), "5 Mbit/s until 22:00, then 50 Mbit/s"),
+            (night, (22, 0), "50 Mbit/s until 04:00, then 5 Mbit/s"),
+            (night, (0, 0), "50 Mbit/s until 04:00, then 5 Mbit/s"),
+            (night, (3, 59), "50 Mbit/s until 04:00, then 5 Mbit/s"),
+            (night, (4, 0), "5 Mbit/s until 22:00, then 50 Mbit/s"),
+            ("8:00-18:00=2MB", (7, 0), "unlimited until 08:00, then 16 Mbit/s"),
+            ("8:00-18:00=2MB", (18, 0), "unlimited until 08:00, then 16 Mbit/s"),
+            (
+                " 08:00 - 24:00 = 2MB , 00:00-08:00 = unlimited ",
+                (23, 59),
+                "16 Mbit/s until 00:00, then unlimited",
+            ),
+            // A border that changes nothing is none.
+            (
+                "08:00-12:00=2MB,12:00-13:00=2MB",
+                (9, 0),
+                "16 Mbit/s until 13:00, then unlimited",
+            ),
+            ("08:00-12:00=2MB,else=2MB", (9, 0), "16 Mbit/s"),
+        ] {
+            assert_eq!(shown(text, at), expected, "{text} at {at:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_schedule_is_refused_with_a_hint() {
+        let own = str::to_owned;
+        for (text, error) in [
+            ("20Mbit,else=5Mbit", LimitRateError::Part(own("20Mbit"))),
+            ("else=5Mbit,", LimitRateError::Part(own(""))),
+            (
+                "22:00-04:00=5",
+                LimitRateError::Rate(RateError::Unitless(own("5"))),
+            ),
+            ("else=", LimitRateError::Rate(RateError::Number(own("")))),
+            ("22:00=5Mbit", LimitRateError::Window(own("22:00"))),
+            ("22-04=5Mbit", LimitRateError::Window(own("22-04"))),
+            ("22:00-24:01=5Mbit", LimitRateError::Window(own("22:00-24:01"))),
+            ("24:00-04:00=5Mbit", LimitRateError::Window(own("24:00-04:00"))),
+            ("22:60-04:00=5Mbit", LimitRateError::Window(own("22:60-04:00"))),
+            ("22:0-04:00=5Mbit", LimitRateError::Window(own("22:0-04:00"))),
+            ("+2:00-04:00=5Mbit", LimitRateError::Window(own("+2:00-04:00"))),
+            ("04:00-04:00=5Mbit", LimitRateError::Empty(own("04:00-04:00"))),
+            (
+                "22:00-04:00=5Mbit,03:00-05:00=6Mbit",
+                LimitRateError::Overlap(own("22:00-04:00"), own("03:00-05:00")),
+            ),
+            (
+                "03:00-05:00=6Mbit,22:00-4:00=5Mbit",
+                LimitRateError::Overlap(own("03:00-05:00"), own("22:00-04:00")),
+            ),
+            (
+                "08:00-18:00=6Mbit,12:00-13:00=5Mbit",
+                LimitRateError::Overlap(own("08:00-18:00"), own("12:00-13:00")),
+            ),
+            ("else=5Mbit,else=5Mbit", LimitRateError::ElseAgain),
+        ] {
+            assert_eq!(text.parse::<LimitRate>(), Err(error.clone()), "{text}");
+            assert!(error.to_string().contains("\nhint: "), "{error}");
+        }
+        let side_by_side = "00:00-04:00=5Mbit,04:00-24:00=6Mbit";
+        assert!(side_by_side.parse::<LimitRate>().is_ok());
+    }
+}
