@@ -40,6 +40,7 @@ mod imports;
 mod instants;
 mod leaving;
 mod leftovers;
+mod limit_rate;
 mod logins;
 mod manifests;
 mod names;
