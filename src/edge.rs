@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use jiff::Timestamp;
 
 use spoke_precache::cancel::{Cancel, Stopped};
@@ -74,12 +74,12 @@ impl Edge {
         }
         let code = match (self.say(ending, outcome), ending) {
             (Err(error), Ending::Complete) => {
-                tracing::error!("all was done, but nobody can be told so: {error:#}");
+                tracing::error!("all was done, but nobody can be told so: {error}");
                 let of_disk = error.downcast_ref().and_then(Failure::of_report);
                 of_disk.unwrap_or(Failure::Incomplete).code()
             }
             (Err(error), ending) => {
-                tracing::error!("{error:#}");
+                tracing::error!("{error}");
                 ending.code()
             }
             (Ok(()), ending) => ending.code(),
@@ -181,6 +181,6 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{}", text.trim_end()) {
         // Whoever was reading has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed.context("cannot write to standard output"),
+        printed => printed.map_err(|error| anyhow!("cannot write to standard output: {error}")),
     }
 }

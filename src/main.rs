@@ -8,8 +8,8 @@
 //! are two deadlines. After [`GRACE`] the job is dropped where it waits; a little later another thread reports and leaves
 //! ([`edge`]), whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any instant.
 //!
-//! The cluster's API is asked before the job begins, for `cluster::PATIENCE` at most, and is told last of all, when the
-//! report is written, for [`FAREWELL`] at most, and less after a stop.
+//! The cluster's API is asked before the job begins, for `--cluster-patience` and a few seconds at most, and is told last
+//! of all, when the report is written, for [`FAREWELL`] at most, and less after a stop.
 
 mod edge;
 
@@ -303,6 +303,6 @@ fn print_spec(SpecFlags { output, flags }: &SpecFlags) -> Ending {
     };
     match print(&text) {
         Ok(()) => Ending::Complete,
-        Err(error) => refused(format!("{error:#}"), Failure::Incomplete),
+        Err(error) => refused(error.to_string(), Failure::Incomplete),
     }
 }
