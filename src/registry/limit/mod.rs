@@ -5,11 +5,11 @@
 //! reqwest hands its sockets to nobody, so the limit is held at two places that are in reach.
 //!
 //! What came is counted ([`Limit::charge`]): pieces of bodies, with what TCP, IP and Ethernet add to them, and so much for
-//! the head of each answer; of a blob the first window before its request is sent ([`Advance`]). Nobody sends a request and no blob is read on as long as anything that came before is not
-//! paid for by time ([`Limit::paid`]). Bytes are charged after they came, so a connection that stalls holds nothing, and
-//! whoever is dropped while it waits owes nothing; who waits gets its turn in the order in which bytes came, which is fair
-//! to all connections. Bodies that are kept in memory, a manifest, a token, are charged and never waited for: they are
-//! small, and others wait for them.
+//! the head of each answer; of a blob the first window before its request is sent ([`Advance`]). Nobody sends a request and
+//! no blob is read on as long as anything that came before is not paid for by time ([`Limit::paid`]). Bytes are charged
+//! after they came, so a connection that stalls holds nothing, and whoever is dropped while it waits owes nothing; who waits
+//! gets its turn in the order in which bytes came, which is fair to all connections. Bodies that are kept in memory, a
+//! manifest, a token, are charged and never waited for: they are small, and others wait for them.
 //!
 //! What may come before it is read is bounded (`windows`): the kernel takes up to 6 MB for a connection, however slowly we
 //! read, and the link has carried them by then. So the receive windows of all connections together are kept near the bytes
