@@ -21,6 +21,7 @@ mod examiner;
 mod failure;
 mod inquiry;
 mod knowledge;
+mod lengths;
 mod mender;
 mod naming;
 mod operators;

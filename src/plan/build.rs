@@ -22,7 +22,7 @@ impl Plan {
         let mut images: Vec<PlannedImage> = wanted.into_iter().map(|image| unplanned(image, here)).collect();
         let layers = plan_layers(&mut images, here);
         let blobs = plan_blobs(&mut images, &layers, here);
-        let totals = Totals::of(&images, &excluded, &layers, &blobs);
+        let totals = Totals::of(&images, &excluded, &layers, &blobs, here);
         Self {
             images,
             excluded,

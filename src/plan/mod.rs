@@ -15,6 +15,7 @@ mod estimate;
 mod order;
 mod select;
 mod table;
+mod tar_length;
 mod totals;
 
 #[cfg(test)]
@@ -27,7 +28,7 @@ use crate::oci::{DiffId, Digest, LayerId, ResolvedImage};
 use crate::sources::Source;
 
 pub use document::Document;
-pub use estimate::unpacked_bytes;
+pub use tar_length::{tar_length, telling_bytes};
 pub use totals::Totals;
 
 /// An image that is asked for.
@@ -70,6 +71,8 @@ pub struct Here {
     pub layers: HashSet<LayerId>,
     /// Bytes in the spool, by the digest of the blob: all of it or its beginning.
     pub blobs: HashMap<Digest, u64>,
+    /// Lengths of the tars in blobs, in bytes, as far as the blobs were asked for them: [`tar_length`].
+    pub tars: HashMap<Digest, u64>,
 }
 
 /// What a run would do. Made by [`Plan::build`].

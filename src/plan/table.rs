@@ -81,9 +81,13 @@ impl Plan {
                 Size(sums.bytes_in_spool)
             ),
         );
+        let guessed = match sums.unpacked_guessed {
+            0 => String::new(),
+            bytes => format!(", {} of it by a usual ratio", Size(bytes)),
+        };
         line(
             table,
-            format_args!("unpacked:  about {}", Size(sums.unpacked_estimate)),
+            format_args!("unpacked:  about {}{guessed}", Size(sums.unpacked_estimate)),
         );
     }
 }

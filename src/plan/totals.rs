@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use super::{Action, BlobTask, ExcludedImage, LayerTask, Need, PlannedImage, unpacked_bytes};
+use super::estimate::{disk_bytes, guessed_tar_bytes, is_uncompressed};
+use super::{Action, BlobTask, ExcludedImage, Here, LayerTask, Need, PlannedImage};
 
 /// Sums over a plan. Sizes come from manifests, so from strangers: they are added up saturating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -32,6 +33,8 @@ pub struct Totals {
     pub bytes_in_spool: u64,
     /// What the layers to unpack will take up in the store, in bytes; an estimate.
     pub unpacked_estimate: u64,
+    /// The part of it that rests on a usual ratio, for the blobs did not say how long their tars are.
+    pub unpacked_guessed: u64,
     /// Compressed length of the largest blob, in bytes.
     pub largest_layer: u64,
 }
@@ -42,9 +45,18 @@ impl Totals {
         excluded: &[ExcludedImage],
         layers: &[LayerTask],
         blobs: &[BlobTask],
+        here: &Here,
     ) -> Self {
         let count =
             |wanted: fn(&Need) -> bool| images.iter().filter(|image| wanted(&image.need)).count() as u64;
+        let known = |layer: &LayerTask| match here.tars.get(&layer.blob) {
+            Some(length) => Some(*length),
+            None => is_uncompressed(&layer.media_type).then_some(layer.size),
+        };
+        let guess = |layer: &LayerTask| guessed_tar_bytes(&layer.media_type, layer.size);
+        let (told, untold): (Vec<&LayerTask>, Vec<_>) = layers.iter().partition(|it| known(it).is_some());
+        let told = sum(told.into_iter().filter_map(known).map(disk_bytes));
+        let guessed = sum(untold.into_iter().map(guess).map(disk_bytes));
         let reused: HashSet<_> = images
             .iter()
             .flat_map(|image| &image.layers)
@@ -62,9 +74,8 @@ impl Totals {
             blobs_to_fetch: blobs.iter().filter(|blob| blob.missing() > 0).count() as u64,
             bytes_to_fetch: sum(blobs.iter().map(BlobTask::missing)),
             bytes_in_spool: sum(blobs.iter().map(|blob| blob.spooled)),
-            unpacked_estimate: sum(layers
-                .iter()
-                .map(|layer| unpacked_bytes(&layer.media_type, layer.size))),
+            unpacked_estimate: told.saturating_add(guessed),
+            unpacked_guessed: guessed,
             largest_layer: blobs.iter().map(|blob| blob.size).max().unwrap_or(0),
         }
     }

@@ -205,14 +205,14 @@ impl BlobStream {
 
 /// `bytes 0-9/20`, `bytes 0-9/*`
 #[derive(Debug, PartialEq, Eq)]
-struct ContentRange {
-    first: u64,
-    last: u64,
-    total: Option<u64>,
+pub(super) struct ContentRange {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) total: Option<u64>,
 }
 
 impl ContentRange {
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (unit, rest) = text.trim().split_once(' ')?;
         let (range, total) = rest.trim().split_once('/')?;
         let (first, last) = range.split_once('-')?;

@@ -5,6 +5,7 @@
 //! Registries ── sources ──→ PullSource*          registries.conf: mirrors first      registries_conf, mirrors
 //!      ├────── resolve ──→ ResolvedImage         manifests and config, verified      resolve
 //!      ├────── attempts ─→ Attempts              the one retry loop                  retry
+//!      ├────── blob_part → Bytes                 a few of a blob's, unverified       part
 //!      └────── open_blob → BlobStream            one answer, its range checked       blob
 //!                              │
 //!                            Client              one per registry: scheme, login     client, challenge, auth
@@ -33,6 +34,7 @@ mod limit;
 mod mirrors;
 mod names;
 mod no_proxy;
+mod part;
 mod proxy;
 mod registries_conf;
 mod resolve;

@@ -34,6 +34,7 @@ mod disk_full;
 mod documents;
 mod failing_spool;
 mod faults;
+mod forecast;
 mod host_storage;
 mod hostile;
 mod imports;

@@ -3,6 +3,7 @@
 mod failing;
 mod look;
 mod name;
+mod weigh;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::error::JobError;
 use super::examiner::Examiner;
 use super::inquiry::Inquiry;
 use super::knowledge::Knowledge;
+use super::lengths::Lengths;
 use super::mender::Mender;
 use super::naming::Naming;
 use super::puller::Puller;
@@ -58,6 +60,7 @@ pub(super) struct Bringer<'a> {
     inquiry: Inquiry,
     naming: Naming,
     knowledge: Knowledge,
+    lengths: Lengths,
     examiner: Examiner,
     teller: Teller,
     /// Layers that were counted as brought by this run or as found by it.
@@ -97,6 +100,7 @@ impl<'a> Bringer<'a> {
             store: Arc::new(store),
             spool,
             inquiry: Inquiry::new(Arc::clone(&registries), order.platform.clone(), cancel.clone()),
+            lengths: Lengths::new(Arc::clone(&registries), order.spool.clone()),
             registries,
             naming,
             knowledge: Knowledge::default(),
@@ -149,7 +153,10 @@ impl<'a> Bringer<'a> {
             if rounds > ROUNDS {
                 self.fail_what_is_open(&requests, &look.sight);
             }
-            let plan = self.plan(&requests, &look.sight);
+            let mut plan = self.plan(&requests, &look.sight);
+            if self.weigh(&plan, &look.sight, scope).await? {
+                plan = self.plan(&requests, &look.sight);
+            }
             if scope == Scope::Everything && self.inquiry.open() == 0 {
                 if std::mem::take(&mut is_resolving) {
                     self.end_resolve(&plan, steps);
@@ -214,6 +221,7 @@ impl<'a> Bringer<'a> {
                 .filter(|id| sight.inventory.layer(id).is_some() && !damaged.contains(id))
                 .collect(),
             blobs: sight.spooled_bytes(),
+            tars: self.lengths.known().clone(),
         };
         let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
         self.teller.tell(&plan, |name| sight.additional_store_of(name));
