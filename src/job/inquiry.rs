@@ -17,8 +17,10 @@ use crate::oci::{Digest, Platform, Reference, ResolvedImage};
 use crate::registry::{Registries, RegistryError};
 use crate::store::Inventory;
 
-/// Images of one registry at the same time: a manifest and a config each, so what counts is the link's latency.
-const AT_ONCE: usize = 16;
+/// Images of one registry at the same time: a manifest and a config each, so what counts is the link's latency. With a
+/// round trip of 150 ms 200 images take 5.3 s with 16, 3.3 s with 32 and 2.4 s with 64. By HTTP/1.1 each is a connection,
+/// and a node among many should not take more of a registry.
+const AT_ONCE: usize = 32;
 
 /// Who is asked, and what has not been answered.
 pub(super) struct Inquiry {

@@ -24,8 +24,8 @@ use crate::plan::{BlobTask, Plan, tar_length, telling_bytes};
 use crate::registry::Registries;
 use crate::spool::Spool;
 
-/// Questions to one registry at the same time.
-const AT_ONCE: usize = 16;
+/// Questions to one registry at the same time; the connections are there, for as many asked for manifests before.
+const AT_ONCE: usize = 32;
 
 /// A registry that has failed so often is asked no more.
 const FAILURES: u32 = 3;

@@ -2,11 +2,15 @@
 //!
 //! There is no ping. A request is sent as it was last welcome; a 401 teaches how to log in, and the request is sent once
 //! more. So a token that expired in the middle of a run, or that the registry forgot, costs one request.
+//!
+//! The first request of all goes alone, and the others wait until it is answered or has failed: they then know how to log
+//! in, and by HTTP/2 they take its connection instead of one each.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
+use tokio::sync::MutexGuard;
 
 use crate::cancel::Cancel;
 use crate::oci::Reference;
@@ -31,6 +35,8 @@ pub(super) struct Client {
     scheme: OnceLock<&'static str>,
     challenge: Mutex<Option<Challenge>>,
     tokens: Tokens,
+    /// Whether there was a first request; locked while it is on its way.
+    has_begun: tokio::sync::Mutex<bool>,
 }
 
 /// A request for something below `/v2/<repository>/`.
@@ -59,12 +65,14 @@ impl Client {
             scheme: OnceLock::new(),
             challenge: Mutex::default(),
             tokens: Tokens::default(),
+            has_begun: tokio::sync::Mutex::default(),
         }
     }
 
     /// Sends the request, logging in if need be. Whatever is answered but 401 and 403 is returned; these two are
     /// errors unless they come from behind a redirect, where our credentials do not go.
     pub(super) async fn get(&self, get: &Get<'_>, cancel: &Cancel) -> Result<Response, RegistryError> {
+        let mut first_turn = self.take_first_turn(cancel).await?;
         let mut rejected: Option<HeaderValue> = None;
         loop {
             let challenge = self.known_challenge();
@@ -96,9 +104,21 @@ impl Client {
                 return Err(failure(response, true, presented, get.what, cancel).await);
             }
             self.learn(learnt);
+            drop(first_turn.take());
             // An anonymous request counts as a rejection too: one answer to a 401, not two.
             rejected = Some(authorization.unwrap_or_else(|| HeaderValue::from_static("none")));
         }
+    }
+
+    /// For the first request, what the others wait for; they do not wait for each other.
+    async fn take_first_turn(&self, cancel: &Cancel) -> Result<Option<MutexGuard<'_, bool>>, RegistryError> {
+        let mut has_begun = tokio::select! {
+            biased;
+            stopped = cancel.stopped() => return Err(stopped.into()),
+            turn = self.has_begun.lock() => turn,
+        };
+        let is_first = !std::mem::replace(&mut *has_begun, true);
+        Ok(is_first.then_some(has_begun))
     }
 
     fn known_challenge(&self) -> Option<Challenge> {

@@ -2,6 +2,7 @@
 //! servers.
 
 pub(crate) mod certificates;
+mod far_away;
 mod names;
 mod programs;
 mod proxies;
