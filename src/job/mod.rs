@@ -99,6 +99,9 @@ pub async fn run(
             message: message.clone(),
         });
     }
+    if let Some(at) = order.end() {
+        observer.observe(Event::Ends { at });
+    }
     // From the beginning, so that whatever ends the run, the report says what it did not come to.
     for ImageRequest { reference, sources } in naming::requests(&order.spec) {
         if let Some(source) = sources.first().map(Source::kind) {

@@ -1,7 +1,7 @@
 //! What happens during a run, said by those who do it, shown by whoever listens.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -108,6 +108,11 @@ pub enum Event {
     Warned {
         /// For people.
         message: String,
+    },
+    /// When the run is to end, done or not.
+    Ends {
+        /// The moment.
+        at: Instant,
     },
     /// An image is on the list, wanted or excluded; its fate comes later. May be said again by a later plan.
     ImageListed {

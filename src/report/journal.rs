@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::forecast::Forecast;
 use super::progress::{Progress, Snapshot};
 use super::{Count, Event, ImageState, Observer, OperatorReport, OperatorState, Printable, Size, Span};
 
@@ -13,7 +14,7 @@ const RETRIES_EVERY: Duration = Duration::from_secs(10);
 /// Logs what happens. Whoever reports an event need not log it as well.
 #[derive(Default)]
 pub struct Journal {
-    progress: Mutex<Progress>,
+    progress: Mutex<(Progress, Forecast)>,
     retries: Mutex<Retries>,
 }
 
@@ -55,13 +56,15 @@ impl Observer for Journal {
             }
             return;
         }
-        let snapshot = {
-            let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            progress.note(&event, Instant::now());
-            match event {
-                Event::ImageDone { .. } => progress.snapshot(Instant::now()),
+        let (snapshot, outlooks) = {
+            let mut locked = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let ((progress, forecast), now) = (&mut *locked, Instant::now());
+            progress.note(&event, now);
+            let snapshot = match event {
+                Event::ImageDone { .. } => progress.snapshot(now),
                 _ => Snapshot::default(),
-            }
+            };
+            (snapshot, forecast.note(&event, now, || progress.snapshot(now)))
         };
         // The lock is free while the log is written: a slow reader of the log must not hold up a fetch more than its
         // own line does.
@@ -70,6 +73,12 @@ impl Observer for Journal {
             snapshot.images_here + snapshot.images_failed,
             snapshot.images,
         );
+        for outlook in outlooks {
+            match outlook.is_warning() {
+                true => tracing::warn!("{outlook}"),
+                false => tracing::info!("{outlook}"),
+            }
+        }
     }
 }
 
@@ -140,7 +149,8 @@ fn log(event: &Event, settled: u64, images: u64) {
                 ImageState::Pending => tracing::debug!("Pending {name}"),
             }
         }
-        Event::ImageListed { .. }
+        Event::Ends { .. }
+        | Event::ImageListed { .. }
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }
         | Event::LayerCommitted { .. }

@@ -18,6 +18,7 @@ mod console;
 mod document;
 mod event;
 mod file;
+mod forecast;
 mod journal;
 mod lines;
 mod operator;

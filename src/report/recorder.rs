@@ -107,7 +107,10 @@ impl Observer for Recorder {
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
             Event::ImageDone { name, state, reason } => record.settle(name, state, reason),
-            Event::BlobVerified { .. } | Event::BlobAbandoned { .. } | Event::Retrying { .. } => (),
+            Event::Ends { .. }
+            | Event::BlobVerified { .. }
+            | Event::BlobAbandoned { .. }
+            | Event::Retrying { .. } => (),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::image::layer::tar_of;
 use crate::image::{Compression, Format, Image, Layer, node_architecture, sha256};
-use crate::needs::{needs, note};
+use crate::needs::{leave_out, long, needs, note};
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
 use crate::world::{Run, World};
@@ -286,4 +286,20 @@ fn what_only_seems_not_to_fit_is_pulled() {
     let run = world.run(&[]).exits(0);
     // One for its length, one for all of it.
     assert_eq!(registry.layer_requests().len(), 2, "{run}");
+}
+
+#[test]
+fn a_run_says_how_long_it_will_take_and_that_it_will_not_be_in_time() {
+    needs!(root());
+    if !long() {
+        return leave_out("the rate is known after 10 s; SPOKE_LONG=1 asks for it");
+    }
+    let own = Layer::of("file /a random=20000000 seed=1", Compression::Gzip);
+    let images = [image("slow", vec![own.clone()])];
+    let registry = Registry::start();
+    registry.fault(Fault::on(&own.digest).slow(500_000));
+    let world = node(&registry, &images);
+    let run = world.run(&["--deadline", "15s"]).exits(124);
+    run.says(" MiB to go: about ")
+        .says("at this rate it will not be done before the deadline");
 }
