@@ -2,10 +2,11 @@
 //! images apart, half an error explains nothing.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::document::action_of;
 use super::{Action, Need, Plan, PlannedImage};
-use crate::report::{OperatorReport, OperatorState, Printable, Size};
+use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};
 
 /// With the numbers' columns and the gaps this makes 100.
 const SOURCE_WIDTH: usize = 26;
@@ -13,6 +14,9 @@ const NAME_WIDTH: usize = 36;
 
 /// Digits of a digest that are shown, as podman does.
 const SHORT_DIGEST: usize = 12;
+
+/// Of links that a site may have, in Mbit/s: what its own will give is known when it does.
+const RATES: [u64; 2] = [20, 100];
 
 impl Plan {
     /// The table, then the operators that no catalog has, then the sums, then `space`, the verdict on space, when it is not
@@ -81,6 +85,14 @@ impl Plan {
                 Size(sums.bytes_in_spool)
             ),
         );
+        if sums.bytes_to_fetch > 0 {
+            let [slow, fast] = RATES.map(|rate| Span(time_at(rate, sums.bytes_to_fetch)));
+            let [slower, faster] = RATES;
+            line(
+                table,
+                format_args!("in time:   {slow} at {slower} Mbit/s, {fast} at {faster}"),
+            );
+        }
         let guessed = match sums.unpacked_guessed {
             0 => String::new(),
             bytes => format!(", {} of it by a usual ratio", Size(bytes)),
@@ -90,6 +102,11 @@ impl Plan {
             format_args!("unpacked:  about {}{guessed}", Size(sums.unpacked_estimate)),
         );
     }
+}
+
+/// At a rate in Mbit/s, headers left out.
+fn time_at(rate: u64, bytes: u64) -> Duration {
+    Duration::from_secs((bytes / 125_000).div_ceil(rate))
 }
 
 fn image_rows(table: &mut String, image: &PlannedImage) {

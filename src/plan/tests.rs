@@ -347,6 +347,7 @@ exclude aws-ebs-csi-driver         …e-dev/ocp-v4.0-art-dev@fedcfedcfedc     - 
 images:    4 wanted: 1 present, 2 to pull, 1 failed; 1 excluded
 layers:    3 to fetch, 0 to reuse
 to fetch:  6.0 MiB in 3 blobs, each once, the largest 3.0 MiB; 0.0 MiB more in the spool
+in time:   3 s at 20 Mbit/s, 1 s at 100
 unpacked:  about 17.9 MiB, 17.9 MiB of it by a usual ratio
 
 space: fits
