@@ -47,6 +47,7 @@ impl Registries {
             path: format!("blobs/{blob}"),
             headers,
             credential: credential.as_ref(),
+            expected: 0,
             what: &what,
         };
         let response = client.get(&get, cancel).await?;
