@@ -7,6 +7,7 @@
 //! --only NAME                     contenders whose names begin so
 //! --agent-args "WORDS"            more flags for this program
 //! --bare                          the limit beside it, and what its parts cost
+//! --forecast                      what `plan` foretells, beside what becomes of it
 //! ```
 //!
 //! A docker-registry in a network namespace of its own holds a synthetic release. Each contender in turn brings the same
@@ -45,7 +46,7 @@ mod world;
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
@@ -161,6 +162,9 @@ fn main() -> anyhow::Result<()> {
             );
         }
     }
+    if words.iter().any(|word| word == "--forecast") {
+        forecast(&Site::new(&content.dir, quality)?, &content)?;
+    }
     let contenders: Vec<&Contender> = CONTENDERS.iter().filter(|it| it.name.starts_with(only)).collect();
     let mut costs: Vec<(&str, Vec<Cost>)> = contenders.iter().map(|it| (it.name, vec![])).collect();
     costs.extend(bare.as_ref().map(|_| ("the bare pipeline", vec![])));
@@ -180,6 +184,65 @@ fn main() -> anyhow::Result<()> {
     }
     print_table(&costs);
     Ok(())
+}
+
+/// Plans and pulls, on a disk of its own, and says how far off the plan was.
+fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
+    let disk = rig::Disk::xfs()?;
+    let world = World::below(disk.path(), &[REGISTRY.to_owned()]);
+    let agent = |verb: &str| {
+        let begin = Instant::now();
+        let flags = [
+            "--platform-image",
+            &content.images[0],
+            "--output",
+            "json",
+            "--image-gc-high-threshold",
+            "100",
+        ];
+        let mut command = Command::new(world::product());
+        command
+            .arg(verb)
+            .arg("--host-root")
+            .arg(world.host())
+            .args(flags)
+            .stderr(Stdio::null());
+        let output = site.client().within(|| command.output())?;
+        ensure!(output.status.success(), "`{verb}`: {}", output.status);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        anyhow::Ok((document["totals"].clone(), begin.elapsed().as_secs_f64()))
+    };
+    let number = |totals: &serde_json::Value, name: &str| {
+        totals[name]
+            .as_f64()
+            .with_context(|| format!("no `{name}` among the totals"))
+    };
+    // `plan` pulls the release image, which names the others.
+    let (plan, planning) = agent("plan")?;
+    let before = disk_use(&world)?;
+    let (report, _) = agent("run")?;
+    let grown = disk_use(&world)? - before;
+    let (to_fetch, fetched) = (number(&plan, "bytesToFetch")?, number(&report, "bytesFetched")?);
+    let unpacked = number(&plan, "unpackedEstimate")?;
+    println!(
+        "forecast in {planning:.2} s: {:.2} MB to fetch, {:.2} fetched; {:.0} MB on disk, {:.0} by du: {:+.1} %",
+        to_fetch / 1e6,
+        fetched / 1e6,
+        unpacked / 1e6,
+        grown / 1e6,
+        (unpacked / grown - 1.0) * 100.0
+    );
+    Ok(())
+}
+
+/// Bytes of disk that the graph root takes up.
+fn disk_use(world: &World) -> anyhow::Result<f64> {
+    let output = Command::new("du")
+        .args(["-s", "-B1"])
+        .arg(world.graph_root())
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.split_whitespace().next().context("du is silent")?.parse()?)
 }
 
 fn measure(contender: &Contender, agent_args: &str, site: &Site, content: &Content) -> anyhow::Result<Cost> {
