@@ -1,5 +1,6 @@
 //! The store's own interface: what a run of the product cannot bring about at will, with podman and the kernel as judges.
 
+mod batches;
 mod commit;
 mod damage;
 mod names;
