@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::atomic;
 use super::error::StoreError;
 use super::layer_dir::find_flaw;
-use super::layers::{LayerTable, NewLayer};
+use super::layers::{LayerTable, LayerView, NewLayer};
 use super::lock::LayersLock;
 use super::placement::{Placement, clone_mount};
 use super::stage::StagedLayer;
@@ -64,7 +64,8 @@ impl Store {
     ///
     /// # Errors
     /// At the first layer that cannot be committed. Those before it are in the store (but for the last of them, if the
-    /// records could not be written), it and those after it are not, and the store is no worse than before.
+    /// records could not be written), it and those after it are not, and the store is no worse than before. If a record
+    /// could only not be made durable, and not be taken back either, its layer is there all the same.
     pub fn commit_layers(
         &self,
         mut layers: Vec<StagedLayer>,
@@ -235,14 +236,21 @@ impl<'b> Batch<'b> {
 
     /// Takes a layer's record back, then its files: whenever we die, a layer that is recorded as complete has them.
     fn take_back(&mut self, placement: &Placement<'_>) {
-        let id = placement.id();
+        let (id, layout) = (placement.id(), &self.store.layout);
         self.table.remove(&id);
-        let mut saved = self.table.save(self.lock, &self.store.layout);
-        placement.undo();
-        if saved.is_err() {
-            // On a full disk the staged files are what stands in the way of 4 KiB.
-            placement.discard();
-            saved = self.table.save(self.lock, &self.store.layout);
+        let mut saved = self.table.save(self.lock, layout);
+        let is_complete = |table: &LayerTable| table.find(&id).is_some_and(LayerView::is_complete);
+        match LayerTable::read(layout) {
+            _ if saved.is_ok() => placement.undo(),
+            Ok(seen) if !is_complete(&seen) => {
+                placement.undo();
+                // On a full disk the staged files are what stands in the way of 4 KiB.
+                placement.discard();
+                saved = self.table.save(self.lock, layout);
+            }
+            // The save that failed before had replaced the file, and what others see as complete stays.
+            Ok(seen) => self.table = seen,
+            Err(_) => {}
         }
         if let Err(error) = saved {
             // An incomplete record is deleted by whoever reads the store next.

@@ -89,6 +89,43 @@ fn one_record_at_most_is_incomplete_whatever_fails() {
     assert!(failed > 4, "only {failed} saves failed");
 }
 
+/// A save may replace layers.json and fail only then; if taking the record back fails too, the layer's files stay, for
+/// everybody sees it as complete.
+#[test]
+fn a_record_that_cannot_be_taken_back_keeps_its_files() {
+    needs!(root(), strace());
+    let (registry, image) = (Registry::start(), image("two", 2));
+    registry.push("two", Some("latest"), &image);
+    let args = ["--image", &registry.tagged("two")];
+    // Each layer is begun by a save, and its names are synced in the same directory before the next.
+    // The saves after it fail too, or only the first of them.
+    for (save, upto) in [(2, "+"), (2, ""), (3, "+"), (3, "")] {
+        let world = World::trusting(&[registry.host()]);
+        drop(store(&world));
+        let dir = world.graph_root().join("overlay-layers");
+        let records = dir.join("layers.json");
+        // The token is the first thing of a save.
+        let token = dir.join("layers.lock");
+        let paths = [dir.to_str().unwrap(), token.to_str().unwrap()];
+        let sync = format!("inject=fsync:error=EIO:when={}", 2 * save - 1);
+        let back = format!("inject=pwrite64:error=EIO:when={}{upto}", save + 1);
+        let (run, log) = run_traced(&world, &args, &paths, &["trace=fsync,pwrite64", &sync, &back]);
+        let injected = log.lines().filter(|line| line.contains("INJECTED"));
+        let injected: Vec<bool> = injected.map(|line| line.contains("pwrite64")).collect();
+        assert!(injected.starts_with(&[false, true]), "{save}: {log}{run}");
+        assert_eq!(run.code, 7, "{run}");
+        let layers = crate::compare::record_array(&records);
+        let is_complete = |layer: &&serde_json::Map<String, serde_json::Value>| !layer.contains_key("flags");
+        assert_eq!(layers.iter().filter(is_complete).count(), save - 1, "{run}");
+        let wrong = census_after_kills(&world.graph_root());
+        // The next layer's record is incomplete if it cannot be taken back.
+        assert_eq!(wrong.is_empty(), (save, upto) != (2, "+"), "{wrong:?}: {run}");
+        world.run(&args).exits(0);
+        let wrong = census_after_kills(&world.graph_root());
+        assert_eq!(wrong, Vec::<String>::new(), "{save}: {run}");
+    }
+}
+
 /// Images that got ready while the lock was another's go together; a damaged layer fails those that have it and no other.
 #[test]
 fn one_images_trouble_is_no_other_images_of_its_batch() {
