@@ -23,11 +23,11 @@ const UNPACKING: Duration = Duration::from_millis(1500);
 /// Layers of the image that is committed on a slow disk.
 const LAYERS: usize = 24;
 
-/// Microseconds that the slow disk takes for a sync; a layer has four or five.
+/// Microseconds that the slow disk takes for a sync; a layer has five.
 const SYNC: u32 = 25_000;
 
-/// Held as a whole, the lock would be kept for 2.4 s at least; the product lets it go after 0.2 s and a layer.
-const PATIENCE: Duration = Duration::from_millis(1200);
+/// Held as a whole, the lock would be kept for 3 s at least; the product lets it go after 0.2 s and a layer.
+const PATIENCE: Duration = Duration::from_millis(2000);
 
 /// An image of `count` layers, each with a file of its own.
 fn image(name: &str, count: usize) -> Image {
