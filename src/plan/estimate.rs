@@ -1,5 +1,5 @@
 //! What a layer takes up in the store: the length of its tar, guessed from how it travels where the blob itself does not
-//! say ([`tar_length`](super::tar_length)), and from that the blocks of its files.
+//! say ([`super::tar_length()`]), and from that the blocks of its files.
 
 /// A real release's layers, all gzip: 57 GB unpacked from 20 GB (shared/crates.md, 2.6).
 const GZIP_RATIO: (u128, u128) = (57, 20);

@@ -71,7 +71,7 @@ pub struct Here {
     pub layers: HashSet<LayerId>,
     /// Bytes in the spool, by the digest of the blob: all of it or its beginning.
     pub blobs: HashMap<Digest, u64>,
-    /// Lengths of the tars in blobs, in bytes, as far as the blobs were asked for them: [`tar_length`].
+    /// Lengths of the tars in blobs, in bytes, as far as the blobs were asked for them: [`tar_length()`].
     pub tars: HashMap<Digest, u64>,
 }
 
