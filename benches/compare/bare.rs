@@ -165,7 +165,7 @@ impl Layer {
             );
             let name = name.trim_matches('/').to_owned();
             ensure!(
-                !name.is_empty() && !name.contains(".."),
+                !name.is_empty() && name.split('/').all(|part| part != ".."),
                 "an odd tar in {}",
                 blob.display()
             );
