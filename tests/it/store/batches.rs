@@ -18,7 +18,7 @@ use crate::world::{Run, World};
 const SHOWN: &str = "100000";
 
 /// As long as fetching and unpacking some kilobytes may take on a busy machine.
-const UNPACKING: Duration = Duration::from_millis(1500);
+const UNPACKING: Duration = Duration::from_secs(4);
 
 /// Layers of the image that is committed on a slow disk.
 const LAYERS: usize = 24;
