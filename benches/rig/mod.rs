@@ -103,16 +103,24 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A new XFS, as nodes have it, in a file below `TMPDIR`.
+    /// A new XFS, as nodes have it, in a file below `TMPDIR`. The loop device goes past the page cache: through it every
+    /// byte is copied once more by a thread of the kernel, on the cores that are measured, and the file behind it grows
+    /// with 0.4 GB/s on a machine whose disk takes 2.
     pub(crate) fn xfs() -> anyhow::Result<Self> {
         let (file, dir) = (tempfile::NamedTempFile::new()?, tempfile::tempdir()?);
         file.as_file().set_len(DISK)?;
         call(Command::new("mkfs.xfs").arg("-q").arg(file.path()))?;
-        call(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .args([file.path(), dir.path()]),
-        )?;
+        let attach = Command::new("losetup")
+            .args(["--find", "--show", "--direct-io=on"])
+            .arg(file.path())
+            .output()
+            .context("losetup")?;
+        ensure!(attach.status.success(), "losetup: {}", attach.stderr.escape_ascii());
+        let device = String::from_utf8(attach.stdout)?;
+        let mounted = call(Command::new("mount").arg(device.trim_end()).arg(dir.path()));
+        // It goes when its last user goes, who is the mount.
+        call(Command::new("losetup").arg("--detach").arg(device.trim_end()))?;
+        mounted?;
         let image = Some(file);
         Ok(Self { dir, image })
     }
