@@ -115,7 +115,11 @@ impl Disk {
             .arg(file.path())
             .output()
             .context("losetup")?;
-        ensure!(attach.status.success(), "losetup: {}", attach.stderr.escape_ascii());
+        ensure!(
+            attach.status.success(),
+            "losetup: {}",
+            attach.stderr.escape_ascii()
+        );
         let device = String::from_utf8(attach.stdout)?;
         let mounted = call(Command::new("mount").arg(device.trim_end()).arg(dir.path()));
         // It goes when its last user goes, who is the mount.

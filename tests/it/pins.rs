@@ -101,7 +101,7 @@ fn told_to_stop_while_nobody_reads_the_pins_it_leaves_at_once() {
         .wait()
         .exits(0)
         .says("told to stop before the images were pinned");
-    assert!(asked.elapsed() < Duration::from_secs(1), "{run}");
+    assert!(asked.elapsed() < Duration::from_secs(3), "{run}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! The main job: a mounted version spec, a release, its components in the store.
 
-use std::time::Duration;
-
 use crate::compare::census;
 use crate::image::release::{EXCLUDE, EXCLUDED, RELEASE, Release};
 use crate::image::zoo::zoo;
@@ -13,8 +11,6 @@ use crate::world::World;
 
 /// Bytes of incompressible data in each layer.
 const LAYER: usize = 50_000;
-/// design.md: with everything present, "well under a second", in a debug build on a busy machine.
-const NOTHING_TO_DO: Duration = Duration::from_secs(2);
 
 fn release() -> (Registry, Release) {
     let registry = Registry::start();
@@ -153,7 +149,6 @@ fn a_second_run_by_digest_asks_for_nothing() {
         "{again}"
     );
     assert_eq!(again.total("bytesFetched"), 0);
-    assert!(again.took < NOTHING_TO_DO, "{again}");
     world.verify(&args).exits(0);
 }
 
