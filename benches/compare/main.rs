@@ -45,9 +45,10 @@ mod synthetic;
 mod world;
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
@@ -200,17 +201,25 @@ fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
             "--image-gc-high-threshold",
             "100",
         ];
+        let document = world.out(&format!("{verb}.json"));
         let mut command = Command::new(world::product());
         command
             .arg(verb)
             .arg("--host-root")
             .arg(world.host())
             .args(flags)
-            .stderr(Stdio::null());
-        let output = site.client().within(|| command.output())?;
-        ensure!(output.status.success(), "`{verb}`: {}", output.status);
-        let document: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-        anyhow::Ok((document["totals"].clone(), begin.elapsed().as_secs_f64()))
+            .stdout(File::create(&document)?)
+            .stderr(Stdio::piped());
+        let mut child = site.client().within(|| command.spawn())?;
+        let log = BufReader::new(child.stderr.take().context("no log")?);
+        let lines = log.lines().map_while(Result::ok);
+        let told: Vec<_> = lines
+            .filter_map(|line| Some((begin.elapsed(), time_to_go(&line)?)))
+            .collect();
+        let status = child.wait()?;
+        ensure!(status.success(), "`{verb}`: {status}");
+        let document: serde_json::Value = serde_json::from_reader(File::open(&document)?)?;
+        anyhow::Ok((document["totals"].clone(), begin.elapsed().as_secs_f64(), told))
     };
     let number = |totals: &serde_json::Value, name: &str| {
         totals[name]
@@ -218,9 +227,9 @@ fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
             .with_context(|| format!("no `{name}` among the totals"))
     };
     // `plan` pulls the release image, which names the others.
-    let (plan, planning) = agent("plan")?;
+    let (plan, planning, _) = agent("plan")?;
     let before = disk_use(&world)?;
-    let (report, _) = agent("run")?;
+    let (report, took, told) = agent("run")?;
     let grown = disk_use(&world)? - before;
     let (to_fetch, fetched) = (number(&plan, "bytesToFetch")?, number(&report, "bytesFetched")?);
     let unpacked = number(&plan, "unpackedEstimate")?;
@@ -232,7 +241,31 @@ fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
         grown / 1e6,
         (unpacked / grown - 1.0) * 100.0
     );
+    for (when, left) in told {
+        let foretold = (when + left).as_secs_f64();
+        println!(
+            "after {:.1} s it said that it would take {foretold:.0} s, and it took {took:.1}: {:+.1} %",
+            when.as_secs_f64(),
+            (foretold / took - 1.0) * 100.0
+        );
+    }
     Ok(())
+}
+
+/// What a line of the log says about the time that the rest takes: `12.3 MiB to go: about 1 min 5 s at 99.9 Mbit/s`.
+fn time_to_go(line: &str) -> Option<Duration> {
+    let (_, rest) = line.split_once(" to go: about ")?;
+    let (time, _) = rest.split_once(" at ")?;
+    let words: Vec<&str> = time.split(' ').collect();
+    let seconds = words.chunks(2).map(|pair| {
+        let unit = match *pair.get(1)? {
+            "h" => 3600,
+            "min" => 60,
+            _ => 1,
+        };
+        Some(pair[0].parse::<u64>().ok()? * unit)
+    });
+    seconds.sum::<Option<u64>>().map(Duration::from_secs)
 }
 
 /// Bytes of disk that the graph root takes up.
