@@ -2,7 +2,8 @@
 //!
 //! They go as the plan has them, so that a run which is cut off leaves whole images. That leaves the largest for the end,
 //! and the last to come is unpacked by one thread while the link and the other cores idle. So when all the rest is a
-//! matter of moments, and is there long before the deadline, the largest goes first.
+//! matter of moments, and is there long before the deadline, the largest goes first, and what its image needs besides:
+//! images get whole all the time, and are given to the disk while others are unpacked, instead of all at the end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const PART: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
     waiting: VecDeque<&'a BlobTask>,
+    /// The image of the largest blob that was taken, when the largest goes first.
+    image: Option<usize>,
     deadline: Option<Instant>,
     start: Instant,
     /// Bytes that came since the start.
@@ -32,6 +35,7 @@ impl<'a> Queue<'a> {
     pub(super) fn new(blobs: &'a [BlobTask], deadline: Option<Instant>) -> Self {
         Self {
             waiting: blobs.iter().collect(),
+            image: None,
             deadline,
             start: Instant::now(),
             came: 0,
@@ -48,8 +52,19 @@ impl<'a> Queue<'a> {
         if !self.ends_soon(Instant::now()) {
             return self.waiting.pop_front();
         }
-        let largest = (0..self.waiting.len()).max_by_key(|place| self.waiting[*place].size)?;
-        self.waiting.remove(largest)
+        let largest = |image: Option<usize>| {
+            let of_image =
+                |place: &usize| image.is_none_or(|image| self.waiting[*place].images.contains(&image));
+            (0..self.waiting.len())
+                .filter(of_image)
+                .max_by_key(|place| self.waiting[*place].size)
+        };
+        let same_image = self.image.and_then(|image| largest(Some(image)));
+        let blob = self.waiting.remove(same_image.or_else(|| largest(None))?)?;
+        if same_image.is_none() {
+            self.image = blob.images.first().copied();
+        }
+        Some(blob)
     }
 
     /// Notes what became of a blob that was taken: its bytes are here, or will never be.
@@ -129,6 +144,20 @@ mod tests {
             sizes,
             "all come in time if nothing goes wrong"
         );
+    }
+
+    #[test]
+    fn what_its_image_needs_besides_follows_the_largest() {
+        let mut blobs = blobs(&[1, 50, 40, 30, 20]);
+        for (blob, images) in blobs.iter_mut().zip([&[2][..], &[0], &[1, 2], &[1], &[0, 1]]) {
+            blob.images = images.to_vec();
+        }
+        let mut queue = Queue::new(&blobs, None);
+        queue.came = 1000 * MIB;
+        let order: Vec<u64> = std::iter::from_fn(|| queue.take())
+            .map(|blob| blob.size / MIB)
+            .collect();
+        assert_eq!(order, [50, 20, 40, 30, 1]);
     }
 
     #[test]
