@@ -21,6 +21,7 @@ use spoke_precache::cluster::Herald;
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{Mode, Outcome};
 use spoke_precache::plan::Document;
+use spoke_precache::registry::LimitSettings;
 use spoke_precache::report::{Recorder, Report};
 use spoke_precache::settings::Display;
 
@@ -43,6 +44,8 @@ pub(crate) struct Edge {
     output: OutputForm,
     pub(crate) display: Display,
     pub(crate) recorder: Arc<Recorder>,
+    /// How much may come in a second, once that is known.
+    pub(crate) limit: OnceLock<LimitSettings>,
     /// Who tells the cluster.
     pub(crate) herald: OnceLock<Arc<Herald>>,
     /// How the run ended, once that is settled.
@@ -58,6 +61,7 @@ impl Edge {
             output,
             display,
             recorder: Arc::new(Recorder::new(Timestamp::now)),
+            limit: OnceLock::new(),
             herald: OnceLock::new(),
             ending: OnceLock::new(),
             code: OnceLock::new(),
@@ -137,7 +141,10 @@ impl Edge {
                     .as_ref()
                     .map(ToString::to_string)
                     .unwrap_or_default();
-                outcome.plan.table(&outcome.operators, &space)
+                let limit = self.limit.get().cloned().unwrap_or_default();
+                outcome
+                    .plan
+                    .table(&outcome.operators, &space, &limit, Timestamp::now())
             }
             (Mode::Plan, Some(outcome), OutputForm::Json) => serde_json::to_string_pretty(&Document::new(
                 &outcome.plan,

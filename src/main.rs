@@ -21,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use jiff::Timestamp;
 use tokio::runtime::Runtime;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -36,7 +37,9 @@ use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
 use spoke_precache::pins;
-use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, TalmFormat, TalmLog};
+use spoke_precache::report::{
+    Console, Event, Fanout, Journal, LimitReport, Observer, Printable, TalmFormat, TalmLog,
+};
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;
@@ -159,6 +162,14 @@ fn run(
             return (Ending::Failed(failure), None);
         }
     };
+    let limit = edge.limit.get_or_init(|| order.registries.limit.clone());
+    if !limit.rate.is_unlimited() {
+        let limit = LimitReport {
+            at_start: limit.told(Timestamp::now()),
+            schedule: limit.rate.to_string(),
+        };
+        observer.observe(Event::Limited { limit });
+    }
     match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
         Ok((outcome, ending)) => {
             if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {

@@ -4,8 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::document::action_of;
 use super::{Action, Need, Plan, PlannedImage};
+use crate::registry::LimitSettings;
 use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};
 
 /// With the numbers' columns and the gaps this makes 100.
@@ -15,13 +18,20 @@ const NAME_WIDTH: usize = 36;
 /// Digits of a digest that are shown, as podman does.
 const SHORT_DIGEST: usize = 12;
 
-/// Of links that a site may have, in Mbit/s: what its own will give is known when it does.
+/// Of links that a site may have, in Mbit/s, unless `--limit-rate` lets less come: what its own will give is known when it
+/// does.
 const RATES: [u64; 2] = [20, 100];
 
 impl Plan {
     /// The table, then the operators that no catalog has, then the sums, then `space`, the verdict on space, when it is not
-    /// empty.
-    pub fn table(&self, operators: &[OperatorReport], space: &str) -> String {
+    /// empty. Times are reckoned from `now`, for `limit` may go by the time of day.
+    pub fn table(
+        &self,
+        operators: &[OperatorReport],
+        space: &str,
+        limit: &LimitSettings,
+        now: Timestamp,
+    ) -> String {
         let mut table = String::new();
         row(
             &mut table,
@@ -46,7 +56,7 @@ impl Plan {
         for operator in operators {
             operator_rows(&mut table, operator);
         }
-        self.sums(&mut table);
+        self.sums(&mut table, limit, now);
         if !space.is_empty() {
             table.push('\n');
             table.push_str(space.trim_end());
@@ -55,7 +65,7 @@ impl Plan {
         table
     }
 
-    fn sums(&self, table: &mut String) {
+    fn sums(&self, table: &mut String, limit: &LimitSettings, now: Timestamp) {
         let sums = &self.totals;
         line(
             table,
@@ -86,12 +96,19 @@ impl Plan {
             ),
         );
         if sums.bytes_to_fetch > 0 {
-            let [slow, fast] = RATES.map(|rate| Span(time_at(rate, sums.bytes_to_fetch)));
+            let [slow, fast] = RATES.map(|rate| time_at(rate, sums.bytes_to_fetch, limit, now));
             let [slower, faster] = RATES;
-            line(
-                table,
-                format_args!("in time:   {slow} at {slower} Mbit/s, {fast} at {faster}"),
-            );
+            let times = match slow == fast && !limit.rate.is_unlimited() {
+                true => format!("{}, by the limit", Span(slow)),
+                false => format!("{} at {slower} Mbit/s, {} at {faster}", Span(slow), Span(fast)),
+            };
+            line(table, format_args!("in time:   {times}"));
+        }
+        if !limit.rate.is_unlimited() {
+            line(table, format_args!("limit:     {}", limit.told(now)));
+        }
+        if limit.rate.has_windows() {
+            line(table, format_args!("           {}", limit.rate));
         }
         let guessed = match sums.unpacked_guessed {
             0 => String::new(),
@@ -104,9 +121,10 @@ impl Plan {
     }
 }
 
-/// At a rate in Mbit/s, headers left out.
-fn time_at(rate: u64, bytes: u64) -> Duration {
-    Duration::from_secs((bytes / 125_000).div_ceil(rate))
+/// At a rate in Mbit/s or what the limit leaves of it, headers left out, in whole seconds.
+fn time_at(rate: u64, bytes: u64, limit: &LimitSettings, now: Timestamp) -> Duration {
+    let lasts = limit.lasts(bytes, rate * 1_000_000, now);
+    Duration::from_secs(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
 }
 
 fn image_rows(table: &mut String, image: &PlannedImage) {

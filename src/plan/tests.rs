@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::oci::{Content, LayerDescriptor};
+use crate::registry::LimitSettings;
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const MIB: u64 = 1 << 20;
@@ -331,7 +332,30 @@ fn small_release() -> Plan {
 
 #[test]
 fn the_table_fits_100_columns() {
-    let table = small_release().table(&[], "space: fits\n");
+    let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let table = |rate: &str| {
+        let limit = LimitSettings {
+            rate: rate.parse().unwrap(),
+            ..LimitSettings::default()
+        };
+        small_release().table(&[], "space: fits\n", &limit, now)
+    };
+    let times = |rate: &str| {
+        let table = table(rate);
+        let (_, rest) = table.split_once("in time:   ").unwrap();
+        rest.split_once("\nunpacked").unwrap().0.to_owned()
+    };
+    assert_eq!(times("1Mbit"), "51 s, by the limit\nlimit:     1 Mbit/s");
+    assert_eq!(
+        times("50Mbit"),
+        "3 s at 20 Mbit/s, 2 s at 100\nlimit:     50 Mbit/s"
+    );
+    assert_eq!(
+        times("12:01-13:00=10Mbit,else=64kbit"),
+        "1 min 5 s, by the limit\nlimit:     64 kbit/s until 12:01 (UTC), then 10 Mbit/s\n           \
+         12:01-13:00 10 Mbit/s, else 64 kbit/s"
+    );
+    let table = table("unlimited");
     assert_eq!(
         table,
         "\

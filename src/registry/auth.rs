@@ -167,7 +167,7 @@ impl TokenRequest<'_> {
             }
         };
         let response = http
-            .send(request, 0, &what, cancel)
+            .send(request, &what, cancel)
             .await
             .map_err(|failed| failed.error)?;
         let response = self.admit(response, &what, cancel).await?;

@@ -14,7 +14,6 @@ use super::Registries;
 use super::client::Get;
 use super::error::{RegistryError, printable};
 use super::http;
-use super::limit::Bill;
 use super::mirrors::PullSource;
 
 /// At least this much has to come in each [`SPELL`], or the answer is dropped and another source has its turn. At this
@@ -49,8 +48,6 @@ pub struct BlobStream {
     /// Time spent waiting in this spell, and what came in it.
     waited: Duration,
     came: u64,
-    /// What is to be paid for before more is read.
-    bill: Bill,
 }
 
 impl Registries {
@@ -78,7 +75,6 @@ impl Registries {
             path: format!("blobs/{}", wanted.blob),
             headers,
             credential: credential.as_ref(),
-            expected: wanted.size.saturating_sub(wanted.from),
             what: &what,
         };
         let response = client.get(&get, cancel).await?;
@@ -138,7 +134,6 @@ impl BlobStream {
             offset: start,
             waited: Duration::ZERO,
             came: 0,
-            bill: Bill::default(),
         })
     }
 
@@ -159,18 +154,9 @@ impl BlobStream {
             return Ok(None);
         }
         self.weigh()?;
-        // The time that the limit takes is none that the source takes.
-        if let Some(advance) = http::advance(&self.response) {
-            tokio::select! {
-                biased;
-                stopped = cancel.stopped() => return Err(stopped.into()),
-                () = advance.paid(self.bill) => {}
-            }
-        }
         let asked = Instant::now();
         let chunk = http::chunk(&mut self.response, &self.what, cancel).await?;
         self.waited += asked.elapsed();
-        self.bill = http::advance(&self.response).map_or(self.bill, |advance| advance.bill());
         match chunk {
             Some(mut bytes) => {
                 bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));

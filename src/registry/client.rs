@@ -47,8 +47,6 @@ pub(super) struct Get<'a> {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) credential: Option<&'a Credential>,
-    /// Bytes of the body, if they are known and many.
-    pub(super) expected: u64,
     /// The thing and the registry, for messages.
     pub(super) what: &'a str,
 }
@@ -180,17 +178,10 @@ impl Client {
             }
         };
         if let Some(scheme) = self.scheme.get() {
-            let sent = self
-                .http
-                .send(request(scheme), get.expected, get.what, cancel)
-                .await;
+            let sent = self.http.send(request(scheme), get.what, cancel).await;
             return sent.map_err(|failed| failed.error);
         }
-        let over_tls = match self
-            .http
-            .send(request("https"), get.expected, get.what, cancel)
-            .await
-        {
+        let over_tls = match self.http.send(request("https"), get.what, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "https");
                 return Ok(response);
@@ -198,11 +189,7 @@ impl Client {
             Err(failed) if !(self.insecure && failed.unconnected) => return Err(failed.error),
             Err(failed) => failed.error,
         };
-        match self
-            .http
-            .send(request("http"), get.expected, get.what, cancel)
-            .await
-        {
+        match self.http.send(request("http"), get.what, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "http");
                 Ok(response)

@@ -48,6 +48,9 @@ pub enum RegistryError {
     /// A pull secret cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
+    /// Its sockets cannot be had.
+    #[error("cannot hold `--limit-rate`: {0}")]
+    Limit(#[source] std::io::Error),
     /// A certificate or key of the configuration cannot be used.
     #[error("cannot use the certificates of `{}`: {why}", path.display())]
     Certificates {
@@ -249,7 +252,7 @@ impl RegistryError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Conf(RegistriesConfError::Blocked { .. }) => Kind::Refused,
-            Self::Conf(_) | Self::Certificates { .. } => Kind::Local,
+            Self::Conf(_) | Self::Certificates { .. } | Self::Limit(_) => Kind::Local,
             Self::Credentials(_)
             | Self::Unauthorized { .. }
             | Self::ProxyUnauthorized { .. }

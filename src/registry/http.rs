@@ -11,7 +11,7 @@ use rustls::ClientConfig;
 use crate::cancel::Cancel;
 
 use super::error::{RegistryError, printable};
-use super::limit::{Advance, Limit};
+use super::limit::{Forwarder, Limit};
 use super::names::Names;
 use super::proxy::{Proxies, Proxy};
 use super::trouble::{TUNNEL, Trouble, brief};
@@ -42,6 +42,8 @@ pub(super) struct Way {
     pub(super) names: Names,
     /// How fast, together with all others.
     pub(super) limit: Arc<Limit>,
+    /// Who sees to that, if there is a limit.
+    pub(super) forwarder: Option<Arc<Forwarder>>,
 }
 
 /// Two clients with one idea of trust.
@@ -56,21 +58,20 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(
-        mut tls: ClientConfig,
+        tls: ClientConfig,
         way: Way,
         insecure: bool,
         idle_timeout: Duration,
     ) -> Result<Self, reqwest::Error> {
-        let has_limit = way.limit.is_any();
-        if has_limit {
-            tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        }
+        // Who waits for its turn is not silent.
+        let slack = way.limit.slack();
+        let idle_timeout = idle_timeout + slack;
         let client = |policy| {
-            let mut builder = Client::builder()
+            let builder = Client::builder()
                 .tls_backend_preconfigured(tls.clone())
                 .dns_resolver(way.names.clone())
                 .redirect(policy)
-                .connect_timeout(CONNECT_TIMEOUT)
+                .connect_timeout(CONNECT_TIMEOUT + slack)
                 .read_timeout(idle_timeout)
                 // A read that times out ends its stream and not the connection, which all later requests would take
                 // again: one whose other end is gone while something between still acknowledges would hold us for ever.
@@ -82,10 +83,10 @@ impl Http {
                 .retry(reqwest::retry::never())
                 // Only `settings` reads the environment.
                 .no_proxy();
-            if has_limit {
-                builder = builder.http1_only();
+            match &way.forwarder {
+                Some(forwarder) => forwarder.set(builder).build(),
+                None => way.proxies.set(builder).build(),
             }
-            way.proxies.set(builder).build()
         };
         Ok(Self {
             following: client(follow(insecure))?,
@@ -96,24 +97,21 @@ impl Http {
 }
 
 impl Http {
-    /// Sends a request that will bring about so many bytes, when the limit allows it, unless the run is to end first.
+    /// Sends a request, unless the run is to end first.
     pub(super) async fn send(
         &self,
         request: RequestBuilder,
-        expected: u64,
         what: &str,
         cancel: &Cancel,
     ) -> Result<Response, SendError> {
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-            sent = self.sent(request, expected, what) => sent,
+            sent = self.sent(request, what) => sent,
         }
     }
 
-    async fn sent(&self, request: RequestBuilder, expected: u64, what: &str) -> Result<Response, SendError> {
-        let advance = Advance::new(&self.way.limit, expected);
-        advance.turn().await;
+    async fn sent(&self, request: RequestBuilder, what: &str) -> Result<Response, SendError> {
         let (client, request) = request.build_split();
         let again = request.as_ref().ok().and_then(Request::try_clone);
         let sent = match request {
@@ -125,11 +123,7 @@ impl Http {
             (sent, _) => sent,
         };
         match sent {
-            Ok(mut response) => {
-                self.way.limit.answered(response.remote_addr());
-                response.extensions_mut().insert(advance);
-                self.through(response, what)
-            }
+            Ok(response) => self.through(response, what),
             Err(error) => Err(SendError {
                 unconnected: error.is_connect(),
                 error: self.unsent(error, what).await,
@@ -183,7 +177,18 @@ impl Http {
     async fn unsent(&self, error: reqwest::Error, what: &str) -> RegistryError {
         let is_connect = error.is_connect();
         let url = error.url().cloned();
-        let trouble = Trouble::of(error);
+        let (forwarder, is_request) = (self.way.forwarder.as_ref(), error.is_request());
+        let mut trouble = Trouble::of(error);
+        if let (Some(forwarder), Some(url), true) = (forwarder, &url, is_request)
+            && let Some(why) = forwarder.failure(url)
+        {
+            // What reqwest says of that is a detail of how the limit is held.
+            trouble.causes = match self.way.proxies.for_url(url) {
+                Some(proxy) => vec![format!("proxy `{proxy}` cannot be reached"), why],
+                None => vec![why],
+            };
+            return trouble.told(what);
+        }
         let refused = trouble.causes.iter().position(|cause| cause.starts_with(TUNNEL));
         // No other URLs are tunnelled. It need not be the request's: there are redirects.
         if let (Some(at), Some(proxy)) = (refused, &self.way.proxies.https) {
@@ -274,7 +279,7 @@ pub(super) struct SendError {
     pub(super) unconnected: bool,
 }
 
-/// The next piece of a body, unless the run is to end first. Counts against the limit, and does not wait for it.
+/// The next piece of a body, unless the run is to end first.
 pub(super) async fn chunk(
     response: &mut Response,
     what: &str,
@@ -283,19 +288,8 @@ pub(super) async fn chunk(
     tokio::select! {
         biased;
         stopped = cancel.stopped() => Err(stopped.into()),
-        chunk = response.chunk() => {
-            let chunk = chunk.map_err(|error| transport(error, what))?;
-            if let (Some(bytes), Some(advance)) = (&chunk, advance(response)) {
-                advance.came(bytes.len());
-            }
-            Ok(chunk)
-        }
+        chunk = response.chunk() => chunk.map_err(|error| transport(error, what)),
     }
-}
-
-/// What the body of an answer is charged to.
-pub(super) fn advance(response: &Response) -> Option<&Advance> {
-    response.extensions().get()
 }
 
 /// A whole body of at most `limit` bytes. `Content-Length` is not believed, only used to refuse early.

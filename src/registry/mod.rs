@@ -12,7 +12,7 @@
 //!                              │                 which pull secret                   credentials, auth_file
 //!                            Http                limits, redirects, trust            http, trouble, tls, certs_d
 //!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
-//!                            Limit              how fast, all together              limit
+//!                            Limit               how fast, all together            limit
 //! ```
 //!
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
@@ -68,6 +68,7 @@ pub use tls::{ClusterAuthorities, Pem, SystemRoots};
 
 use client::Client;
 use http::{Http, Way};
+use limit::Forwarder;
 use names::Names;
 use retry::Pace;
 use tls::Trust;
@@ -131,6 +132,7 @@ pub struct Registries {
     names: Names,
     idle_timeout: Duration,
     limit: Arc<Limit>,
+    forwarder: Option<Arc<Forwarder>>,
     pace: Pace,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
     clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
@@ -141,6 +143,14 @@ impl Registries {
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
         let conf = RegistriesConf::parse(&settings.registries_conf)?;
         let credentials = Credentials::read(&settings.auth_files)?;
+        let (proxies, limit) = (Arc::new(settings.proxies), Arc::new(Limit::new(settings.limit)));
+        let names = Names::new(settings.name_files, settings.node_name_files);
+        let forwarder = match limit.is_any() {
+            true => Some(Arc::new(
+                Forwarder::start(&limit, &names, &proxies).map_err(RegistryError::Limit)?,
+            )),
+            false => None,
+        };
         Ok(Self {
             credentials: credentials.with_helpers(conf.credential_helpers.clone()),
             conf,
@@ -149,12 +159,13 @@ impl Registries {
                 &settings.ca_certificates,
                 &settings.cluster_authorities,
                 settings.certs_dirs,
-                &settings.proxies,
+                &proxies,
             )?,
-            proxies: Arc::new(settings.proxies),
-            names: Names::new(settings.name_files, settings.node_name_files),
+            proxies,
+            names,
             idle_timeout: settings.idle_timeout,
-            limit: Arc::new(Limit::new(settings.limit)),
+            limit,
+            forwarder,
             pace: Pace::new(observer, settings.give_up_after),
             clients: Mutex::default(),
         })
@@ -191,6 +202,7 @@ impl Registries {
             proxies: Arc::clone(&self.proxies),
             names: self.names.clone(),
             limit: self.limit(),
+            forwarder: self.forwarder.clone(),
         };
         let http = Http::new(tls, way, source.insecure, self.idle_timeout)
             .map_err(|error| http::transport(error, &format!("registry `{domain}`")))?;

@@ -47,7 +47,6 @@ impl Registries {
             path: format!("blobs/{blob}"),
             headers,
             credential: credential.as_ref(),
-            expected: 0,
             what: &what,
         };
         let response = client.get(&get, cancel).await?;

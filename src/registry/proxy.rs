@@ -10,6 +10,7 @@
 //! must have a certificate that the system trusts, whatever `certs.d` and `insecure` say of the registry behind it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -122,6 +123,25 @@ impl Proxy {
     pub(super) fn plain_address(&self) -> Option<(&str, u16)> {
         let host = self.url.host_str().filter(|_| self.url.scheme() == "http")?;
         Some((host, self.url.port_or_known_default()?))
+    }
+
+    /// Host and port.
+    pub(super) fn address(&self) -> (&str, u16) {
+        // A URL without a host is refused, and both schemes have a port.
+        let port = self.url.port_or_known_default().unwrap_or_default();
+        (self.url.host_str().unwrap_or_default(), port)
+    }
+
+    /// The same where `address` stands for it. By TLS it keeps its name, which its certificate is for; nothing if it has none.
+    pub(super) fn at(&self, address: SocketAddr) -> Option<Self> {
+        let mut stand_in = self.clone();
+        if self.tls_host().is_none() {
+            stand_in.url.set_ip_host(address.ip()).ok()?;
+        } else if self.url.domain().is_none() {
+            return None;
+        }
+        stand_in.url.set_port(Some(address.port())).ok()?;
+        Some(stand_in)
     }
 
     /// What asks it for a tunnel to the host of `url`. Tells user and password.

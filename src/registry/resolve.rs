@@ -151,7 +151,6 @@ impl Registries {
             path: item.path.clone(),
             headers: HeaderMap::from_iter([(ACCEPT, accept)]),
             credential: credential.as_ref(),
-            expected: 0,
             what: &what,
         };
         let response = client.get(&get, cancel).await?;

@@ -30,8 +30,21 @@ pub struct Report {
     pub operators: Vec<OperatorReport>,
     /// Each image that is wanted: the release's, the operators', the additional ones; then those that are excluded.
     pub images: Vec<ImageReport>,
+    /// How much may come in a second, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_rate: Option<LimitReport>,
     /// What the reader should know though it stopped nothing.
     pub warnings: Vec<String>,
+}
+
+/// What `--limit-rate` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitReport {
+    /// What held when the run began, and what came next: `5 Mbit/s until 22:00 (UTC), then 50 Mbit/s`.
+    pub at_start: String,
+    /// All of it: `22:00-04:00 50 Mbit/s, else 5 Mbit/s`.
+    pub schedule: String,
 }
 
 /// How a run ended; the words are those of the hub's states.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::OperatorReport;
+use super::{LimitReport, OperatorReport};
 use crate::oci::Digest;
 
 /// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
@@ -108,6 +108,11 @@ pub enum Event {
     Warned {
         /// For people.
         message: String,
+    },
+    /// How much may come in a second.
+    Limited {
+        /// What holds.
+        limit: LimitReport,
     },
     /// When the run is to end, done or not.
     Ends {

@@ -149,7 +149,9 @@ fn log(event: &Event, settled: u64, images: u64) {
                 ImageState::Pending => tracing::debug!("Pending {name}"),
             }
         }
-        Event::Ends { .. }
+        // The limit says so itself, and each change.
+        Event::Limited { .. }
+        | Event::Ends { .. }
         | Event::ImageListed { .. }
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }

@@ -41,7 +41,7 @@ mod tests;
 pub use bars::Bars;
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
-pub use document::{ImageReport, Phase, Report, Totals};
+pub use document::{ImageReport, LimitReport, Phase, Report, Totals};
 pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Step};
 pub use file::{WholeFile, WriteError, clear_place};
 pub use journal::Journal;

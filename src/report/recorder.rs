@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::conditions::Conditions;
 use super::{
-    API_VERSION, Event, ImageReport, ImageSource, ImageState, Observer, OperatorReport, OperatorState, Phase,
-    Report, Time, Totals,
+    API_VERSION, Event, ImageReport, ImageSource, ImageState, LimitReport, Observer, OperatorReport,
+    OperatorState, Phase, Report, Time, Totals,
 };
 use crate::oci::Digest;
 
@@ -31,6 +31,7 @@ struct Record {
     resumed: HashMap<Digest, u64>,
     /// Those that are events' to count; images are counted at the end.
     totals: Totals,
+    limit_rate: Option<LimitReport>,
     warnings: Vec<String>,
 }
 
@@ -49,6 +50,7 @@ impl Recorder {
                 places: HashMap::new(),
                 resumed: HashMap::new(),
                 totals: Totals::default(),
+                limit_rate: None,
                 warnings: Vec::new(),
             }),
         }
@@ -72,6 +74,7 @@ impl Recorder {
             totals: record.totals(),
             operators: record.operators.clone(),
             images,
+            limit_rate: record.limit_rate.clone(),
             warnings: record.warnings.clone(),
         }
     }
@@ -93,6 +96,7 @@ impl Observer for Recorder {
                     record.warnings.push(message);
                 }
             }
+            Event::Limited { limit } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
             Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
             Event::Planned { bytes, .. } => record.totals.bytes_planned += bytes,

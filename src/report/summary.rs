@@ -45,6 +45,9 @@ impl Report {
             Span(self.complete_time.since(self.start_time)),
             Size(totals.bytes_resumed)
         );
+        if let Some(limit) = &self.limit_rate {
+            let _ = writeln!(text, "limit:     {}", Printable(&limit.at_start));
+        }
         for problem in self.problems() {
             let _ = writeln!(text, "{problem}");
         }

@@ -2,33 +2,33 @@
 //!
 //! # Design
 //!
-//! reqwest hands its sockets to nobody, so the limit is held at two places that are in reach.
+//! ```text
+//! reqwest ──loopback──→ forwarder ──the socket that counts──→ registry, or the site's proxy
+//! ```
 //!
-//! What came is counted ([`Limit::charge`]): pieces of bodies, with what TCP, IP and Ethernet add to them, and so much for
-//! the head of each answer; of a blob the first window before its request is sent ([`Advance`]). Nobody sends a request and
-//! no blob is read on as long as anything that came before is not paid for by time ([`Limit::paid`]). Bytes are charged
-//! after they came, so a connection that stalls holds nothing, and whoever is dropped while it waits owes nothing; who waits
-//! gets its turn in the order in which bytes came, which is fair to all connections. Bodies that are kept in memory, a
-//! manifest, a token, are charged and never waited for: they are small, and others wait for them.
+//! reqwest hands its sockets to nobody, and only who has them decides what may come. So under a limit, and only then, its
+//! connections go through a [`Forwarder`] in this process, which opens the sockets and passes bytes on as they are: of TLS,
+//! HTTP and its versions it knows nothing, and whoever is above it sees a link that has this rate.
 //!
-//! What may come before it is read is bounded (`windows`): the kernel takes up to 6 MB for a connection, however slowly we
-//! read, and the link has carried them by then. So the receive windows of all connections together are kept near the bytes
-//! of [`AHEAD`] and of a round trip; what hyper holds is as much again. A new connection has the kernel's first window before
-//! anything can be said about it: so no more blobs travel at a time than a tenth of a second has such windows for
-//! ([`Limit::turn`]).
+//! Two things are done to a socket (`paced`). It is read when its turn comes ([`Limit::turn_to_read`]): one bucket for all
+//! connections, which have their turns in the order in which they ask, a few milliseconds' worth each. And its window is
+//! small (`window`): all windows together have what the rate brings in a round trip and in [`AHEAD`]. As a sender sends on
+//! when we have read, what arrives follows what is read: in a tenth of a second at most a tenth's share and [`AHEAD`]'s,
+//! and [`CREDIT`]'s where something was late; after a pause, all windows.
 //!
-//! HTTP/2 has windows of its own, 2 MB for each blob, which cannot be changed with the time of day: under a limit HTTP/1.1
-//! is spoken.
+//! What is counted are bytes of frames as Ethernet carries them, with the headers of IP and TCP, for all that registries
+//! and proxies send. Not counted: name servers, and what TCP sends twice.
 
+mod forwarder;
+mod paced;
 mod rate;
 mod schedule;
-mod windows;
+mod socks;
+mod window;
 
-use std::collections::HashSet;
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -37,21 +37,25 @@ use jiff::tz::TimeZone;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+pub(super) use forwarder::Forwarder;
 pub use rate::{Rate, RateError};
 pub use schedule::{LimitRate, LimitRateError};
 
-/// What a body needs on the link, for each of its bytes: a frame of Ethernet has 1514 bytes, of which TCP carries 1448 (its
-/// timestamps are on) and TLS and HTTP take 3 of a thousand. Where frames have no more than IP's 1500, it is too much by 1 %.
-const FRAMED: f64 = 1514.0 / 1448.0 * 1.003;
-
-/// What an answer needs beside its body: its head, and our request's acknowledgement.
-const HEAD: usize = 1000;
-
-/// Unused time that may be made up for: more than timers are late.
+/// Unused time that may be made up for, beside the half of a round trip: more than timers are late. While one blob is
+/// asked for, another one has but its own part of the windows; what was missed then comes later, as fast as all windows
+/// allow, which is at most a fifth more than the rate when a round trip takes 150 ms.
 const CREDIT: Duration = Duration::from_millis(20);
 
-/// How much may be under way or wait in the kernel, as time at the rate, beside a round trip.
+/// How much may wait in the kernel to be read, as time at the rate: so that something is there when its turn comes.
 const AHEAD: Duration = Duration::from_millis(30);
+
+/// What each window has more, in bytes: the kernel rounds a small one down to whole packets.
+const PACKET: f64 = 1448.0;
+
+/// How much is read in one turn, as time at the rate, and the bounds of that: a packet, and what a buffer has.
+const QUANTUM: Duration = Duration::from_millis(2);
+const LEAST_QUANTUM: usize = 1448;
+const MOST_QUANTUM: usize = 64 << 10;
 
 /// A burst is within what the rate brings in this time.
 const BURST: Duration = Duration::from_millis(100);
@@ -59,14 +63,16 @@ const BURST: Duration = Duration::from_millis(100);
 /// How often it is looked what time of day it is. Who waits looks again, too.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often the windows are set while bytes come: the number of blobs changes, and so does a connection's round trip.
-const SWEEP: Duration = Duration::from_millis(100);
-
-/// What a blob's answer may bring before it is read on, in bytes: a first window, and half as much that hyper has read.
-const FIRST_LUMP: usize = windows::FIRST as usize * 3 / 2;
+/// How finely a day is walked through to see how long something takes: its windows begin and end with minutes.
+const STRIDE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The smallest number of blobs at a time: while one is being asked for, the other uses the link.
 const FEWEST: usize = 2;
+
+/// What other connections may bring between two pieces of one, in bytes: a record of TLS each for as many as there are
+/// requests at a time.
+const BETWEEN: f64 = 64.0 * 16384.0;
 
 /// What the limit is, and whose time of day counts.
 #[derive(Clone, Debug)]
@@ -89,11 +95,55 @@ impl Default for LimitSettings {
     }
 }
 
+impl LimitSettings {
+    /// What holds at that moment: `5 Mbit/s until 22:00 (UTC), then 50 Mbit/s`, or `5 Mbit/s`.
+    pub fn told(&self, now: Timestamp) -> String {
+        let words = |rate: Option<Rate>| rate.map_or("no limit".to_owned(), |rate| rate.to_string());
+        let time = time(self, now);
+        let mut text = words(self.rate.at(time));
+        if let Some(until) = self.rate.until(time) {
+            let then = words(self.rate.at(until));
+            let (until, zone) = (until.strftime("%H:%M"), &self.zone_name);
+            text += &format!(" until {until} ({zone}), then {then}");
+        }
+        text
+    }
+
+    /// How long so many bytes take from `now` on, over a link that brings so many bits a second, as the limit goes through
+    /// the day. Headers are left out.
+    pub fn lasts(&self, bytes: u64, link: u64, now: Timestamp) -> Duration {
+        let (mut left, mut lasts) = (bytes as f64 * 8.0, Duration::ZERO);
+        let rate_at = |lasts: Duration| {
+            let then = now.checked_add(lasts).unwrap_or(now);
+            let limit = self.rate.at(time(self, then)).map(|rate| rate.bytes() * 8.0);
+            limit.unwrap_or(f64::INFINITY).min(link.max(1) as f64)
+        };
+        // Without borders there is nothing to walk through, and from the second day on all days are the same.
+        while self.rate.has_windows() && lasts < DAY {
+            let brings = rate_at(lasts) * STRIDE.as_secs_f64();
+            if left <= brings {
+                break;
+            }
+            left -= brings;
+            lasts += STRIDE;
+        }
+        let average = match lasts >= DAY {
+            true => (bytes as f64 * 8.0 - left) / lasts.as_secs_f64(),
+            false => rate_at(lasts),
+        };
+        lasts + Duration::from_secs_f64(left / average)
+    }
+}
+
 /// One limit for all connections.
 pub struct Limit {
     settings: LimitSettings,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     state: Mutex<State>,
+    /// Who reads has it; it is fair.
+    reading: tokio::sync::Mutex<()>,
+    /// Connections that bring something.
+    busy: AtomicUsize,
     /// Blobs that travel.
     turns: watch::Sender<usize>,
     /// Who waits for a turn waits for this first, for it is fair.
@@ -110,21 +160,15 @@ impl Default for Limit {
 /// All that changes.
 struct State {
     rate: Option<Rate>,
-    /// When the time of day was looked at last, and the windows set.
+    /// When the time of day was looked at last.
     looked: Instant,
-    swept: Instant,
-    /// Until when `allowed` is reckoned.
+    /// Until when `allowed` is reckoned, and how much time of that may be unused.
     reckoned: Instant,
-    /// Bytes on the link that came since the beginning, and those that might have come. Exact up to 9 PB.
+    credit: Duration,
+    /// Bytes on the link that were read since the beginning, and those that might have been. Exact up to 9 PB.
     charged: f64,
     allowed: f64,
-    /// Whom we had answers from.
-    peers: HashSet<SocketAddr>,
 }
-
-/// Bytes that came until some moment; see [`Advance::paid`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bill(f64);
 
 impl Limit {
     /// A limit that is in force from now on, by the system's clock. Logs what it is now, and each change.
@@ -138,19 +182,20 @@ impl Limit {
             state: Mutex::new(State {
                 rate: settings.rate.at(time(&settings, clock())),
                 looked: now,
-                swept: now,
                 reckoned: now,
+                credit: CREDIT,
                 charged: 0.0,
                 allowed: 0.0,
-                peers: HashSet::new(),
             }),
             settings,
             clock,
+            reading: tokio::sync::Mutex::default(),
+            busy: AtomicUsize::new(0),
             turns: watch::Sender::default(),
             queue: tokio::sync::Mutex::default(),
         };
         if limit.is_any() {
-            tracing::info!("{}", limit.told(limit.state().rate));
+            tracing::info!("{}", limit.told());
         }
         limit
     }
@@ -160,47 +205,64 @@ impl Limit {
         !self.settings.rate.is_unlimited()
     }
 
-    /// An answer came from there: the window of its connection is to be set.
-    pub(super) fn answered(&self, peer: Option<SocketAddr>) {
-        if !self.is_any() {
-            return;
-        }
-        let mut state = self.state();
-        state.peers.extend(peer);
-        self.sweep(&mut state);
+    /// How much longer than without a limit it may take until something comes, for the others come first.
+    pub(super) fn slack(&self) -> Duration {
+        let least = self.settings.rate.least();
+        least.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs_f64(BETWEEN / rate.bytes())
+        })
     }
 
-    /// Counts bytes of a body that came.
-    fn charge(&self, bytes: usize) {
-        if !self.is_any() {
-            return;
-        }
-        let mut state = self.reckon();
-        state.charged += bytes as f64 * FRAMED;
-        if state.swept.elapsed() >= SWEEP {
-            self.sweep(&mut state);
-        }
-    }
-
-    /// All that came until now.
-    fn bill(&self) -> Bill {
-        Bill(self.state().charged)
-    }
-
-    /// Waits until as much as that might have come. May be dropped while it waits: nothing is lost by that.
-    async fn paid(&self, Bill(bill): Bill) {
-        while let Some(rest) = self.unpaid(bill) {
+    /// Waits until something may be read from a connection with such a round trip. May be dropped while it waits: nothing
+    /// is lost by that.
+    async fn turn_to_read(&self, round_trip: Duration) -> ReadTurn<'_> {
+        let turn = self.reading.lock().await;
+        self.state().credit = CREDIT + (round_trip / 2).min(BURST / 2);
+        while let Some(rest) = self.unpaid() {
             // A limit may end or rise before that.
             tokio::time::sleep(rest.min(LOOK)).await;
         }
+        let quantum = self.state().rate.map_or(MOST_QUANTUM, |rate| {
+            let bytes = (rate.bytes() * QUANTUM.as_secs_f64()) as usize;
+            bytes.clamp(LEAST_QUANTUM, MOST_QUANTUM)
+        });
+        ReadTurn {
+            limit: self,
+            quantum,
+            _turn: turn,
+        }
     }
 
-    fn unpaid(&self, bill: f64) -> Option<Duration> {
+    /// How long it takes until all that was read might have come.
+    fn unpaid(&self) -> Option<Duration> {
         let state = self.reckon();
         let rate = state.rate?;
-        let bytes = bill - state.allowed;
+        let bytes = state.charged - state.allowed;
         // Less than a byte is what floating point numbers leave over, and might be no time at all.
         (bytes >= 1.0).then(|| Duration::from_secs_f64(bytes / rate.bytes()))
+    }
+
+    /// What the window of one of the connections that bring something should be, in bytes; nothing without a limit.
+    fn window(&self, round_trip: Duration) -> Option<f64> {
+        let rate = self.state().rate?;
+        let busy = self.busy.load(Ordering::Relaxed).max(1);
+        Some(rate.bytes() * (round_trip + AHEAD).as_secs_f64() / busy as f64 + PACKET)
+    }
+
+    /// The largest window that a connection will ever need; nothing if there is not always a limit.
+    fn largest_window(&self, round_trip: Duration) -> Option<f64> {
+        let rate = self.settings.rate.most()?;
+        Some(rate.bytes() * (round_trip + AHEAD).as_secs_f64() + PACKET)
+    }
+
+    /// Counts a connection as one that brings something.
+    fn busy(&self) {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// No longer.
+    fn idle(&self) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Waits until another blob may travel, in the order in which it is asked for.
@@ -226,7 +288,7 @@ impl Limit {
             return usize::MAX;
         }
         self.reckon().rate.map_or(usize::MAX, |rate| {
-            let windows = rate.bytes() * BURST.as_secs_f64() / f64::from(windows::FIRST);
+            let windows = rate.bytes() * BURST.as_secs_f64() / f64::from(window::FIRST);
             (windows as usize).max(FEWEST)
         })
     }
@@ -239,7 +301,7 @@ impl Limit {
         state.reckoned = now;
         state.allowed = match state.rate {
             Some(rate) => {
-                let most = state.charged + rate.bytes() * CREDIT.as_secs_f64();
+                let most = state.charged + rate.bytes() * state.credit.as_secs_f64();
                 (state.allowed + rate.bytes() * passed.as_secs_f64()).min(most)
             }
             None => state.charged,
@@ -249,31 +311,14 @@ impl Limit {
             let rate = self.settings.rate.at(self.time());
             if rate != state.rate {
                 state.rate = rate;
-                tracing::info!("{}", self.told(rate));
-                self.sweep(&mut state);
+                tracing::info!("{}", self.told());
             }
         }
         state
     }
 
-    /// Sets the windows of all connections for the number of blobs that travel now.
-    fn sweep(&self, state: &mut State) {
-        state.swept = Instant::now();
-        // One of several is always being asked for, and the others are to use the link alone.
-        let share = |rate: Rate| rate.bytes() / self.turns.borrow().saturating_sub(1).max(1) as f64;
-        windows::set(&state.peers, state.rate.map(share));
-    }
-
-    /// `5 Mbit/s until 22:00 (UTC, …), then 50 Mbit/s`
-    fn told(&self, rate: Option<Rate>) -> String {
-        let words = |rate: Option<Rate>| rate.map_or("no limit".to_owned(), |rate| rate.to_string());
-        let mut text = format!("--limit-rate: {}", words(rate));
-        if let Some(until) = self.settings.rate.until(self.time()) {
-            let then = words(self.settings.rate.at(until));
-            let (until, zone) = (until.strftime("%H:%M"), &self.settings.zone_name);
-            text += &format!(" until {until} ({zone}), then {then}");
-        }
-        text
+    fn told(&self) -> String {
+        format!("--limit-rate: {}", self.settings.told((self.clock)()))
     }
 
     fn time(&self) -> Time {
@@ -306,72 +351,18 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What is charged for a request before it is sent: the next one waits until that is paid, for all of them might bring a
-/// whole window at once. Beside its [`reqwest::Response`]: each byte of the body is charged by so much less, not the first
-/// ones, for the window is full again when they are read. What did not come is given back when both are gone.
-#[derive(Clone)]
-pub(super) struct Advance(Arc<Rest>);
-
-struct Rest {
-    limit: Arc<Limit>,
-    /// Who came before.
-    bill: Bill,
-    /// Bytes of the body, and those that did not come yet.
-    expected: u64,
-    left: AtomicU64,
-    /// What was charged for it before, and what of that is not used.
-    advance: usize,
-    kept: AtomicUsize,
+/// The right to read some bytes from a socket, once.
+struct ReadTurn<'a> {
+    limit: &'a Limit,
+    /// So many at most.
+    quantum: usize,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
 }
 
-impl Advance {
-    /// For a request that will bring so many bytes, or more. Call [`Advance::turn`] before it is sent.
-    pub(super) fn new(limit: &Arc<Limit>, expected: u64) -> Self {
-        let most = usize::try_from(expected).unwrap_or(usize::MAX);
-        let bytes = most.min(FIRST_LUMP);
-        let bill = limit.bill();
-        limit.charge(HEAD + bytes);
-        Self(Arc::new(Rest {
-            limit: Arc::clone(limit),
-            bill,
-            expected,
-            left: expected.into(),
-            advance: bytes,
-            kept: bytes.into(),
-        }))
-    }
-
-    /// Waits until all is paid for that came or was charged before this.
-    pub(super) async fn turn(&self) {
-        self.0.limit.paid(self.0.bill).await;
-    }
-
-    /// Counts bytes of the body.
-    pub(super) fn came(&self, bytes: usize) {
-        // One task reads a body.
-        let left = self.0.left.load(Ordering::Relaxed).saturating_sub(bytes as u64);
-        self.0.left.store(left, Ordering::Relaxed);
-        let kept = self.0.advance as f64 * (left as f64 / self.0.expected.max(1) as f64);
-        let kept = kept as usize;
-        let advance = self.0.kept.swap(kept, Ordering::Relaxed);
-        self.0.limit.charge(bytes.saturating_sub(advance - kept));
-    }
-
-    /// All that came or was charged until now.
-    pub(super) fn bill(&self) -> Bill {
-        self.0.limit.bill()
-    }
-
-    /// Waits until as much as that might have come.
-    pub(super) async fn paid(&self, bill: Bill) {
-        self.0.limit.paid(bill).await;
-    }
-}
-
-impl Drop for Rest {
-    fn drop(&mut self) {
-        // Not taken from what was charged: bills that have it are to be paid some time.
-        self.limit.state().allowed += *self.kept.get_mut() as f64 * FRAMED;
+impl ReadTurn<'_> {
+    /// Counts what was read, in bytes on the link.
+    fn charge(self, bytes: f64) {
+        self.limit.reckon().charged += bytes;
     }
 }
 

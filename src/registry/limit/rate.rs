@@ -29,7 +29,7 @@ const UNITS: [(&str, u128); 11] = [
 ];
 
 /// A rate above nothing, in bits a second as links are sold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate {
     bits: u64,
 }

@@ -77,6 +77,23 @@ impl LimitRate {
         window.map_or(self.otherwise, |window| window.rate)
     }
 
+    /// The lowest rate of the day.
+    pub(super) fn least(&self) -> Option<Rate> {
+        self.rates().flatten().min()
+    }
+
+    /// The highest rate of the day; nothing if there are times without a limit.
+    pub(super) fn most(&self) -> Option<Rate> {
+        self.rates()
+            .try_fold(None, |most, rate| Some(most.max(Some(rate?))))?
+    }
+
+    /// What is said of windows and of the rest, which may be none.
+    fn rates(&self) -> impl Iterator<Item = Option<Rate>> {
+        let windows = self.windows.iter().map(|window| window.rate);
+        windows.chain([self.otherwise])
+    }
+
     /// When the rate is another one for the first time after `time`; nothing if it always is the same.
     pub(super) fn until(&self, time: Time) -> Option<Time> {
         let (now, rate) = (minute(time), self.at(time));
@@ -151,6 +168,18 @@ impl Window {
     /// Of two that have a minute in common, one begins inside of the other.
     fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.from) || other.contains(self.from)
+    }
+}
+
+/// `20 Mbit/s`, `22:00-04:00 50 Mbit/s, else 5 Mbit/s`
+impl fmt::Display for LimitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = |rate: Option<Rate>| rate.map_or("no limit".to_owned(), |rate| rate.to_string());
+        for window in &self.windows {
+            write!(f, "{window} {}, ", words(window.rate))?;
+        }
+        let otherwise = if self.has_windows() { "else " } else { "" };
+        write!(f, "{otherwise}{}", words(self.otherwise))
     }
 }
 

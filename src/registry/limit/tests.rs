@@ -1,5 +1,6 @@
 //! The limit by itself, with the clock stopped.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures::future::join_all;
@@ -27,17 +28,13 @@ type Arrivals = Arc<Mutex<Vec<(Instant, f64)>>>;
 
 /// A connection that always has something to read, up to `most` bytes at a time, until `end`.
 async fn read(limit: Arc<Limit>, most: usize, end: Instant, arrivals: Arrivals) -> f64 {
-    let (mut bill, mut sum) = (Bill::default(), 0.0);
+    let mut sum = 0.0;
     while Instant::now() < end {
-        limit.paid(bill).await;
-        let bytes = rand::rng().random_range(1..=most);
-        limit.charge(bytes);
-        bill = limit.bill();
-        sum += bytes as f64 * FRAMED;
-        arrivals
-            .lock()
-            .expect("no panic")
-            .push((Instant::now(), bytes as f64 * FRAMED));
+        let turn = limit.turn_to_read(Duration::ZERO).await;
+        let bytes = rand::rng().random_range(1..=most.min(turn.quantum)) as f64;
+        turn.charge(bytes);
+        sum += bytes;
+        arrivals.lock().expect("no panic").push((Instant::now(), bytes));
     }
     sum
 }
@@ -98,9 +95,8 @@ async fn unused_time_is_no_credit() {
     let limit = limit("8Mbit");
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        limit.charge(5000);
         let asked = Instant::now();
-        limit.paid(limit.bill()).await;
+        limit.turn_to_read(Duration::ZERO).await.charge(5000.0);
         assert_eq!(asked.elapsed(), Duration::ZERO);
     }
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -115,12 +111,13 @@ async fn who_goes_away_or_stalls_holds_nothing() {
     let limit = limit("8Mbit");
     let end = Instant::now() + Duration::from_secs(10);
     let arrivals = Arrivals::default();
-    let (stalled, gone) = (limit.bill(), limit.clone());
+    // One that found nothing to read, and one that is dropped while it waits.
+    drop(limit.turn_to_read(Duration::ZERO).await);
+    let gone = limit.clone();
     let gone = tokio::time::timeout(Duration::from_secs(2), read(gone, 5000, end, Arrivals::default()));
     let (_, sum) = tokio::join!(gone, read(limit.clone(), 5000, end, arrivals.clone()));
     // A half for two seconds and all for eight.
     assert!((8.8e6..9.2e6).contains(&sum), "{sum}");
-    limit.paid(stalled).await;
 }
 
 /// The rate changes within a second of its border, for those too who wait already.
@@ -133,7 +130,7 @@ async fn the_time_of_day_changes_the_rate_in_the_middle() {
         zone,
     );
     assert_eq!(
-        limit.told(limit.state().rate),
+        limit.told(),
         "--limit-rate: 800 kbit/s until 22:00 (the test's), then 80 Mbit/s"
     );
     let began = Instant::now();
@@ -157,9 +154,9 @@ async fn the_time_of_day_changes_the_rate_in_the_middle() {
     assert!((0.97..1.03).contains(&(sum(0, 10) / 1e6)), "{}", sum(0, 10));
     assert!((0.97..1.03).contains(&(sum(11, 65) / 540e6)), "{}", sum(11, 65));
     // Ten minutes' worth of debt goes with the limit.
-    limit.charge(6_000_000_000);
+    limit.turn_to_read(Duration::ZERO).await.charge(6e9);
     let asked = Instant::now();
-    limit.paid(limit.bill()).await;
+    limit.turn_to_read(Duration::ZERO).await;
     assert!(asked.elapsed() < Duration::from_secs(7), "{:?}", asked.elapsed());
     assert_eq!(limit.state().rate, None);
 }
@@ -204,44 +201,40 @@ async fn few_blobs_travel_at_a_low_rate() {
 async fn without_a_limit_nobody_waits() {
     let limit = Arc::new(Limit::new(LimitSettings::default()));
     assert!(!limit.is_any());
-    limit.charge(usize::MAX);
-    limit.answered(None);
-    limit.paid(limit.bill()).await;
+    limit.turn_to_read(Duration::ZERO).await.charge(1e15);
+    let asked = Instant::now();
+    assert_eq!(limit.turn_to_read(Duration::ZERO).await.quantum, MOST_QUANTUM);
+    assert_eq!(asked.elapsed(), Duration::ZERO);
+    assert_eq!((limit.window(LOOK), limit.slack()), (None, Duration::ZERO));
     let turns: Vec<_> = join_all((0..100).map(|_| limit.turn())).await;
     assert_eq!(turns.len(), 100);
 }
 
-/// Requests go one after the other, as what each may bring is paid for; what one did not bring is given back.
+/// All together have what comes in a round trip and in the time ahead of it.
 #[tokio::test(start_paused = true)]
-async fn what_a_request_may_bring_is_charged_before_it_is_sent() {
+async fn windows_are_shared_by_those_who_bring_something() {
     let limit = limit("8Mbit");
-    let window = Duration::from_secs_f64(((FIRST_LUMP + HEAD) as f64) * FRAMED / 1e6);
-    let began = Instant::now();
-    let first = Advance::new(&limit, 4 * FIRST_LUMP as u64);
-    let second = Advance::new(&limit, u64::MAX);
-    let third = Advance::new(&limit, 0);
-    first.turn().await;
-    assert_eq!(began.elapsed(), Duration::ZERO);
-    second.turn().await;
-    let (late, waited) = (Duration::from_millis(2), began.elapsed());
-    assert!(
-        waited >= window && waited < window + late,
-        "{waited:?} for {window:?}"
-    );
-    // It brings nothing.
-    drop(second);
-    third.turn().await;
-    assert!(began.elapsed() < window + 2 * late, "{:?}", began.elapsed());
-    let before = limit.state().charged;
-    let charged = || ((limit.state().charged - before) / FRAMED).round();
-    let lump = FIRST_LUMP as f64;
-    first.came(FIRST_LUMP);
-    assert_eq!(charged(), 0.75 * lump);
-    first.clone().came(3 * FIRST_LUMP);
-    assert_eq!(charged(), 3.0 * lump, "the rest was charged before");
-    first.came(7);
-    assert_eq!(charged(), 3.0 * lump + 7.0, "nobody expected that");
-    drop((first, third));
-    assert_eq!(charged(), 3.0 * lump + 7.0);
-    limit.answered(None);
+    let round_trip = Duration::from_millis(170);
+    let window = || (limit.window(round_trip).expect("a limit") - PACKET).round();
+    assert_eq!(window(), 200_000.0);
+    limit.busy();
+    assert_eq!(window(), 200_000.0);
+    limit.busy();
+    assert_eq!(window(), 100_000.0);
+    limit.idle();
+    assert_eq!(window(), 200_000.0);
+    for (rate, largest) in [
+        ("22:00-04:00=16Mbit,else=8Mbit", Some(400_000.0)),
+        ("22:00-04:00=unlimited,else=8Mbit", None),
+        ("22:00-04:00=8Mbit", None),
+    ] {
+        let limit = at(rate, "2026-01-01T12:00:00Z", TimeZone::UTC);
+        assert_eq!(
+            limit
+                .largest_window(round_trip)
+                .map(|bytes| (bytes - PACKET).round()),
+            largest,
+            "{rate}"
+        );
+    }
 }

@@ -4,7 +4,7 @@
 pub(crate) mod certificates;
 mod far_away;
 mod names;
-mod programs;
+pub(crate) mod programs;
 mod proxies;
 mod proxy_trouble;
 mod site;

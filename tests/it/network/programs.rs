@@ -22,7 +22,7 @@ const HTPASSWD: &str = "user:$2b$04$3FWQHDV5TLZGKYK4uqq3Ae8bi/PhXzqXALdsxMnsDiZJ
 pub(super) const REGISTRY_LOGIN: &str = "user:hunter2";
 
 /// A program that serves until it is dropped.
-pub(super) struct Program {
+pub(crate) struct Program {
     child: Child,
     dir: TempDir,
 }
@@ -53,7 +53,7 @@ impl Program {
     }
 
     /// tinyproxy, for everybody or for one `user password`.
-    pub(super) fn tinyproxy(namespace: &Namespace, address: SocketAddr, login: Option<&str>) -> Self {
+    pub(crate) fn tinyproxy(namespace: &Namespace, address: SocketAddr, login: Option<&str>) -> Self {
         let dir = directory();
         let login = login.map_or(String::new(), |login| format!("BasicAuth {login}\n"));
         let conf = format!(
@@ -160,7 +160,7 @@ impl Program {
     }
 
     /// nginx by TLS before a server of plain HTTP, and if there is an authority, only for those whom it vouches for.
-    pub(super) fn nginx(
+    pub(crate) fn nginx(
         namespace: &Namespace,
         address: SocketAddr,
         certificate: &Certificate,
@@ -191,7 +191,7 @@ impl Program {
     }
 
     /// What it wrote into its log so far.
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let read = |name: &str| std::fs::read(self.file(name)).unwrap_or_default();
         [read("log"), read("cache.log"), read("said")]
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
