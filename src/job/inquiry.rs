@@ -3,9 +3,10 @@
 //! Each registry has a lane of its own: one that does not answer, and is asked again until the run gives up, keeps only
 //! its own images waiting. The lanes are tasks: they go on while images are pulled.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::panic;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -32,6 +33,9 @@ pub(super) struct Inquiry {
     /// At most one for each image, so bounded.
     sender: UnboundedSender<Answer>,
     answers: UnboundedReceiver<Answer>,
+    /// Answers that came and were not taken.
+    came: VecDeque<Answer>,
+    /// Of which no answer was taken.
     unanswered: HashSet<Reference>,
 }
 
@@ -51,6 +55,7 @@ impl Inquiry {
             lanes: JoinSet::new(),
             sender,
             answers,
+            came: VecDeque::new(),
             unanswered: HashSet::new(),
         }
     }
@@ -95,26 +100,40 @@ impl Inquiry {
     /// The next answer, in no order; none when nothing is unanswered.
     pub(super) async fn next(&mut self) -> Option<Answer> {
         while !self.unanswered.is_empty() {
-            tokio::select! {
-                biased;
-                Some(answer) = self.answers.recv() => {
-                    self.unanswered.remove(&answer.reference);
-                    return Some(answer);
-                }
-                Some(ended) = self.lanes.join_next(), if !self.lanes.is_empty() => {
-                    ended.unwrap_or_else(pass_on);
-                }
+            if let Some(answer) = self.came.pop_front() {
+                self.unanswered.remove(&answer.reference);
+                return Some(answer);
             }
+            self.receive().await;
         }
         None
     }
 
-    /// Whether nobody has answered yet about an image that was asked about.
+    /// Waits until all have answered, or none has for so long, and shows the answers; they stay for [`Self::next`].
+    pub(super) async fn foresee(&mut self, patience: Duration) -> impl Iterator<Item = &Answer> {
+        while self.came.len() < self.unanswered.len()
+            && tokio::time::timeout(patience, self.receive()).await.is_ok()
+        {}
+        self.came.iter()
+    }
+
+    /// Waits for something to come.
+    async fn receive(&mut self) {
+        tokio::select! {
+            biased;
+            Some(answer) = self.answers.recv() => self.came.push_back(answer),
+            Some(ended) = self.lanes.join_next(), if !self.lanes.is_empty() => {
+                ended.unwrap_or_else(pass_on);
+            }
+        }
+    }
+
+    /// Whether no answer was taken yet about an image that was asked about.
     pub(super) fn is_open(&self, reference: &Reference) -> bool {
         self.unanswered.contains(reference)
     }
 
-    /// How many images have no answer.
+    /// How many images are there of which no answer was taken.
     pub(super) fn open(&self) -> usize {
         self.unanswered.len()
     }

@@ -9,9 +9,11 @@
 //!              └───────────────────────── look again: all there? ────────────────────────────┘
 //! ```
 //!
-//! Images that name others take the same way as every other, only earlier. What is said to be present was seen in the store after the
+//! Images that name others take the same way as every other, only earlier. While a release image is on its way, what it names
+//! is asked about and begun with (`advance`), but nothing is decided by that. What is said to be present was seen in the store after the
 //! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
 
+mod advance;
 mod board;
 mod bringer;
 mod catalog;
@@ -19,6 +21,7 @@ mod committer;
 mod error;
 mod examiner;
 mod failure;
+mod foresight;
 mod inquiry;
 mod knowledge;
 mod lengths;

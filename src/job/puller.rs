@@ -11,13 +11,14 @@
 //! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`Fate`].
 
 use std::collections::HashMap;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
 use super::board::{Board, Fate};
@@ -56,12 +57,22 @@ pub(super) struct Puller {
     /// If damaged layers are to be replaced, or there is more than one store to take layers from.
     pub(super) mender: Option<Mender>,
     pub(super) spool: Spool,
-    pub(super) fetcher: Fetcher,
+    pub(super) fetcher: Arc<Fetcher>,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) deadline: Option<Instant>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
     pub(super) disk_priority: IoPriority,
+    /// Ends all that is under way, here and what was fetched ahead.
+    pub(super) halt: Cancel,
+    /// Who looks into layers as soon as they are staged, if anybody does.
+    pub(super) onlooker: Option<UnboundedSender<Laid>>,
+}
+
+/// A layer that was staged, and the directory of its contents.
+pub(super) struct Laid {
+    pub(super) id: LayerId,
+    pub(super) root: OwnedFd,
 }
 
 /// What came of a pull.
@@ -76,14 +87,14 @@ impl Puller {
     /// Brings what `plan` wants into the store. What was staged for nothing is removed before this returns, unless the
     /// run is to end at once.
     pub(super) async fn pull(&self, plan: &Plan, cancel: &Cancel) -> Result<Pulled, JobError> {
-        let halt = Cancel::default();
+        let halt = &self.halt;
         let mut removals = Vec::new();
         let follow = async {
             halt.stop(cancel.stopped().await.0);
             std::future::pending().await
         };
         let result = tokio::select! {
-            result = self.pull_until_halted(plan, &halt, &mut removals) => result,
+            result = self.pull_until_halted(plan, halt, &mut removals) => result,
             never = follow => never,
         };
         tokio::select! {
@@ -228,16 +239,7 @@ impl Puller {
         if done.len() == task.layers.len() {
             return done;
         }
-        let from = task
-            .images
-            .iter()
-            .filter_map(|index| plan.images[*index].name.parse::<Reference>().ok());
-        let request = BlobRequest {
-            digest: task.digest,
-            size: task.size,
-            from: from.collect(),
-        };
-        let blob = match self.fetcher.fetch(request, halt).await {
+        let blob = match self.fetcher.fetch(request_for(task, plan), halt).await {
             Ok(blob) => blob,
             Err(error) => {
                 let is_open = |id: &&LayerId| !done.iter().any(|(known, _)| known == *id);
@@ -305,7 +307,7 @@ impl Puller {
     ) -> Result<StagedLayer, Trouble> {
         let spec = spec_of(layer);
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
-        let priority = self.disk_priority;
+        let (priority, onlooker) = (self.disk_priority, self.onlooker.clone());
         let task = tokio::task::spawn_blocking(move || {
             let _lowered = priority.lower();
             let file = blob.open().map_err(|error| Trouble::Host(error.into()))?;
@@ -317,7 +319,13 @@ impl Puller {
                 .map_err(|error| Trouble::unpacking(blob.digest(), error))?;
             // It may lie in the spool for as long as its image's other blobs take to come; then its removal does this.
             write_back::forget(&file);
-            staging.finish(unpacked).map_err(Trouble::storing)
+            let staged = staging.finish(unpacked).map_err(Trouble::storing)?;
+            if let Some(onlooker) = onlooker {
+                let (id, root) = (staged.spec().id(), staged.open_diff().map_err(Trouble::storing)?);
+                // Who has seen enough is gone.
+                let _ = onlooker.send(Laid { id, root });
+            }
+            Ok(staged)
         });
         task.await
             .unwrap_or_else(|panic| Err(Trouble::Host(JobError::Panicked(panic.to_string()))))
@@ -358,6 +366,16 @@ impl Puller {
             let panicked = || Committed::nothing(Trouble::Host(JobError::Panicked(message.clone())));
             indices.into_iter().map(|index| (index, panicked())).collect()
         })
+    }
+}
+
+/// A blob of the plan, and who may have it.
+pub(super) fn request_for(task: &BlobTask, plan: &Plan) -> BlobRequest {
+    let names = task.images.iter().map(|index| &plan.images[*index].name);
+    BlobRequest {
+        digest: task.digest,
+        size: task.size,
+        from: names.filter_map(|name| name.parse::<Reference>().ok()).collect(),
     }
 }
 

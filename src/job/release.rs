@@ -6,7 +6,7 @@ use crate::plan::ExcludedImage;
 use crate::sources::Source;
 use crate::sources::release::{IMAGE_REFERENCES, Payload, RELEASE_METADATA, Selection, select};
 use crate::spec::Excludes;
-use crate::store::{Inventory, Store, StoreError};
+use crate::store::{Inventory, Store, StoreError, Tree};
 
 use super::failure::Reason;
 
@@ -21,35 +21,56 @@ pub(super) fn payload(
     store: &Store,
     inventory: &Inventory,
 ) -> Result<(Payload, Selection), Reason> {
-    let unexpected = |message: String| Reason {
-        failure: Failure::Payload,
-        message,
+    let image = inventory.find(release, platform).map_err(unusable)?;
+    let chain = image.and_then(|image| inventory.chain_of(image));
+    let gone = || Reason {
+        failure: Failure::Incomplete,
+        message: format!("the release image `{release}` was removed from the store before it was read"),
     };
-    let read = |file: &'static str| {
-        let unusable = |error: StoreError| Reason {
-            failure: Failure::Store,
-            message: error.to_string(),
-        };
-        let image = inventory.find(release, platform).map_err(unusable)?;
-        let chain = image.and_then(|image| inventory.chain_of(image));
-        let gone = || Reason {
-            failure: Failure::Incomplete,
-            message: format!("the release image `{release}` was removed from the store before it was read"),
-        };
-        let chain = chain.ok_or_else(gone)?;
-        match store.read_file(&chain, file, FILE_LIMIT) {
-            Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(unexpected(format!(
-                "the release image `{release}` has no `{file}`\nhint: is `platform.image` a release image?"
-            ))),
-            Err(error @ StoreError::Unreadable { .. }) => Err(unexpected(error.to_string())),
-            Err(error) => Err(unusable(error)),
-        }
+    let tree = store.tree(&chain.ok_or_else(gone)?).map_err(unusable)?;
+    let missing = |file: &str| {
+        unexpected(format!(
+            "the release image `{release}` has no `{file}`\nhint: is `platform.image` a release image?"
+        ))
     };
-    let payload = Payload::parse(&read(IMAGE_REFERENCES)?, &read(RELEASE_METADATA)?)
-        .map_err(|error| unexpected(error.to_string()))?;
+    let references = read(&tree, IMAGE_REFERENCES)?.ok_or_else(|| missing(IMAGE_REFERENCES))?;
+    let metadata = read(&tree, RELEASE_METADATA)?.ok_or_else(|| missing(RELEASE_METADATA))?;
+    divide(&references, &metadata, excludes)
+}
+
+/// What a release image names of whose layers only the upper ones are here, if its payload is in these.
+pub(super) fn foreseen(upper: &Tree, excludes: &Excludes) -> Option<Selection> {
+    let references = read(upper, IMAGE_REFERENCES).ok()??;
+    let metadata = read(upper, RELEASE_METADATA).ok()??;
+    let (_, selection) = divide(&references, &metadata, excludes).ok()?;
+    Some(selection)
+}
+
+fn read(tree: &Tree, file: &str) -> Result<Option<Vec<u8>>, Reason> {
+    tree.read_file(file, FILE_LIMIT).map_err(|error| match error {
+        error @ StoreError::Unreadable { .. } => unexpected(error.to_string()),
+        error => unusable(error),
+    })
+}
+
+fn divide(references: &[u8], metadata: &[u8], excludes: &Excludes) -> Result<(Payload, Selection), Reason> {
+    let payload = Payload::parse(references, metadata).map_err(|error| unexpected(error.to_string()))?;
     let selection = select(&payload, excludes).map_err(|error| unexpected(error.to_string()))?;
     Ok((payload, selection))
+}
+
+fn unusable(error: StoreError) -> Reason {
+    Reason {
+        failure: Failure::Store,
+        message: error.to_string(),
+    }
+}
+
+fn unexpected(message: String) -> Reason {
+    Reason {
+        failure: Failure::Payload,
+        message,
+    }
 }
 
 /// The excluded images as the plan lists them.

@@ -157,14 +157,12 @@ impl StagingLayer {
 
     /// The directory to unpack into.
     pub fn diff_path(&self) -> PathBuf {
-        self.entry.path().join("diff")
+        self.entry.diff_path()
     }
 
     /// The same directory, opened.
     pub fn open_diff(&self) -> Result<OwnedFd, StoreError> {
-        let path = self.diff_path();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))
+        self.entry.open_diff()
     }
 
     /// The file that takes the tar-split, new and empty.
@@ -202,11 +200,26 @@ impl StagedLayer {
     pub fn spec(&self) -> &LayerSpec {
         &self.spec
     }
+
+    /// The directory of its contents, to look into; it stays the same one when the layer is committed.
+    pub fn open_diff(&self) -> Result<OwnedFd, StoreError> {
+        self.entry.open_diff()
+    }
 }
 
 impl Entry {
     pub(super) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
+    }
+
+    fn diff_path(&self) -> PathBuf {
+        self.path().join("diff")
+    }
+
+    fn open_diff(&self) -> Result<OwnedFd, StoreError> {
+        let path = self.diff_path();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))
     }
 
     pub(super) fn tar_split_path(&self) -> PathBuf {

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -104,6 +105,45 @@ impl Tree {
         Ok(Self {
             roots: roots.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// The tree of the layers whose contents these directories are, topmost first. If they are only the upper layers of
+    /// an image, what is found is the image's, for no lower layer can change it; what is not found may still lie below.
+    pub fn of_roots(roots: Vec<OwnedFd>) -> Self {
+        Self { roots }
+    }
+
+    /// The bytes of the regular file at `path`; `None` if nothing is there.
+    ///
+    /// # Errors
+    /// When it is something else than a regular file, or longer than `limit` bytes.
+    pub fn read_file(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let unreadable = |reason: String| StoreError::Unreadable {
+            path: path.to_owned(),
+            reason,
+        };
+        let file = match self.open(Path::new(path))? {
+            None => return Ok(None),
+            Some(Node::File(file)) => file,
+            Some(Node::Directory(_)) => {
+                return Err(unreadable("it is a directory, not a regular file".into()));
+            }
+            Some(Node::Other(kind)) => {
+                return Err(unreadable(format!("it is {kind}, not a regular file")));
+            }
+        };
+        let len = file
+            .metadata()
+            .map_err(io_error("examine a layer's", Path::new(path)))?
+            .len();
+        let mut bytes = Vec::new();
+        file.take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(io_error("read a layer's", Path::new(path)))?;
+        if bytes.len() as u64 > limit {
+            return Err(unreadable(format!("it has {len} bytes, more than {limit}")));
+        }
+        Ok(Some(bytes))
     }
 
     /// What `path` leads to, its last component followed as well; `None` if nothing is there.

@@ -1,5 +1,9 @@
 //! The main job: a mounted version spec, a release, its components in the store.
 
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
 use crate::compare::census;
 use crate::image::release::{EXCLUDE, EXCLUDED, RELEASE, Release};
 use crate::image::zoo::zoo;
@@ -266,4 +270,55 @@ fn a_release_whose_registry_is_silent_does_not_hold_up_the_additional_images() {
         .exits(0)
         .says("going on with 1 others meanwhile");
     assert_eq!(run.images("pulled").len(), 8, "{run}");
+}
+
+/// The link does not idle until all of the release image is here, and nothing of what came meanwhile comes again.
+#[test]
+fn what_a_release_names_is_fetched_while_its_image_is_on_its_way() {
+    needs!(root());
+    let (registry, release) = release();
+    let base = &release.release.layers[0];
+    registry.fault(Fault::on(&base.digest).times(1).stall(base.size / 2));
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[
+        ("platform.image", &release.by_digest()),
+        ("excludePrecachePatterns", EXCLUDE),
+    ]);
+    let components = release.components.iter().filter(|(name, _)| *name != EXCLUDED);
+    let own = components
+        .flat_map(|(_, image)| &image.layers)
+        .filter(|it| it.digest != base.digest);
+    let own: Vec<&Layer> = own.collect();
+    let sent = |layer: &Layer| -> u64 {
+        let requests = registry.layer_requests();
+        let of_it = requests
+            .iter()
+            .filter(|access| access.path.ends_with(&layer.digest));
+        of_it.map(|access| access.sent()).sum()
+    };
+
+    let spool = world.host().join("var/lib/containers/spoke-precache");
+    let mut run = world.start("run", &[]);
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !own.iter().all(|layer| spool.join(&layer.digest).exists()) {
+        assert!(
+            !run.has_ended() && Instant::now() < patience,
+            "{:?}",
+            registry.log()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    run.signal(Signal::KILL);
+    run.wait();
+
+    let run = world.run(&[]).exits(0);
+    assert_eq!(
+        run.images("pulled"),
+        wanted(&release, release.by_digest()),
+        "{run}"
+    );
+    for layer in own {
+        assert_eq!(sent(layer), layer.size, "each byte once: {run}");
+    }
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
 }

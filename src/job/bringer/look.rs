@@ -84,7 +84,7 @@ impl Bringer<'_> {
         Ok(sight)
     }
 
-    async fn glance(&self, references: &[Reference]) -> Result<Sight, JobError> {
+    pub(super) async fn glance(&self, references: &[Reference]) -> Result<Sight, JobError> {
         let (store, spool, mode) = (Arc::clone(&self.store), self.spool.clone(), self.mode);
         let (references, platform) = (references.to_vec(), self.order.platform.clone());
         let path = self.order.spool.clone();

@@ -1,14 +1,19 @@
 //! Brings images into the store, in rounds: look, ask, plan, hold the plan against the disk, pull, and look again.
 
+mod ahead;
 mod failing;
 mod look;
 mod name;
 mod weigh;
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tokio::sync::mpsc;
+
+use super::advance::Advance;
 use super::board::Fate;
 use super::error::JobError;
 use super::examiner::Examiner;
@@ -65,6 +70,12 @@ pub(super) struct Bringer<'a> {
     teller: Teller,
     /// Layers that were counted as brought by this run or as found by it.
     counted: HashSet<LayerId>,
+    /// Made with the first pull, for that locks the spool.
+    fetcher: Option<Arc<Fetcher>>,
+    /// Ends all that is under way.
+    halt: Cancel,
+    /// What is fetched before its turn.
+    advance: Option<Advance>,
 }
 
 impl<'a> Bringer<'a> {
@@ -107,6 +118,9 @@ impl<'a> Bringer<'a> {
             examiner: Examiner::new(Arc::clone(observer), order.disk_priority),
             teller: Teller::new(Arc::clone(observer)),
             counted: HashSet::new(),
+            fetcher: None,
+            halt: Cancel::default(),
+            advance: None,
         })
     }
 
@@ -195,7 +209,7 @@ impl<'a> Bringer<'a> {
                 continue;
             }
             is_first &= scope == Scope::Naming;
-            let pulled = self.pull(&plan, &look.sight, round_steps).await;
+            let pulled = self.pull(&plan, &look.sight, scope, round_steps).await;
             pulled.map_err(|error| self.ended_by(scope, Step::Pull, error))?;
         }
     }
@@ -215,18 +229,23 @@ impl<'a> Bringer<'a> {
             sources: request.sources.clone(),
             state: self.knowledge.need(&request.reference, sight, self.mode),
         });
-        let (layers, damaged) = (self.knowledge.layers(), self.examiner.damaged());
-        let here = Here {
+        let here = self.here(self.knowledge.layers(), sight);
+        let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
+        self.teller.tell(&plan, |name| sight.additional_store_of(name));
+        self.fail_contradictions(&plan);
+        plan
+    }
+
+    /// What is here of these layers, and of everybody's blobs.
+    fn here(&self, layers: impl Iterator<Item = LayerId>, sight: &Sight) -> Here {
+        let damaged = self.examiner.damaged();
+        Here {
             layers: layers
                 .filter(|id| sight.inventory.layer(id).is_some() && !damaged.contains(id))
                 .collect(),
             blobs: sight.spooled_bytes(),
             tars: self.lengths.known().clone(),
-        };
-        let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
-        self.teller.tell(&plan, |name| sight.additional_store_of(name));
-        self.fail_contradictions(&plan);
-        plan
+        }
     }
 
     fn end_resolve(&self, plan: &Plan, steps: Steps<'_>) {
@@ -298,7 +317,13 @@ impl<'a> Bringer<'a> {
     }
 
     /// Pulls what the plan says.
-    async fn pull(&mut self, plan: &Plan, sight: &Sight, steps: Steps<'_>) -> Result<(), JobError> {
+    async fn pull(
+        &mut self,
+        plan: &Plan,
+        sight: &Sight,
+        scope: Scope,
+        steps: Steps<'_>,
+    ) -> Result<(), JobError> {
         steps.start(Step::Pull);
         let layers = plan.images.iter().flat_map(|image| &image.layers);
         let reused = layers.filter(|layer| layer.action == Action::Reuse && self.counted.insert(layer.id));
@@ -326,24 +351,44 @@ impl<'a> Bringer<'a> {
             host: self.order.host_state.clone(),
             replaces,
         });
-        let puller = Puller {
-            store: Arc::clone(&self.store),
-            stage,
-            mender,
-            fetcher: Fetcher::new(
+        let fetcher = self.fetcher.get_or_insert_with(|| {
+            Arc::new(Fetcher::new(
                 Arc::clone(&self.registries),
                 spool.clone(),
                 Arc::clone(&self.observer),
                 self.order.max_downloads,
-            ),
+            ))
+        });
+        let fetcher = Arc::clone(fetcher);
+        let (onlooker, laid) = mpsc::unbounded_channel();
+        let looks_ahead = self.may_look_ahead(scope, sight);
+        let puller = Puller {
+            store: Arc::clone(&self.store),
+            stage,
+            mender,
+            fetcher: Arc::clone(&fetcher),
             spool,
             observer: Arc::clone(&self.observer),
             deadline: self.order.end(),
             max_downloads: self.order.max_downloads.get(),
             max_unpacks: self.order.max_unpacks.get(),
             disk_priority: self.order.disk_priority,
+            halt: self.halt.clone(),
+            onlooker: looks_ahead.then_some(onlooker),
         };
-        let pulled = puller.pull(plan, self.cancel).await?;
+        // From here on blobs leave the spool for the store: what begins later would be fetched again.
+        if let Some(advance) = &self.advance {
+            advance.begin_no_more();
+        }
+        let cancel = self.cancel;
+        let mut pull = pin!(puller.pull(plan, cancel));
+        let pulled = match looks_ahead {
+            false => pull.await?,
+            true => tokio::select! {
+                pulled = &mut pull => pulled?,
+                () = self.look_ahead(plan, laid, fetcher) => pull.await?,
+            },
+        };
         self.examiner
             .forget(&plan.layers.iter().map(|layer| layer.id).collect());
         self.counted.extend(pulled.layers);

@@ -37,7 +37,12 @@ impl Bringer<'_> {
         Ok(true)
     }
 
-    fn fits_for_certain(&self, plan: &Plan, sight: &Sight, scope: Scope) -> Result<bool, JobError> {
+    pub(super) fn fits_for_certain(
+        &self,
+        plan: &Plan,
+        sight: &Sight,
+        scope: Scope,
+    ) -> Result<bool, JobError> {
         let mut demand = room::demand(self.order, self.mode, scope, plan, sight);
         demand.store = demand.store.saturating_mul(HALVES) / 2;
         // Whether that fits does not depend on the layers.
