@@ -8,6 +8,7 @@
 //! makes us fetch it for ever.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -19,7 +20,7 @@ use crate::report::{Event, Observer};
 use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
 
 use super::place::{Place, Places};
-use super::{BlobRequest, FetchError};
+use super::{BlobRequest, FetchError, Traffic};
 
 /// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
 const CHUNKS: usize = 16;
@@ -33,6 +34,7 @@ pub(super) struct Download<'a> {
     pub(super) spool: &'a Spool,
     pub(super) observer: &'a dyn Observer,
     pub(super) places: &'a Places,
+    pub(super) traffic: &'a Traffic,
     pub(super) request: BlobRequest,
     pub(super) cancel: &'a Cancel,
 }
@@ -89,6 +91,7 @@ impl Download<'_> {
         }
         // First the file, which another download of the same digest may hold, then the place: who holds a file may have
         // to wait for a place, so nobody may have a place and wait for a file.
+        let _travelling = Travelling::new(&self.traffic.travelling);
         let partial = self.partial().await?;
         let place = self.places.take(self.cancel).await?;
         let result = self.download(partial, place).await;
@@ -298,11 +301,28 @@ impl Download<'_> {
                 blob: self.request.digest,
                 bytes,
             });
+            self.traffic.received.fetch_add(bytes, Ordering::Relaxed);
             if pieces.send(piece).await.is_err() {
                 return Ok(());
             }
         }
         Ok(())
+    }
+}
+
+/// Counted as long as it lives, for a future may be dropped.
+struct Travelling<'a>(&'a AtomicUsize);
+
+impl<'a> Travelling<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Travelling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

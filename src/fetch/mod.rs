@@ -23,6 +23,7 @@ mod place;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
@@ -56,6 +57,16 @@ pub struct Fetcher {
     observer: Arc<dyn Observer>,
     places: Places,
     once: Once,
+    traffic: Traffic,
+}
+
+/// What is and was on the link.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// Bytes since the beginning.
+    received: AtomicU64,
+    /// Blobs now, those among them that wait for a place.
+    travelling: AtomicUsize,
 }
 
 impl Fetcher {
@@ -72,7 +83,18 @@ impl Fetcher {
             spool,
             observer,
             once: Once::default(),
+            traffic: Traffic::default(),
         }
+    }
+
+    /// Bytes of blobs that came so far.
+    pub fn received(&self) -> u64 {
+        self.traffic.received.load(Ordering::Relaxed)
+    }
+
+    /// Blobs that travel, or wait for a place.
+    pub fn travelling(&self) -> usize {
+        self.traffic.travelling.load(Ordering::Relaxed)
     }
 
     /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.
@@ -88,6 +110,7 @@ impl Fetcher {
             spool: &self.spool,
             observer: &*self.observer,
             places: &self.places,
+            traffic: &self.traffic,
             request,
             cancel,
         };

@@ -21,6 +21,7 @@ mod committer;
 mod error;
 mod examiner;
 mod failure;
+mod flow;
 mod foresight;
 mod inquiry;
 mod knowledge;

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -25,6 +25,7 @@ use super::board::{Board, Fate};
 use super::committer::{Committed, Committer, Ready};
 use super::error::JobError;
 use super::failure::{Reason, Trouble};
+use super::flow::Flow;
 use super::mender::Mender;
 use super::queue::Queue;
 use crate::cancel::{Cancel, StopReason};
@@ -49,6 +50,9 @@ const BATCH: usize = 16;
 /// Blobs that wait for a registry which wants to be left alone, beside those. Each has a file open, of which a process
 /// may have 1024.
 const RESTING: usize = 512;
+
+/// How often it is looked how much came, while that decides how many travel.
+const GLANCE: Duration = Duration::from_millis(250);
 
 /// What a pull works with.
 pub(super) struct Puller {
@@ -116,6 +120,8 @@ impl Puller {
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
         let mut queue = Queue::new(&plan.blobs, self.deadline);
+        let mut flow = Flow::new(&plan.blobs, self.max_downloads, self.fetcher.received());
+        let mut glances = tokio::time::interval(GLANCE);
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
         let mut commits = FuturesUnordered::new();
@@ -130,11 +136,15 @@ impl Puller {
             }
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*resting.borrow_and_update());
+            // Those that were pushed have not been polled: they count when they are.
+            let mut beginning = 0;
             while blobs.len() < room
+                && flow.admits(self.fetcher.travelling() + beginning)
                 && let Some(blob) = queue.take()
             {
                 if halt.reason().is_none() && board.wants(blob) {
                     blobs.push(self.bring(blob, plan, &tasks, &unpacks, halt));
+                    beginning += 1;
                 } else {
                     queue.ended(blob, false);
                 }
@@ -162,6 +172,9 @@ impl Puller {
                     }
                 }
                 Ok(()) = resting.changed(), if !queue.is_empty() => {}
+                _ = glances.tick(), if flow.is_any() && !queue.is_empty() => {
+                    flow.look(Instant::now(), self.fetcher.received(), self.fetcher.travelling());
+                }
                 Some(committed) = commits.next() => for (index, committed) in committed {
                     for id in &committed.layers {
                         let freed = board.committed(*id);

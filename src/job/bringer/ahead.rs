@@ -24,7 +24,7 @@ use crate::job::puller::{Laid, request_for};
 use crate::job::sight::Sight;
 use crate::job::{Mode, room};
 use crate::oci::{Digest, Reference, ResolvedImage};
-use crate::plan::{Need, Plan, Wanted};
+use crate::plan::{BlobTask, Need, Plan, Wanted};
 use crate::sources::{ImageRequest, dedupe};
 
 /// How long no answer may come before the images whose registries did answer are begun with.
@@ -104,7 +104,13 @@ impl Bringer<'_> {
     fn begin_with(&self, next: &Plan, plan: &Plan, fetcher: Arc<Fetcher>) -> Advance {
         let here: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
         let blobs = next.blobs.iter().filter(|blob| !here.contains(&blob.digest));
-        let requests = blobs.map(|blob| request_for(blob, next)).collect();
+        let mut blobs: Vec<&BlobTask> = blobs.collect();
+        // The plan has the largest last. It takes longest, and where it is a large part of all it would be awaited alone.
+        let largest = (0..blobs.len()).max_by_key(|place| blobs[*place].missing());
+        if let Some(place) = largest {
+            blobs[..=place].rotate_right(1);
+        }
+        let requests = blobs.into_iter().map(|blob| request_for(blob, next)).collect();
         // What the release image still lacks is to have its share of the link: nothing is committed before it is here.
         let at_once = self.order.max_downloads.get().div_ceil(2);
         Advance::begin(requests, at_once, fetcher, self.halt.clone())
