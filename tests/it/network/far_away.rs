@@ -125,3 +125,45 @@ fn a_plan_over_a_long_link_takes_seconds() {
         over_a_long_link(own, is_tls);
     }
 }
+
+/// A single blob that is larger than all else, over a link that loses packets: the rate at which it comes, with each way in
+/// which the registry's kernel may judge what the link bears.
+fn alone_over_a_bad_link(control: &str, megabytes: usize) {
+    let quality = Quality {
+        rate: 100_000_000,
+        delay: Duration::from_millis(75),
+        loss: 0.0001,
+    };
+    let link = Link::new(quality).unwrap();
+    let registry = link.server.within(|| {
+        // That of the namespace that this thread is in.
+        std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", control).unwrap();
+        Registry::on(TcpListener::bind((Link::SERVER, 5000)).unwrap())
+    });
+    let text = format!("file /own random={}", megabytes * 1_000_000);
+    let layers = vec![Layer::of(&text, Compression::Gzip)];
+    let image = Image::build("large", Format::Docker, node_architecture(), layers, |_, _| {});
+    registry.push("large", Some("latest"), &image);
+    let world = World::trusting(&[registry.host()]);
+    world.spec(&[("additionalImages", &registry.tagged("large"))]);
+    let before = link.received().unwrap();
+    let run = link.client.within(|| world.start("run", &[])).wait().exits(0);
+    let received = link.received().unwrap() - before;
+    note(&format!(
+        "a layer of {megabytes} MB alone, {control}: {:.1} s, {:.1} Mbit/s, {} requests, {received} bytes received",
+        run.took.as_secs_f64(),
+        8.0 * megabytes as f64 / run.took.as_secs_f64(),
+        registry.log().len(),
+    ));
+}
+
+#[test]
+fn a_large_layer_comes_alone_over_a_bad_link() {
+    needs!(root(), links());
+    if !long() {
+        return leave_out("it takes minutes; SPOKE_LONG=1 asks for it");
+    }
+    for control in ["bbr", "reno"] {
+        alone_over_a_bad_link(control, 60);
+    }
+}
