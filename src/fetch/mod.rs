@@ -65,7 +65,7 @@ pub struct Fetcher {
 struct Traffic {
     /// Bytes since the beginning.
     received: AtomicU64,
-    /// Blobs now, those among them that wait for a place.
+    /// Blobs now, those among them that wait for a place or a registry.
     travelling: AtomicUsize,
 }
 
@@ -92,9 +92,10 @@ impl Fetcher {
         self.traffic.received.load(Ordering::Relaxed)
     }
 
-    /// Blobs that travel, or wait for a place.
+    /// Blobs that travel, or wait for a place. Those whose registries have to be left alone take nothing from the link.
     pub fn travelling(&self) -> usize {
-        self.traffic.travelling.load(Ordering::Relaxed)
+        let travelling = self.traffic.travelling.load(Ordering::Relaxed);
+        travelling.saturating_sub(*self.places.resting().borrow())
     }
 
     /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.
