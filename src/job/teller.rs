@@ -1,10 +1,11 @@
 //! Says what becomes of each image, and nothing twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::plan::{Need, Plan};
+use crate::oci::Digest;
+use crate::plan::{BlobTask, Need, Plan};
 use crate::report::{Event, ImageState, Observer};
 use crate::sources::Source;
 
@@ -12,12 +13,17 @@ use crate::sources::Source;
 pub(super) struct Teller {
     observer: Arc<dyn Observer>,
     told: HashMap<String, ImageState>,
+    /// Blobs whose bytes were counted ahead of the plan that has them.
+    foretold: HashSet<Digest>,
 }
 
 impl Teller {
     pub(super) fn new(observer: Arc<dyn Observer>) -> Self {
-        let told = HashMap::new();
-        Self { observer, told }
+        Self {
+            observer,
+            told: HashMap::new(),
+            foretold: HashSet::new(),
+        }
     }
 
     /// Puts an image on the report's list, so that a run which is cut off says what it did not come to.
@@ -28,13 +34,29 @@ impl Teller {
         }
     }
 
+    /// Says what is begun with before it is planned: these blobs of `next`. The plan that has them counts their bytes no more,
+    /// of which some are here then.
+    pub(super) fn foretell(&mut self, next: &Plan, blobs: &[&BlobTask]) {
+        self.observer.observe(Event::Planned {
+            images: next.totals.images_wanted,
+            present: next.totals.images_present,
+            bytes: blobs.iter().map(|blob| blob.missing()).sum(),
+        });
+        self.foretold.extend(blobs.iter().map(|blob| blob.digest));
+    }
+
     /// Says what the plan shows: what is there, what is not any more, what is excluded. `additional` tells which additional
     /// image store an image is in, by its name.
     pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&str) -> Option<PathBuf>) {
+        let foretold = plan
+            .blobs
+            .iter()
+            .filter(|blob| self.foretold.remove(&blob.digest));
+        let foretold: u64 = foretold.map(BlobTask::missing).sum();
         self.observer.observe(Event::Planned {
             images: plan.totals.images_wanted,
             present: plan.totals.images_present,
-            bytes: plan.totals.bytes_to_fetch,
+            bytes: plan.totals.bytes_to_fetch.saturating_sub(foretold),
         });
         for image in &plan.images {
             let was_there = matches!(

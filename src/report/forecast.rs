@@ -89,7 +89,7 @@ impl Forecast {
         };
         let mut outlooks = Vec::new();
         if !std::mem::replace(&mut self.is_told, true) {
-            let bytes = snapshot.bytes - snapshot.fetched;
+            let bytes = snapshot.bytes.saturating_sub(snapshot.fetched);
             let rate = snapshot.rate;
             outlooks.push(Outlook::Rest { bytes, rate, left });
         }

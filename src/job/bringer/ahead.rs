@@ -101,7 +101,7 @@ impl Bringer<'_> {
     }
 
     /// Begins with the blobs of `next` that `plan` does not bring.
-    fn begin_with(&self, next: &Plan, plan: &Plan, fetcher: Arc<Fetcher>) -> Advance {
+    fn begin_with(&mut self, next: &Plan, plan: &Plan, fetcher: Arc<Fetcher>) -> Advance {
         let here: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
         let blobs = next.blobs.iter().filter(|blob| !here.contains(&blob.digest));
         let mut blobs: Vec<&BlobTask> = blobs.collect();
@@ -110,6 +110,7 @@ impl Bringer<'_> {
         if let Some(place) = largest {
             blobs[..=place].rotate_right(1);
         }
+        self.teller.foretell(next, &blobs);
         let requests = blobs.into_iter().map(|blob| request_for(blob, next)).collect();
         // What the release image still lacks is to have its share of the link: nothing is committed before it is here.
         let at_once = self.order.max_downloads.get().div_ceil(2);
