@@ -4,8 +4,8 @@
 //!
 //! [`Fetcher::fetch`] may be called from any number of tasks. Of those that want the same blob the first fetches it and
 //! the others wait for what comes of it (`once`). At most `max_downloads` blobs travel at a time (`place`); one whose
-//! registries all have to be left alone for a while lends its place, and a limit on the rate may leave fewer. One blob (`blob`) is a task that reads the socket
-//! and a blocking thread that hashes and writes, with a bounded channel between:
+//! registries all have to be left alone for a while lends its place, and a limit on the rate may leave fewer. One blob
+//! (`blob`) is a task that reads the socket and a blocking thread that hashes and writes, with a bounded channel between:
 //!
 //! ```text
 //! socket ─→ BlobStream ─→ [channel, CHUNKS pieces] ─→ Partial::write ─→ page cache
