@@ -11,9 +11,8 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{AtFlags, FileType, OFlags};
 
-use crate::oci::Digest;
-
-use super::{Shared, SpoolError, journal};
+use super::stem::Stem;
+use super::{Name, Shared, SpoolError, journal};
 
 /// The kernel's name for this boot, 36 characters and a newline: `random(4)`. In a container it is the host's.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -26,15 +25,31 @@ impl Shared {
     pub(super) fn recover(&self) -> Result<(), SpoolError> {
         let boot = std::fs::read(BOOT_ID).unwrap_or_default();
         let is_same_boot = !boot.is_empty() && last_boot(&self.lock) == boot;
-        let mut blobs = HashSet::new();
-        for entry in super::list(&self.dir, &self.path)? {
-            blobs.insert(entry.digest);
-            if !is_same_boot && !entry.whole {
-                self.cut_to_record(&entry.digest)?;
+        let (mut wholes, mut parts) = (HashSet::new(), HashSet::new());
+        for (name, _) in super::files(&self.dir, &self.path)? {
+            match name {
+                Name::Whole(blob) => drop(wholes.insert(blob)),
+                Name::Part(stem) => drop(parts.insert(stem)),
+            }
+        }
+        for stem in &parts {
+            if stem.from > 0 && wholes.contains(&stem.blob) {
+                self.remove_part(stem)?;
+                continue;
+            }
+            if stem.from > 0 {
+                self.pieces().insert(*stem);
+            }
+            if !is_same_boot {
+                self.cut_to_record(stem)?;
             }
         }
         for name in super::names(&self.dir, &self.path)? {
-            if journal::blob_of(&name).is_some_and(|blob| !blobs.contains(&blob)) {
+            let is_of_nothing = |stem: Stem| {
+                let is_of_whole = stem.from == 0 && wholes.contains(&stem.blob);
+                !is_of_whole && !parts.contains(&stem)
+            };
+            if Stem::of_journal(&name).is_some_and(is_of_nothing) {
                 self.unlink_if_possible(&name);
             }
         }
@@ -46,8 +61,8 @@ impl Shared {
     }
 
     /// Its bytes are hashed later, when it is continued.
-    fn cut_to_record(&self, blob: &Digest) -> Result<(), SpoolError> {
-        let name = super::partial(blob);
+    fn cut_to_record(&self, stem: &Stem) -> Result<(), SpoolError> {
+        let name = stem.partial();
         // What is no regular file is left to whoever wants the blob, and is told of it.
         let stat = rustix::fs::statat(&self.dir, &name, AtFlags::SYMLINK_NOFOLLOW);
         let is_file = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
@@ -58,19 +73,16 @@ impl Shared {
             return Ok(());
         };
         let length = self.regular_size(&file, &name)?;
-        let records = journal::records(self, blob);
+        let records = journal::records(self, stem);
         let known = records.iter().map(|record| record.offset);
         let durable = known.filter(|offset| *offset <= length).max().unwrap_or(0);
         if durable < length {
             let (was, is) = (length, durable);
-            tracing::info!("blob {blob}: {is} of the {was} bytes in the spool are kept after a reboot");
+            let blob = stem.blob;
+            tracing::info!("blob {blob}: {is} of {was} bytes in the spool are kept after a reboot");
         }
         match durable {
-            0 => {
-                self.unlink(&name)?;
-                self.unlink_if_possible(&journal::name(blob));
-                Ok(())
-            }
+            0 => self.remove_part(stem),
             _ => file.set_len(durable).map_err(self.at(&name)),
         }
     }

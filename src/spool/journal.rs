@@ -1,10 +1,10 @@
-//! The journal of one blob: how far its bytes are known to be right, in a form that a torn write cannot forge.
+//! The journal of one file: how far its bytes are known to be right, in a form that a torn write cannot forge.
 //!
 //! ```text
 //! 00000000000002097152 9c56…64 digits…01ab 5d01…16 digits…77c2⏎       103 bytes, one record
 //! └ offset             └ SHA-256 of the    └ the first 8 bytes of SHA-256 of
-//!   in bytes             blob's first        `<digest of the blob> <offset> <SHA-256 of the prefix>`
-//!                        `offset` bytes
+//!   in bytes             file's first        `<name of the file> <offset> <SHA-256 of the prefix>`
+//!                        `offset` bytes      without its ending
 //! ```
 //!
 //! A record proves itself twice. Its own sum tells a line that was torn, lost, or written for another blob. And it is
@@ -22,8 +22,7 @@ use rustix::io::Errno;
 use crate::oci::Digest;
 
 use super::Shared;
-
-const SUFFIX: &str = ".journal";
+use super::stem::Stem;
 
 /// Length of a record in bytes.
 const LINE: usize = 20 + 1 + 64 + 1 + SUM + 1;
@@ -34,17 +33,7 @@ const SUM: usize = 16;
 /// A journal has no more records, and no more is read of one: 824 KiB.
 const MOST: usize = 8192;
 
-/// The name of a blob's journal.
-pub(super) fn name(blob: &Digest) -> String {
-    format!("{blob}{SUFFIX}")
-}
-
-/// The blob whose journal bears this name.
-pub(super) fn blob_of(name: &str) -> Option<Digest> {
-    name.strip_suffix(SUFFIX)?.parse().ok()
-}
-
-/// The first `offset` bytes of the blob have the digest `prefix`.
+/// The first `offset` bytes of a file have the digest `prefix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Record {
     pub(super) offset: u64,
@@ -52,29 +41,29 @@ pub(super) struct Record {
 }
 
 impl Record {
-    fn line(&self, blob: &Digest) -> String {
+    fn line(&self, stem: &Stem) -> String {
         let (offset, prefix) = (self.offset, self.prefix.hex());
-        let sum = Digest::of(format!("{blob} {offset} {prefix}").as_bytes()).hex();
+        let sum = Digest::of(format!("{stem} {offset} {prefix}").as_bytes()).hex();
         format!("{offset:020} {prefix} {}\n", &sum[..SUM])
     }
 
-    fn parse(line: &[u8], blob: &Digest) -> Option<Self> {
+    fn parse(line: &[u8], stem: &Stem) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.split(' ');
         let record = Self {
             offset: words.next()?.parse().ok()?,
             prefix: Digest::from_hex(words.next()?).ok()?,
         };
-        (record.line(blob).as_bytes() == line).then_some(record)
+        (record.line(stem).as_bytes() == line).then_some(record)
     }
 }
 
-/// The records of a blob's journal whose sums are right, by offset. Whatever else bears its name has none.
-pub(super) fn records(spool: &Shared, blob: &Digest) -> Vec<Record> {
-    let name = name(blob);
+/// The records of a file's journal whose sums are right, by offset. Whatever else bears its name has none.
+pub(super) fn records(spool: &Shared, stem: &Stem) -> Vec<Record> {
+    let name = stem.journal();
     match regular(spool, &name, OFlags::RDONLY).and_then(|file| file.as_ref().map_or(Ok(Vec::new()), read)) {
         Ok(text) => {
             let lines = text.chunks_exact(LINE);
-            let mut records: Vec<Record> = lines.filter_map(|line| Record::parse(line, blob)).collect();
+            let mut records: Vec<Record> = lines.filter_map(|line| Record::parse(line, stem)).collect();
             records.sort_unstable();
             records
         }
@@ -88,7 +77,7 @@ pub(super) fn records(spool: &Shared, blob: &Digest) -> Vec<Record> {
 /// A journal to be continued. It lives and dies with the file's bytes: what is cut off there has no record here.
 #[derive(Debug)]
 pub(super) struct Journal {
-    blob: Digest,
+    stem: Stem,
     file: File,
     records: usize,
     /// A record waits for the thread that syncs.
@@ -103,18 +92,18 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Opens the journal, making it if need be, and leaves just these records in it.
-    pub(super) fn with(spool: &Shared, blob: Digest, records: &[Record]) -> io::Result<Self> {
-        let name = name(&blob);
+    pub(super) fn with(spool: &Shared, stem: Stem, records: &[Record]) -> io::Result<Self> {
+        let name = stem.journal();
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let flags = OFlags::RDWR | OFlags::CREATE;
         let file = regular(spool, &name, flags)?.ok_or_else(missing)?;
-        let text: String = records.iter().map(|record| record.line(&blob)).collect();
+        let text: String = records.iter().map(|record| record.line(&stem)).collect();
         if read(&file)? != text.as_bytes() {
             file.write_all_at(text.as_bytes(), 0)?;
             file.set_len(text.len() as u64)?;
         }
         Ok(Self {
-            blob,
+            stem,
             file,
             records: records.len(),
             is_syncing: false,
@@ -131,7 +120,7 @@ impl Journal {
 
     /// Writes a record, as far as the page cache.
     pub(super) fn append(&mut self, record: Record) -> io::Result<()> {
-        let line = record.line(&self.blob);
+        let line = record.line(&self.stem);
         self.file
             .write_all_at(line.as_bytes(), (self.records * LINE) as u64)?;
         self.records += 1;

@@ -5,6 +5,7 @@
 //!   lock                               held by the one agent that may use the directory; the boot in which one last did
 //!   sha256:<hex>.partial               the first bytes of a blob, from offset 0, without holes
 //!   sha256:<hex>.journal               records of them, if the blob is large: (offset, SHA-256 of the bytes before it)
+//!   sha256:<hex>.from-<n>.partial      a piece: bytes of it from n on, which came by another connection; and its .journal
 //!   sha256:<hex>                       a whole blob; renamed from .partial when its digest matched
 //!
 //!   .partial   |=========durable=========|~~~~~~tail~~~~~~|
@@ -25,16 +26,20 @@
 //! the end, so all this only decides what a power loss costs: of each blob that travels, what came since its last
 //! record, which is some MiB or a few seconds of the link.
 //!
+//! A piece is a file of its own, so that none has holes and each proves itself as the first bytes do. It is appended to
+//! these, and removed, when they reach it ([`Partial::absorb`]).
+//!
 //! Everything here is removed with the blob, and a journal without one when the spool is opened.
 
 mod boot;
 mod error;
 mod journal;
 mod partial;
+mod stem;
 mod syncer;
 mod verified;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -48,6 +53,7 @@ use rustix::io::Errno;
 use crate::oci::{Digest, Hasher};
 
 use journal::Record;
+use stem::Stem;
 use syncer::Syncer;
 
 pub use error::SpoolError;
@@ -67,6 +73,8 @@ struct Shared {
     path: PathBuf,
     /// Whole blobs that this process has hashed.
     verified: Mutex<HashSet<Digest>>,
+    /// Those that lie here.
+    pieces: Mutex<BTreeSet<Stem>>,
     syncer: Syncer,
     /// Locked as long as this lives; the kernel drops it with the process.
     lock: File,
@@ -77,7 +85,7 @@ struct Shared {
 pub struct Entry {
     /// The digest that its name claims.
     pub digest: Digest,
-    /// Length of the file in bytes.
+    /// How many of its bytes are here.
     pub bytes: u64,
     /// Whether it bears the name of a whole blob.
     pub whole: bool,
@@ -115,6 +123,7 @@ impl Spool {
             dir,
             path: path.into(),
             verified: Mutex::default(),
+            pieces: Mutex::default(),
             syncer,
             lock,
         };
@@ -136,7 +145,7 @@ impl Spool {
         };
         let size = self.0.regular_size(&file, &whole(digest))?;
         if !self.0.verified().contains(digest) {
-            let records = journal::records(&self.0, digest);
+            let records = journal::records(&self.0, &Stem::first(digest));
             let read = self.0.hash(&file, &whole(digest), size, &records)?;
             if read.hasher.finish() != *digest {
                 self.0.demote(digest, read.proven.1)?;
@@ -150,7 +159,18 @@ impl Spool {
     /// Starts or continues the blob with this digest, `size` bytes long. What is there of it is hashed first.
     /// Waits while another [`Partial`] of the same digest exists; a thread that has one must not ask for it again.
     pub fn partial(&self, digest: &Digest, size: u64) -> Result<Partial, SpoolError> {
-        Partial::open(self.0.clone(), *digest, size)
+        self.piece(digest, size, 0)
+    }
+
+    /// Starts or continues the piece that begins with byte `from`, as [`partial`](Self::partial) does with the first bytes.
+    pub fn piece(&self, digest: &Digest, size: u64, from: u64) -> Result<Partial, SpoolError> {
+        let stem = Stem { blob: *digest, from };
+        Partial::open(self.0.clone(), stem, size)
+    }
+
+    /// With which bytes the pieces of this blob that are here begin, in order. Nobody has looked at them.
+    pub fn pieces(&self, digest: &Digest) -> Vec<u64> {
+        self.0.pieces_of(digest).iter().map(|stem| stem.from).collect()
     }
 
     /// All blobs in the spool, whole and partial, in no order. Files with other names are not ours.
@@ -175,20 +195,23 @@ impl Spool {
     pub fn peek(path: &Path, digest: &Digest, range: Range<u64>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(range.end.checked_sub(range.start)?).ok()?];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        [whole(digest), partial(digest)].into_iter().find_map(|name| {
-            let file = File::from(rustix::fs::open(path.join(name), flags, Mode::empty()).ok()?);
-            std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, range.start).ok()?;
-            Some(bytes.clone())
-        })
+        [whole(digest), Stem::first(digest).partial()]
+            .into_iter()
+            .find_map(|name| {
+                let file = File::from(rustix::fs::open(path.join(name), flags, Mode::empty()).ok()?);
+                std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, range.start).ok()?;
+                Some(bytes.clone())
+            })
     }
 
     /// Removes what there is of the blob, whole or partial. Nothing there is an ordinary answer.
     pub fn remove(&self, digest: &Digest) -> Result<(), SpoolError> {
         self.0.verified().remove(digest);
         self.0.unlink(&whole(digest))?;
-        self.0.unlink(&partial(digest))?;
-        self.0.unlink_if_possible(&journal::name(digest));
-        Ok(())
+        for piece in self.0.pieces_of(digest) {
+            self.0.remove_part(&piece)?;
+        }
+        self.0.remove_part(&Stem::first(digest))
     }
 }
 
@@ -275,11 +298,12 @@ impl Shared {
     /// Keeps the first `proven` bytes of a whole blob that turned out to be something else, as a partial one. Nothing
     /// is kept if one was begun meanwhile.
     fn demote(&self, digest: &Digest, proven: u64) -> Result<(), SpoolError> {
-        let (whole, partial) = (whole(digest), partial(digest));
+        let (whole, stem) = (whole(digest), Stem::first(digest));
+        let partial = stem.partial();
         if proven == 0 {
             self.unlink(&whole)?;
             if self.open(&partial, OFlags::RDONLY)?.is_none() {
-                self.unlink_if_possible(&journal::name(digest));
+                self.unlink_if_possible(&stem.journal());
             }
             return Ok(());
         }
@@ -302,6 +326,24 @@ impl Shared {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.at(name)(error.into())),
         }
+    }
+
+    /// Removes bytes and their records.
+    fn remove_part(&self, stem: &Stem) -> Result<(), SpoolError> {
+        self.unlink(&stem.partial())?;
+        self.unlink_if_possible(&stem.journal());
+        self.pieces().remove(stem);
+        Ok(())
+    }
+
+    fn pieces_of(&self, blob: &Digest) -> Vec<Stem> {
+        let stem = |from| Stem { blob: *blob, from };
+        self.pieces().range(stem(1)..=stem(u64::MAX)).copied().collect()
+    }
+
+    /// A set of names is whole at every moment, also when its holder panicked.
+    fn pieces(&self) -> std::sync::MutexGuard<'_, BTreeSet<Stem>> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For journals: without its blob one is of no use to anybody, and harms nobody.
@@ -343,24 +385,67 @@ fn names(dir: &File, path: &Path) -> Result<Vec<String>, SpoolError> {
     Ok(names)
 }
 
-fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
-    let mut entries = Vec::new();
+/// What the name of a blob's file says.
+enum Name {
+    Whole(Digest),
+    Part(Stem),
+}
+
+/// The files with bytes of blobs.
+fn files(dir: &File, path: &Path) -> Result<Vec<(Name, rustix::fs::Stat)>, SpoolError> {
+    let mut files = Vec::new();
     for name in names(dir, path)? {
-        let (stem, whole) = match name.strip_suffix(PARTIAL) {
-            Some(stem) => (stem, false),
-            None => (name.as_str(), true),
+        let parsed = match Stem::of_partial(&name) {
+            Some(stem) => Name::Part(stem),
+            None => match name.parse() {
+                Ok(digest) => Name::Whole(digest),
+                Err(_) => continue,
+            },
         };
-        let Ok(digest) = stem.parse() else { continue };
         match rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => entries.push(Entry {
-                digest,
-                bytes: u64::try_from(stat.st_size).unwrap_or_default(),
-                whole,
-                touched: modified(&stat),
-            }),
+            Ok(stat) => files.push((parsed, stat)),
             // Removed since the directory was read.
             Err(Errno::NOENT) => {}
             Err(error) => return Err(SpoolError::at(&path.join(&name))(error.into())),
+        }
+    }
+    Ok(files)
+}
+
+fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
+    let mut entries = Vec::new();
+    let mut parts: BTreeMap<Stem, (u64, SystemTime)> = BTreeMap::new();
+    for (name, stat) in files(dir, path)? {
+        let (bytes, touched) = (u64::try_from(stat.st_size).unwrap_or_default(), modified(&stat));
+        match name {
+            Name::Whole(digest) => entries.push(Entry {
+                digest,
+                bytes,
+                whole: true,
+                touched,
+            }),
+            Name::Part(stem) => drop(parts.insert(stem, (bytes, touched))),
+        }
+    }
+    // In the order of their first bytes. One that was being appended when the run was killed overlaps those before it.
+    let mut end = 0;
+    for (stem, (bytes, touched)) in parts {
+        let until = stem.from.saturating_add(bytes);
+        match entries.last_mut() {
+            Some(entry) if !entry.whole && entry.digest == stem.blob => {
+                entry.bytes += until.saturating_sub(end.max(stem.from));
+                entry.touched = entry.touched.max(touched);
+                end = end.max(until);
+            }
+            _ => {
+                entries.push(Entry {
+                    digest: stem.blob,
+                    bytes,
+                    whole: false,
+                    touched,
+                });
+                end = until;
+            }
         }
     }
     Ok(entries)
@@ -371,14 +456,8 @@ fn modified(stat: &rustix::fs::Stat) -> SystemTime {
     SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default())
 }
 
-const PARTIAL: &str = ".partial";
-
 fn whole(digest: &Digest) -> String {
     digest.to_string()
-}
-
-fn partial(digest: &Digest) -> String {
-    format!("{digest}{PARTIAL}")
 }
 
 #[cfg(test)]

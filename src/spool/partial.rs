@@ -1,4 +1,4 @@
-//! A blob that is being written.
+//! Bytes of a blob that are being written.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use crate::oci::{Digest, Hasher};
+use crate::oci::Hasher;
 
 use super::journal::{self, Journal, Record};
+use super::stem::Stem;
 use super::syncer::{self, Request};
-use super::{Shared, SpoolError, VerifiedBlob};
+use super::{HASH_BUFFER, Shared, SpoolError, VerifiedBlob};
 
 /// A blob has a journal if it is at least this long. A power loss costs all of a smaller one.
 const JOURNALED: u64 = 4 << 20;
@@ -28,29 +29,32 @@ const STEPS: u64 = 4096;
 /// are never synced by us.
 const AGE: Duration = Duration::from_secs(2);
 
-/// The first bytes of a blob. Grows at its end only; dropped, it stays in the spool as it is and a later
-/// [`Spool::partial`](super::Spool::partial) goes on with it.
+/// The first bytes of a blob, or a piece of it: those from another offset on. Grows at its end only; dropped, it stays in
+/// the spool as it is and a later [`Spool::partial`](super::Spool::partial) or [`Spool::piece`](super::Spool::piece) goes on
+/// with it.
 ///
 /// Nothing is buffered here: what [`write`](Self::write) was given is in the page cache when it returns, and
 /// survives the process. What survives a power loss is said in the module.
 #[derive(Debug)]
 pub struct Partial {
     spool: Arc<Shared>,
-    digest: Digest,
+    stem: Stem,
+    /// The blob's.
     size: u64,
     file: Arc<File>,
-    offset: u64,
+    /// Bytes in the file.
+    length: u64,
     hasher: HasherState,
     /// None as long as there is no record, and if it could not be made.
     journal: Option<Arc<Mutex<Journal>>>,
-    /// The offset of the last record that was made or asked for, and when the next byte after it came.
+    /// How much of the file the last record covers that was made or asked for, and when the next byte after it came.
     recorded: u64,
     since: Instant,
     /// The file does not bear this name any more.
     is_gone: bool,
 }
 
-/// The hash of the first `offset` bytes, without a `Debug` of its own.
+/// The hash of the file's bytes, without a `Debug` of its own.
 struct HasherState(Hasher);
 
 impl std::fmt::Debug for HasherState {
@@ -60,23 +64,26 @@ impl std::fmt::Debug for HasherState {
 }
 
 impl Partial {
-    pub(super) fn open(spool: Arc<Shared>, digest: Digest, size: u64) -> Result<Self, SpoolError> {
-        let name = super::partial(&digest);
+    pub(super) fn open(spool: Arc<Shared>, stem: Stem, size: u64) -> Result<Self, SpoolError> {
+        let name = stem.partial();
         let file = Self::lock(&spool, &name)?;
         let length = spool.regular_size(&file, &name)?;
+        if stem.from > 0 {
+            spool.pieces().insert(stem);
+        }
         let mut partial = Self {
             spool,
-            digest,
+            stem,
             size,
             file: Arc::new(file),
-            offset: 0,
+            length: 0,
             hasher: HasherState(Hasher::default()),
             journal: None,
             recorded: 0,
             since: Instant::now(),
             is_gone: false,
         };
-        if length > size {
+        if stem.from.saturating_add(length) > size {
             // It was begun for a manifest that gave another size; one of the two is wrong.
             partial.restart()?;
         } else {
@@ -90,26 +97,26 @@ impl Partial {
         if length == 0 {
             return Ok(());
         }
-        let mut records = journal::records(&self.spool, &self.digest);
-        let name = super::partial(&self.digest);
+        let mut records = journal::records(&self.spool, &self.stem);
+        let name = self.stem.partial();
         let read = self.spool.hash(&self.file, &name, length, &records)?;
         let proven = read.proven.1;
-        let (hasher, offset) = match read.is_contradicted {
+        let (hasher, length) = match read.is_contradicted {
             true => {
-                let digest = self.digest;
+                let blob = self.stem.blob;
                 tracing::warn!(
-                    "blob {digest}: the {length} bytes in the spool are not those that were written, {proven} are kept"
+                    "blob {blob}: the {length} bytes in the spool are not those that were written, {proven} are kept"
                 );
                 self.file.set_len(proven).map_err(self.at())?;
                 read.proven
             }
             false => (read.hasher, read.offset),
         };
-        (self.hasher, self.offset, self.recorded) = (HasherState(hasher), offset, proven);
+        (self.hasher, self.length, self.recorded) = (HasherState(hasher), length, proven);
         if !records.is_empty() {
             records.retain(|record| record.offset <= proven);
             match records.is_empty() {
-                true => self.spool.unlink_if_possible(&journal::name(&self.digest)),
+                true => self.spool.unlink_if_possible(&self.stem.journal()),
                 false => self.journal = self.journal_with(&records),
             }
         }
@@ -134,9 +141,14 @@ impl Partial {
         }
     }
 
-    /// How many bytes are there.
+    /// The offset in the blob of the first byte.
+    pub fn from(&self) -> u64 {
+        self.stem.from
+    }
+
+    /// The offset in the blob of the byte that is to come next.
     pub fn offset(&self) -> u64 {
-        self.offset
+        self.stem.from + self.length
     }
 
     /// The blob's length in bytes.
@@ -146,20 +158,20 @@ impl Partial {
 
     /// Appends the next bytes. After an error of the file system this value is of no more use.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), SpoolError> {
-        if bytes.len() as u64 > self.size - self.offset {
+        if bytes.len() as u64 > self.size.saturating_sub(self.offset()) {
             return Err(SpoolError::TooLong {
-                digest: self.digest,
+                digest: self.stem.blob,
                 size: self.size,
             });
         }
-        if self.offset == self.recorded {
+        if self.length == self.recorded {
             self.since = Instant::now();
         }
         self.file
-            .write_all_at(bytes, self.offset)
+            .write_all_at(bytes, self.length)
             .map_err(|error| self.at()(error))?;
         self.hasher.0.update(bytes);
-        self.offset += bytes.len() as u64;
+        self.length += bytes.len() as u64;
         self.ask_for_record()
     }
 
@@ -167,7 +179,7 @@ impl Partial {
     /// it has a place in its queue; otherwise the next bytes ask again.
     fn ask_for_record(&mut self) -> Result<(), SpoolError> {
         if self.size < JOURNALED
-            || self.offset - self.recorded < STEP.max(self.size / STEPS)
+            || self.length - self.recorded < STEP.max(self.size / STEPS)
             || self.since.elapsed() < AGE
         {
             return Ok(());
@@ -177,7 +189,7 @@ impl Partial {
         }
         let Some(journal) = &self.journal else {
             // It will not work the next time either, and has been said.
-            self.recorded = self.offset;
+            self.recorded = self.length;
             return Ok(());
         };
         let mut open = syncer::lock(journal);
@@ -190,34 +202,32 @@ impl Partial {
         let request = Request {
             file: Arc::clone(&self.file),
             from: self.recorded,
-            to: self.offset,
+            to: self.length,
             due: Instant::now(),
             record: Some((Arc::clone(journal), self.record())),
         };
         if self.spool.syncer.offer(request) {
             open.is_syncing = true;
             drop(open);
-            (self.recorded, self.since) = (self.offset, Instant::now());
+            (self.recorded, self.since) = (self.length, Instant::now());
         }
         Ok(())
     }
 
     fn record(&self) -> Record {
         Record {
-            offset: self.offset,
+            offset: self.length,
             prefix: self.hasher.0.clone().finish(),
         }
     }
 
     /// A blob can do without a journal.
     fn journal_with(&self, records: &[Record]) -> Option<Arc<Mutex<Journal>>> {
-        match Journal::with(&self.spool, self.digest, records) {
+        match Journal::with(&self.spool, self.stem, records) {
             Ok(journal) => Some(Arc::new(Mutex::new(journal))),
             Err(error) => {
-                let digest = self.digest;
-                tracing::warn!(
-                    "a power loss would cost all of blob {digest}, it can have no journal: {error}"
-                );
+                let blob = self.stem.blob;
+                tracing::warn!("a power loss would cost all of blob {blob}, it can have no journal: {error}");
                 None
             }
         }
@@ -226,10 +236,10 @@ impl Partial {
     /// Throws away what is there.
     pub fn restart(&mut self) -> Result<(), SpoolError> {
         self.close_journal();
-        self.spool.unlink_if_possible(&journal::name(&self.digest));
+        self.spool.unlink_if_possible(&self.stem.journal());
         self.file.set_len(0).map_err(|error| self.at()(error))?;
         self.hasher = HasherState(Hasher::default());
-        (self.offset, self.recorded) = (0, 0);
+        (self.length, self.recorded) = (0, 0);
         Ok(())
     }
 
@@ -240,14 +250,37 @@ impl Partial {
         }
     }
 
+    /// Appends what `piece` has and this one lacks, and removes it. It must not begin after this one's end.
+    pub fn absorb(&mut self, piece: Self) -> Result<(), SpoolError> {
+        debug_assert!(self.stem.blob == piece.stem.blob && piece.from() <= self.offset());
+        let mut buffer = vec![0; HASH_BUFFER];
+        while self.offset() < piece.offset() {
+            let left = usize::try_from(piece.offset() - self.offset()).unwrap_or(usize::MAX);
+            let wanted = left.min(HASH_BUFFER);
+            let at = self.offset().saturating_sub(piece.from());
+            piece
+                .file
+                .read_exact_at(&mut buffer[..wanted], at)
+                .map_err(piece.at())?;
+            self.write(&buffer[..wanted])?;
+        }
+        piece.discard()
+    }
+
+    /// Removes it.
+    pub fn discard(mut self) -> Result<(), SpoolError> {
+        self.is_gone = true;
+        self.spool.remove_part(&self.stem)
+    }
+
     /// Makes it a blob if the digest of its bytes is the one that was asked for. Otherwise the bytes are thrown
     /// away if they are as many as they should be, and kept if there are fewer.
     pub fn finish(mut self) -> Result<VerifiedBlob, SpoolError> {
-        if self.offset < self.size {
+        if self.from() > 0 || self.length < self.size {
             return Err(SpoolError::TooShort {
-                digest: self.digest,
+                digest: self.stem.blob,
                 size: self.size,
-                found: self.offset,
+                found: self.length,
             });
         }
         if let Some(journal) = &self.journal
@@ -255,37 +288,36 @@ impl Partial {
         {
             return Err(self.at()(error));
         }
+        let (blob, size) = (self.stem.blob, self.size);
         let found = self.hasher.0.clone().finish();
-        let name = super::partial(&self.digest);
-        self.is_gone = true;
-        if found != self.digest {
-            self.spool.unlink(&name)?;
-            self.spool.unlink_if_possible(&journal::name(&self.digest));
+        if found != blob {
+            self.discard()?;
             return Err(SpoolError::Mismatch {
-                expected: self.digest,
+                expected: blob,
                 found,
-                size: self.size,
+                size,
             });
         }
-        let whole = super::whole(&self.digest);
+        self.is_gone = true;
+        let (name, whole) = (self.stem.partial(), super::whole(&blob));
         rustix::fs::renameat(&self.spool.dir, &name, &self.spool.dir, &whole)
             .map_err(|error| self.at()(error.into()))?;
-        self.spool.verified().insert(self.digest);
-        if self.offset - self.recorded >= STEP {
+        self.spool.verified().insert(blob);
+        if self.length - self.recorded >= STEP {
             // If there is no place for it, the kernel writes it within half a minute.
             self.spool.syncer.offer(Request {
                 file: Arc::clone(&self.file),
                 from: self.recorded,
-                to: self.offset,
+                to: self.length,
                 due: self.since + AGE,
                 record: None,
             });
         }
-        Ok(VerifiedBlob::new(self.spool.clone(), self.digest, self.size))
+        Ok(VerifiedBlob::new(self.spool.clone(), blob, size))
     }
 
     fn at(&self) -> impl Fn(std::io::Error) -> SpoolError + use<> {
-        self.spool.at(&super::partial(&self.digest))
+        self.spool.at(&self.stem.partial())
     }
 }
 
@@ -293,24 +325,24 @@ impl Drop for Partial {
     /// Notes how far it came, for a node that is shut down in order. That this may not be true after a power loss does no
     /// harm, for then the record does not hold and the one before it does.
     fn drop(&mut self) {
-        if !self.is_gone && self.size >= JOURNALED && self.offset > 0 {
+        if !self.is_gone && self.size >= JOURNALED && self.length > 0 {
             if self.journal.is_none() {
                 self.journal = self.journal_with(&[]);
             }
             if let Some(journal) = &self.journal {
                 let mut open = syncer::lock(journal);
-                if (self.offset > self.recorded || open.is_syncing)
+                if (self.length > self.recorded || open.is_syncing)
                     && open.has_room()
                     && let Err(error) = open.append(self.record())
                 {
-                    tracing::warn!("the journal of blob {} is behind: {error}", self.digest);
+                    tracing::warn!("the journal of blob {} is behind: {error}", self.stem.blob);
                 }
             }
         }
         self.close_journal();
         // The thread that syncs may have the file for a while yet, and somebody may want to go on.
         if let Err(error) = self.file.unlock() {
-            tracing::warn!("blob {} stays locked for a while: {error}", self.digest);
+            tracing::warn!("blob {} stays locked for a while: {error}", self.stem.blob);
         }
     }
 }

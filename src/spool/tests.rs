@@ -118,7 +118,7 @@ fn left_behind(blob: &[u8], file: &[u8], suffix: &str, offsets: &[usize]) -> tem
     let spool = spool(&dir);
     let records: Vec<Record> = offsets.iter().map(|offset| record(blob, *offset)).collect();
     if !records.is_empty() {
-        Journal::with(&spool.0, digest, &records).expect("a journal");
+        Journal::with(&spool.0, Stem::first(&digest), &records).expect("a journal");
     }
     std::fs::write(spool.path().join(format!("{digest}{suffix}")), file).expect("a file");
     dir
@@ -130,7 +130,7 @@ fn continued(dir: &tempfile::TempDir, blob: &[u8]) -> Vec<u8> {
     let partial = spool
         .partial(&Digest::of(blob), blob.len() as u64)
         .expect("a partial");
-    let bytes = std::fs::read(spool.path().join(super::partial(&Digest::of(blob)))).expect("a file");
+    let bytes = std::fs::read(spool.path().join(Stem::first(&Digest::of(blob)).partial())).expect("a file");
     assert_eq!(partial.offset(), bytes.len() as u64);
     bytes
 }
@@ -176,7 +176,7 @@ fn bytes_that_changed_on_the_disk_are_cut_off_with_all_that_follow() {
         file[changed] ^= 1;
         let dir = left_behind(&blob, &file, ".partial", &[100, 300, 400]);
         assert_eq!(continued(&dir, &blob).len(), kept, "byte {changed}");
-        let left = journal::records(&spool(&dir).0, &Digest::of(&blob));
+        let left = journal::records(&spool(&dir).0, &Stem::first(&Digest::of(&blob)));
         assert!(left.iter().all(|record| record.offset <= kept as u64), "{left:?}");
     }
 }
@@ -280,17 +280,20 @@ fn a_large_blob_that_travels_for_long_gets_records() {
     assert_eq!(names_in(&dir).len(), 1, "it is not old enough");
     let began = std::time::Instant::now();
     let mut written = 3 << 20;
-    while journal::records(&first.0, &digest).is_empty() {
+    while journal::records(&first.0, &Stem::first(&digest)).is_empty() {
         assert!(began.elapsed().as_secs() < 60, "no record is made");
         std::thread::sleep(std::time::Duration::from_millis(50));
         partial.write(&blob[written..=written]).expect("room");
         written += 1;
     }
-    let made = journal::records(&first.0, &digest);
+    let made = journal::records(&first.0, &Stem::first(&digest));
     assert!(made[0].offset >= 3 << 20 && made[0].prefix == Digest::of(&blob[..made[0].offset as usize]));
     // One more when it is let go.
     drop(partial);
-    assert_eq!(journal::records(&first.0, &digest)[1].offset, written as u64);
+    assert_eq!(
+        journal::records(&first.0, &Stem::first(&digest))[1].offset,
+        written as u64
+    );
     drop(first);
     reboot(&dir);
     assert_eq!(continued(&dir, &blob).len(), written);
@@ -338,4 +341,90 @@ proptest! {
         prop_assert!(kept.is_empty() || offsets.contains(&kept.len()));
         prop_assert!(!is_whole || kept.len() == durable);
     }
+}
+
+/// The spool's bytes of a blob, by the list.
+fn bytes_in(spool: &Spool) -> u64 {
+    let entries = spool.list().expect("a list");
+    assert!(entries.len() <= 1, "{entries:?}");
+    entries.first().map_or(0, |entry| entry.bytes)
+}
+
+/// Writes a piece and lets it go.
+fn leave_piece(spool: &Spool, blob: &[u8], range: Range<usize>) {
+    let (digest, size) = (Digest::of(blob), blob.len() as u64);
+    let mut piece = spool.piece(&digest, size, range.start as u64).expect("a piece");
+    let begun = (piece.offset() - piece.from()) as usize;
+    piece.write(&blob[range][begun..]).expect("room");
+}
+
+#[test]
+fn a_piece_is_continued_counted_and_appended_once_the_first_bytes_reach_it() {
+    let blob: Vec<u8> = (0..1000_u32).map(|n| (n / 3) as u8).collect();
+    let (dir, digest) = (dir(), Digest::of(&blob));
+    let first = spool(&dir);
+    leave_piece(&first, &blob, 600..700);
+    leave_piece(&first, &blob, 300..400);
+    assert_eq!((first.pieces(&digest), bytes_in(&first)), (vec![300, 600], 200));
+    drop(first);
+
+    let second = spool(&dir);
+    leave_piece(&second, &blob, 300..600);
+    let mut partial = second.partial(&digest, 1000).expect("a partial");
+    partial.write(&blob[..350]).expect("room");
+    assert_eq!(bytes_in(&second), 700, "what is there twice counts once");
+    for from in second.pieces(&digest) {
+        partial
+            .absorb(second.piece(&digest, 1000, from).expect("a piece"))
+            .expect("room");
+    }
+    assert_eq!((partial.offset(), second.pieces(&digest)), (700, vec![]));
+    partial.write(&blob[700..]).expect("room");
+    partial.finish().expect("it matches").remove().expect("removable");
+    assert_eq!(names_in(&dir), [""; 0]);
+}
+
+#[test]
+fn of_a_piece_too_a_reboot_leaves_what_has_a_record_and_it_is_no_blob() {
+    let blob: Vec<u8> = (0..1000_u32).map(|n| n as u8).collect();
+    let digest = Digest::of(&blob);
+    for (records, kept) in [(&[][..], 0), (&[50], 50), (&[50, 80], 80), (&[50, 300], 50)] {
+        let dir = dir();
+        let first = spool(&dir);
+        leave_piece(&first, &blob, 600..700);
+        let stem = Stem {
+            blob: digest,
+            from: 600,
+        };
+        let records: Vec<Record> = records
+            .iter()
+            .map(|offset| record(&blob[600..], *offset))
+            .collect();
+        drop(Journal::with(&first.0, stem, &records).expect("a journal"));
+        drop(first);
+        reboot(&dir);
+        let second = spool(&dir);
+        assert_eq!(bytes_in(&second), kept, "{records:?}");
+        let piece = second.piece(&digest, 1000, 600).expect("a piece");
+        assert_eq!(piece.offset(), 600 + kept);
+        assert!(matches!(piece.finish(), Err(SpoolError::TooShort { .. })));
+        second.remove(&digest).expect("removable");
+        assert_eq!((names_in(&dir), second.pieces(&digest)), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_piece_of_a_whole_blob_goes_when_the_spool_is_opened() {
+    let dir = dir();
+    let first = spool(&dir);
+    leave_piece(&first, TEXT, 3..9);
+    let mut partial = first
+        .partial(&Digest::of(TEXT), TEXT.len() as u64)
+        .expect("a partial");
+    partial.write(TEXT).expect("room");
+    partial.finish().expect("it matches");
+    assert_eq!(names_in(&dir).len(), 2);
+    drop(first);
+    assert!(spool(&dir).pieces(&Digest::of(TEXT)).is_empty());
+    assert_eq!(names_in(&dir), [Digest::of(TEXT).to_string()]);
 }

@@ -48,7 +48,8 @@ impl VerifiedBlob {
     pub fn remove(self) -> Result<(), SpoolError> {
         self.spool.verified().remove(&self.digest);
         self.spool.unlink(&super::whole(&self.digest))?;
-        self.spool.unlink_if_possible(&super::journal::name(&self.digest));
+        self.spool
+            .unlink_if_possible(&super::stem::Stem::first(&self.digest).journal());
         Ok(())
     }
 }
