@@ -8,7 +8,7 @@
 //! makes us fetch it for ever.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -19,8 +19,11 @@ use crate::registry::{Attempts, BlobStream, PullSource, Registries, RegistryErro
 use crate::report::{Event, Observer};
 use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
 
+use super::claims::Next;
+use super::pieces::Pieces;
 use super::place::{Place, Places};
-use super::{BlobRequest, FetchError, Traffic};
+use super::traffic::Traffic;
+use super::{BlobRequest, FetchError};
 
 /// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
 const CHUNKS: usize = 16;
@@ -91,7 +94,6 @@ impl Download<'_> {
         }
         // First the file, which another download of the same digest may hold, then the place: who holds a file may have
         // to wait for a place, so nobody may have a place and wait for a file.
-        let _travelling = Travelling::new(&self.traffic.travelling);
         let partial = self.partial().await?;
         let place = self.places.take(self.cancel).await?;
         let result = self.download(partial, place).await;
@@ -105,27 +107,63 @@ impl Download<'_> {
     async fn download(&self, mut partial: Partial, mut place: Place<'_>) -> Result<VerifiedBlob, FetchError> {
         let sources = self.sources()?;
         let bearable = self.request.size.saturating_mul(sources.len() as u64);
+        let mut pieces = Pieces::open(self, &partial).await?;
+        let here = partial.offset() + pieces.bytes();
         let mut givers = Givers {
-            spool: partial.offset() > 0,
+            spool: here > 0,
             ..Givers::default()
         };
-        self.begin(&partial);
+        self.begin(here);
         let mut attempts = self
             .registries
             .attempts(format!("blob {}", self.request.digest), sources);
-        if partial.offset() == self.request.size {
-            match on_disk(move || partial.finish()).await {
-                Err(SpoolError::Mismatch { .. }) if givers.spool => {
-                    givers.forget();
-                    partial = self.anew(&mut place).await?;
-                }
-                done => return Ok(done?),
-            }
-        }
+        // Who gave something last, and whether to ask it again.
+        let (mut last, mut goes_on) = (None::<PullSource>, false);
         loop {
-            let Some(source) = attempts.at_once(self.cancel)? else {
-                place.lend(attempts.pause(self.cancel), self.cancel).await?;
-                continue;
+            partial = pieces.append_to(partial).await?;
+            match pieces.next() {
+                Next::End => match on_disk(move || partial.finish()).await {
+                    Err(SpoolError::Mismatch { found, .. }) if last.is_some() || givers.spool => {
+                        if let Some(source) = &last {
+                            attempts.failed(RegistryError::WrongDigest {
+                                what: format!(
+                                    "blob {} from `{}`",
+                                    self.request.digest,
+                                    source.reference.repository()
+                                ),
+                                found,
+                                mixed: givers.others_than(source),
+                            });
+                            givers.distrusted = Some(found);
+                        }
+                        givers.forget();
+                        goes_on = false;
+                        partial = self.anew(&mut place).await?;
+                        pieces = Pieces::none(self);
+                        continue;
+                    }
+                    done => {
+                        attempts.moved();
+                        return Ok(done?);
+                    }
+                },
+                Next::OnItsWay => {
+                    place.give_up();
+                    pieces.one().await?;
+                    continue;
+                }
+                Next::Here | Next::Free => pieces.beside(place.take_again(self.cancel)).await??,
+            }
+            let source = match last.take().filter(|_| goes_on) {
+                Some(source) => source,
+                None => match attempts.at_once(self.cancel)? {
+                    Some(source) => source,
+                    None => {
+                        let rest = place.lend(attempts.pause(self.cancel), self.cancel);
+                        pieces.beside(rest).await??;
+                        continue;
+                    }
+                },
             };
             if let Some(found) = givers.distrusted
                 && givers.others_than(&source)
@@ -146,54 +184,42 @@ impl Download<'_> {
                 }
                 givers.forget();
                 partial = on_disk(move || partial.restart().map(|()| partial)).await?;
-                self.begin(&partial);
+                pieces = Pieces::none(self);
+                self.begin(0);
             }
-            let from = match givers.rangeless.remove(&source.reference.repository()) {
-                true => 0,
-                false => partial.offset(),
-            };
             let before = partial.offset();
-            let (back, received) = self.receive(&source, from, partial, &mut attempts).await?;
+            let (until, free) = pieces.claim();
+            let mut wanted = Wanted {
+                blob: self.request.digest,
+                size: self.request.size,
+                from: before,
+                until,
+            };
+            if givers.rangeless.remove(&source.reference.repository()) {
+                (wanted.from, wanted.until) = (0, wanted.size);
+            }
+            let received = self.receive(&source, wanted, until, free, partial, &mut attempts);
+            let (back, received) = pieces.beside(received).await??;
             partial = back;
             givers.brings = partial.offset() > before;
             if partial.offset() > 0 {
                 givers.sources.insert(source.reference.repository());
             }
-            if partial.offset() == self.request.size {
-                match on_disk(move || partial.finish()).await {
-                    Err(SpoolError::Mismatch { found, .. }) => {
-                        let mixed = givers.others_than(&source);
-                        attempts.failed(RegistryError::WrongDigest {
-                            what: format!(
-                                "blob {} from `{}`",
-                                self.request.digest,
-                                source.reference.repository()
-                            ),
-                            found,
-                            mixed,
-                        });
-                        givers.distrusted = Some(found);
-                        givers.forget();
-                        partial = self.anew(&mut place).await?;
-                    }
-                    done => {
-                        attempts.moved();
-                        return Ok(done?);
-                    }
+            pieces.ask(match received {
+                Ok(true) => Some(&source),
+                Ok(false) | Err(_) => None,
+            });
+            // What comes after all that was wanted is no fault.
+            goes_on = received.is_ok() || partial.offset() >= until;
+            if let Err(error) = received
+                && !goes_on
+            {
+                if let RegistryError::RangeNotSatisfiable { .. } | RegistryError::WrongRange { .. } = error {
+                    givers.rangeless.insert(source.reference.repository());
                 }
-                continue;
+                attempts.failed(error);
             }
-            match received {
-                Ok(()) => {}
-                Err(error) => {
-                    if let RegistryError::RangeNotSatisfiable { .. } | RegistryError::WrongRange { .. } =
-                        error
-                    {
-                        givers.rangeless.insert(source.reference.repository());
-                    }
-                    attempts.failed(error);
-                }
-            }
+            last = Some(source);
         }
     }
 
@@ -226,37 +252,50 @@ impl Download<'_> {
     async fn anew(&self, place: &mut Place<'_>) -> Result<Partial, FetchError> {
         let open = async { Ok::<_, FetchError>(self.partial().await?) };
         let partial = place.lend(open, self.cancel).await?;
-        self.begin(&partial);
+        self.begin(partial.offset());
         Ok(partial)
     }
 
-    fn begin(&self, partial: &Partial) {
+    fn begin(&self, resumed: u64) {
         self.observer.observe(Event::BlobStarted {
             blob: self.request.digest,
             size: self.request.size,
-            resumed: partial.offset(),
+            resumed,
         });
     }
 
-    /// Asks one source once for what comes `from` an offset on, and appends what it gives. The outer error is one of the
-    /// spool, which ends all; the inner one is the source's.
+    /// Asks one source once for what is wanted, and appends what it gives until an offset: `until` if it gives a range,
+    /// which it says, and `free` if it gives the whole. The outer error is one of the spool, which ends all; the inner one is
+    /// the source's.
     async fn receive(
         &self,
         source: &PullSource,
-        from: u64,
-        mut partial: Partial,
+        wanted: Wanted,
+        until: u64,
+        free: u64,
+        partial: Partial,
         attempts: &mut Attempts<'_>,
-    ) -> Result<(Partial, Result<(), RegistryError>), SpoolError> {
-        let offset = partial.offset();
-        let wanted = Wanted {
-            blob: self.request.digest,
-            size: self.request.size,
-            from,
-        };
+    ) -> Result<(Partial, Result<bool, RegistryError>), SpoolError> {
+        let (before, began) = (partial.offset(), Instant::now());
         let mut stream = match self.registries.open_blob(source, wanted, self.cancel).await {
             Ok(stream) => stream,
             Err(error) => return Ok((partial, Err(error))),
         };
+        let is_range = stream.is_range();
+        stream.end_at(if is_range { until } else { free });
+        let (partial, received) = self.pour(stream, partial, attempts).await?;
+        self.traffic.note_pace(partial.offset() - before, began.elapsed());
+        Ok((partial, received.map(|()| is_range)))
+    }
+
+    /// Appends what comes of an answer.
+    pub(super) async fn pour(
+        &self,
+        mut stream: BlobStream,
+        mut partial: Partial,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(Partial, Result<(), RegistryError>), SpoolError> {
+        let offset = partial.offset();
         let (pieces, mut queue) = mpsc::channel::<Bytes>(CHUNKS);
         let writer = tokio::task::spawn_blocking(move || {
             while let Some(piece) = queue.blocking_recv() {
@@ -277,7 +316,7 @@ impl Download<'_> {
         attempts: &mut Attempts<'_>,
     ) -> Result<(), RegistryError> {
         // A registry without ranges begins at 0.
-        let mut known = offset - stream.start();
+        let mut known = offset.saturating_sub(stream.start());
         let mut brought = 0;
         while let Some(mut piece) = stream.next(self.cancel).await? {
             let skipped = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
@@ -301,7 +340,7 @@ impl Download<'_> {
                 blob: self.request.digest,
                 bytes,
             });
-            self.traffic.received.fetch_add(bytes, Ordering::Relaxed);
+            self.traffic.add(bytes);
             if pieces.send(piece).await.is_err() {
                 return Ok(());
             }
@@ -310,24 +349,8 @@ impl Download<'_> {
     }
 }
 
-/// Counted as long as it lives, for a future may be dropped.
-struct Travelling<'a>(&'a AtomicUsize);
-
-impl<'a> Travelling<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Travelling<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Does what waits for the disk on a thread of its own.
-async fn on_disk<T: Send + 'static>(
+pub(super) async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SpoolError> + Send + 'static,
 ) -> Result<T, SpoolError> {
     finished(tokio::task::spawn_blocking(work)).await

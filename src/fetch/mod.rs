@@ -12,18 +12,25 @@
 //!   task        task                                   thread
 //! ```
 //!
+//! A large blob is asked for in ranges, each claimed before (`claims`), and where places on the link are idle they take some
+//! (`pieces`): a connection may not fill a link that is long and loses packets, and the last blob of all would travel alone.
+//! What they bring lies in files of its own until the first bytes reach it, for the hash of a blob goes from its first byte
+//! to its last.
+//!
 //! A thread and not `block_in_place`, for the next piece is received while the last one is hashed, and a disk that
 //! stalls stops only its own download. A piece is what one read of the socket brought, at most some hundred KiB; so
 //! memory is bounded by blobs × pieces and does not depend on their sizes.
 
 mod blob;
+mod claims;
 mod error;
 mod once;
+mod pieces;
 mod place;
+mod traffic;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
@@ -38,6 +45,7 @@ pub use error::FetchError;
 use blob::Download;
 use once::Once;
 use place::Places;
+use traffic::Traffic;
 
 /// A blob to be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +56,8 @@ pub struct BlobRequest {
     pub size: u64,
     /// Images whose manifests name it, as they were asked for: their sources have it. Best first.
     pub from: Vec<Reference>,
+    /// As many connections stand in line for it, if it is large; others only take what nobody else wants. At least 1.
+    pub connections: usize,
 }
 
 /// Fetches blobs.
@@ -58,15 +68,6 @@ pub struct Fetcher {
     places: Places,
     once: Once,
     traffic: Traffic,
-}
-
-/// What is and was on the link.
-#[derive(Debug, Default)]
-struct Traffic {
-    /// Bytes since the beginning.
-    received: AtomicU64,
-    /// Blobs now, those among them that wait for a place or a registry.
-    travelling: AtomicUsize,
 }
 
 impl Fetcher {
@@ -85,17 +86,6 @@ impl Fetcher {
             once: Once::default(),
             traffic: Traffic::default(),
         }
-    }
-
-    /// Bytes of blobs that came so far.
-    pub fn received(&self) -> u64 {
-        self.traffic.received.load(Ordering::Relaxed)
-    }
-
-    /// Blobs that travel, or wait for a place. Those whose registries have to be left alone take nothing from the link.
-    pub fn travelling(&self) -> usize {
-        let travelling = self.traffic.travelling.load(Ordering::Relaxed);
-        travelling.saturating_sub(*self.places.resting().borrow())
     }
 
     /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::cancel::{Cancel, Stopped};
@@ -44,6 +45,14 @@ impl Places {
         Ok(Place { places: self, taken })
     }
 
+    /// Takes a place that nobody waits for.
+    pub(super) fn take_idle(&self) -> Option<Place<'_>> {
+        let permit = self.free.try_acquire().ok()?;
+        let turn = self.limit.turn().now_or_never()?;
+        let taken = Some((permit, turn));
+        Some(Place { places: self, taken })
+    }
+
     async fn free_one(&self, cancel: &Cancel) -> Result<(SemaphorePermit<'_>, Turn<'_>), Stopped> {
         let both = async {
             let permit = self.free.acquire().await.expect("the semaphore is never closed");
@@ -58,6 +67,19 @@ impl Places {
 }
 
 impl Place<'_> {
+    /// Gives it up, until it is taken again.
+    pub(super) fn give_up(&mut self) {
+        self.taken = None;
+    }
+
+    /// Waits for a place, if it was given up.
+    pub(super) async fn take_again(&mut self, cancel: &Cancel) -> Result<(), Stopped> {
+        if self.taken.is_none() {
+            self.taken = Some(self.places.free_one(cancel).await?);
+        }
+        Ok(())
+    }
+
     /// Lends the place while `rest` lasts, and waits for another one.
     pub(super) async fn lend<T, E: From<Stopped>>(
         &mut self,

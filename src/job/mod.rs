@@ -21,7 +21,6 @@ mod committer;
 mod error;
 mod examiner;
 mod failure;
-mod flow;
 mod foresight;
 mod inquiry;
 mod knowledge;

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -25,7 +25,6 @@ use super::board::{Board, Fate};
 use super::committer::{Committed, Committer, Ready};
 use super::error::JobError;
 use super::failure::{Reason, Trouble};
-use super::flow::Flow;
 use super::mender::Mender;
 use super::queue::Queue;
 use crate::cancel::{Cancel, StopReason};
@@ -50,9 +49,6 @@ const BATCH: usize = 16;
 /// Blobs that wait for a registry which wants to be left alone, beside those. Each has a file open, of which a process
 /// may have 1024.
 const RESTING: usize = 512;
-
-/// How often it is looked how much came, while that decides how many travel.
-const GLANCE: Duration = Duration::from_millis(250);
 
 /// What a pull works with.
 pub(super) struct Puller {
@@ -120,8 +116,6 @@ impl Puller {
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
         let mut queue = Queue::new(&plan.blobs, self.deadline);
-        let mut flow = Flow::new(&plan.blobs, self.max_downloads, self.fetcher.received());
-        let mut glances = tokio::time::interval(GLANCE);
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
         let mut commits = FuturesUnordered::new();
@@ -136,15 +130,12 @@ impl Puller {
             }
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*resting.borrow_and_update());
-            // Those that were pushed have not been polled: they count when they are.
-            let mut beginning = 0;
             while blobs.len() < room
-                && flow.admits(self.fetcher.travelling() + beginning)
                 && let Some(blob) = queue.take()
             {
                 if halt.reason().is_none() && board.wants(blob) {
-                    blobs.push(self.bring(blob, plan, &tasks, &unpacks, halt));
-                    beginning += 1;
+                    let connections = queue.connections(blob, self.max_downloads);
+                    blobs.push(self.bring(blob, connections, plan, &tasks, &unpacks, halt));
                 } else {
                     queue.ended(blob, false);
                 }
@@ -172,9 +163,6 @@ impl Puller {
                     }
                 }
                 Ok(()) = resting.changed(), if !queue.is_empty() => {}
-                _ = glances.tick(), if flow.is_any() && !queue.is_empty() => {
-                    flow.look(Instant::now(), self.fetcher.received(), self.fetcher.travelling());
-                }
                 Some(committed) = commits.next() => for (index, committed) in committed {
                     for id in &committed.layers {
                         let freed = board.committed(*id);
@@ -231,19 +219,24 @@ impl Puller {
     async fn bring<'a>(
         &self,
         task: &'a BlobTask,
+        connections: usize,
         plan: &Plan,
         layers: &HashMap<LayerId, &LayerTask>,
         unpacks: &Semaphore,
         halt: &Cancel,
     ) -> (&'a BlobTask, Vec<(LayerId, Result<StagedLayer, Trouble>)>) {
-        (task, self.staged_layers(task, plan, layers, unpacks, halt).await)
+        let request = request_for(task, plan, connections);
+        (
+            task,
+            self.staged_layers(task, request, layers, unpacks, halt).await,
+        )
     }
 
     /// Fetches a blob and stages every layer that is made of it.
     async fn staged_layers(
         &self,
         task: &BlobTask,
-        plan: &Plan,
+        request: BlobRequest,
         layers: &HashMap<LayerId, &LayerTask>,
         unpacks: &Semaphore,
         halt: &Cancel,
@@ -252,7 +245,7 @@ impl Puller {
         if done.len() == task.layers.len() {
             return done;
         }
-        let blob = match self.fetcher.fetch(request_for(task, plan), halt).await {
+        let blob = match self.fetcher.fetch(request, halt).await {
             Ok(blob) => blob,
             Err(error) => {
                 let is_open = |id: &&LayerId| !done.iter().any(|(known, _)| known == *id);
@@ -383,12 +376,13 @@ impl Puller {
 }
 
 /// A blob of the plan, and who may have it.
-pub(super) fn request_for(task: &BlobTask, plan: &Plan) -> BlobRequest {
+pub(super) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> BlobRequest {
     let names = task.images.iter().map(|index| &plan.images[*index].name);
     BlobRequest {
         digest: task.digest,
         size: task.size,
         from: names.filter_map(|name| name.parse::<Reference>().ok()).collect(),
+        connections,
     }
 }
 

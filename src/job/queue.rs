@@ -67,6 +67,17 @@ impl<'a> Queue<'a> {
         Some(blob)
     }
 
+    /// How many of the connections stand in line for a blob that was taken. They share a link evenly: one that is a large part
+    /// of all that is to come gets more of it, or it would be awaited alone, and unpacked while the link has nothing to do.
+    pub(super) fn connections(&self, blob: &BlobTask, all: usize) -> usize {
+        let part = blob.missing() as f64 / self.rest as f64 * all as f64;
+        match part > 1.0 {
+            // One more, so that it comes before the others.
+            true => (part.ceil() as usize).saturating_add(1).min(all),
+            false => 1,
+        }
+    }
+
     /// Notes what became of a blob that was taken: its bytes are here, or will never be.
     pub(super) fn ended(&mut self, blob: &BlobTask, is_here: bool) {
         let bytes = blob.missing();
@@ -158,6 +169,22 @@ mod tests {
             .map(|blob| blob.size / MIB)
             .collect();
         assert_eq!(order, [50, 20, 40, 30, 1]);
+    }
+
+    #[test]
+    fn a_blob_that_is_a_large_part_of_all_gets_a_large_part_of_the_connections() {
+        for (sizes, expected) in [
+            (&[1, 1, 1, 1, 1, 1, 1, 1][..], [1, 1]),
+            (&[20, 10, 10, 10, 10, 10, 10], [3, 1]),
+            (&[60, 20, 20], [6, 3]),
+            (&[100], [8, 8]),
+            (&[0, 0], [1, 1]),
+        ] {
+            let blobs = blobs(sizes);
+            let queue = Queue::new(&blobs, None);
+            let connections = [&blobs[0], &blobs[blobs.len() - 1]].map(|blob| queue.connections(blob, 8));
+            assert_eq!(connections, expected, "{sizes:?}");
+        }
     }
 
     #[test]

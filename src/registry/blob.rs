@@ -25,15 +25,23 @@ const LEAST: u64 = 16 << 10;
 /// may be the slower side.
 const SPELL: Duration = Duration::from_secs(240);
 
-/// What is wanted of a blob: all of it, or from an offset to its end.
+/// What is wanted of a blob: all of it, or a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Digest of the blob.
     pub blob: Digest,
     /// Its length in bytes, by the manifest.
     pub size: u64,
-    /// Bytes that are there already. With 0 no range is asked for.
+    /// Offset of the first byte.
     pub from: u64,
+    /// Offset after the last one, more than `from`. No range is asked for if it is all of the blob.
+    pub until: u64,
+}
+
+impl Wanted {
+    fn is_range(&self) -> bool {
+        self.from > 0 || self.until < self.size
+    }
 }
 
 /// The body of an answer, its head checked.
@@ -42,7 +50,8 @@ pub struct BlobStream {
     response: Response,
     what: String,
     start: u64,
-    size: u64,
+    end: u64,
+    is_range: bool,
     /// How far it came.
     offset: u64,
     /// Time spent waiting in this spell, and what came in it.
@@ -54,7 +63,7 @@ impl Registries {
     /// Asks `source` for a blob. Redirects are followed anew each time, for their URLs expire.
     ///
     /// The answer may begin before `wanted.from`, at 0 if the registry knows no ranges: see [`BlobStream::start`].
-    /// It never begins after it.
+    /// It never begins after it. And then it goes on to the end of the blob: see [`BlobStream::is_range`].
     pub async fn open_blob(
         &self,
         source: &PullSource,
@@ -64,8 +73,8 @@ impl Registries {
         let what = format!("blob {} from `{}`", wanted.blob, source.reference.repository());
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        if wanted.from > 0 {
-            let range = format!("bytes={}-{}", wanted.from, wanted.size.saturating_sub(1));
+        if wanted.is_range() {
+            let range = format!("bytes={}-{}", wanted.from, wanted.until.saturating_sub(1));
             headers.insert(RANGE, HeaderValue::try_from(range).expect("digits are ASCII"));
         }
         let client = self.client(source)?;
@@ -80,10 +89,12 @@ impl Registries {
         let response = client.get(&get, cancel).await?;
         match response.status() {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => BlobStream::check(response, what, wanted),
-            StatusCode::RANGE_NOT_SATISFIABLE if wanted.from > 0 => Err(RegistryError::RangeNotSatisfiable {
-                what,
-                asked: wanted.from,
-            }),
+            StatusCode::RANGE_NOT_SATISFIABLE if wanted.is_range() => {
+                Err(RegistryError::RangeNotSatisfiable {
+                    what,
+                    asked: wanted.from,
+                })
+            }
             _ => Err(client.refusal(response, &get, cancel).await),
         }
     }
@@ -97,7 +108,8 @@ impl BlobStream {
             found,
         };
         let mut start = 0;
-        if response.status() == StatusCode::PARTIAL_CONTENT {
+        let is_range = response.status() == StatusCode::PARTIAL_CONTENT;
+        if is_range {
             let header = response.headers().get(CONTENT_RANGE);
             let text = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
             let wrong_range = || RegistryError::WrongRange {
@@ -130,7 +142,8 @@ impl BlobStream {
             response,
             what,
             start,
-            size: wanted.size,
+            end: if is_range { wanted.until } else { wanted.size },
+            is_range,
             offset: start,
             waited: Duration::ZERO,
             came: 0,
@@ -142,11 +155,21 @@ impl BlobStream {
         self.start
     }
 
-    /// The next bytes, never beyond the blob's size. Nothing at its end; an end before that is an error.
+    /// Whether it is the range that was wanted, and not the whole blob.
+    pub fn is_range(&self) -> bool {
+        self.is_range
+    }
+
+    /// Ends it before this offset, if it would go on.
+    pub fn end_at(&mut self, offset: u64) {
+        self.end = self.end.min(offset);
+    }
+
+    /// The next bytes, never beyond the end of what is wanted. Nothing at that end; an end before it is an error.
     pub async fn next(&mut self, cancel: &Cancel) -> Result<Option<Bytes>, RegistryError> {
-        let left = self.size - self.offset;
+        let left = self.end.saturating_sub(self.offset);
         if left == 0 {
-            // Reading the end lets the connection be used again. Whatever comes is not the blob's; the digest of
+            // Reading the end lets the connection be used again. Whatever comes is not wanted; the digest of
             // what we have decides.
             if self.response.content_length() == Some(0) {
                 http::chunk(&mut self.response, &self.what, cancel).await?;
@@ -227,9 +250,13 @@ mod tests {
             Ok::<_, std::io::Error>(piece)
         });
         let response = Response::from(axum::http::Response::new(reqwest::Body::wrap_stream(pieces)));
-        let (blob, from) = (Digest::of(b""), 0);
-        let mut stream =
-            BlobStream::check(response, "it".into(), Wanted { blob, size, from }).expect("a body");
+        let wanted = Wanted {
+            blob: Digest::of(b""),
+            size,
+            from: 0,
+            until: size,
+        };
+        let mut stream = BlobStream::check(response, "it".into(), wanted).expect("a body");
         let mut came = 0;
         loop {
             match stream.next(&Cancel::default()).await {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,8 +31,14 @@ impl Seen {
 
     /// `N` of `Range: bytes=N-M`.
     pub(crate) fn range_start(&self) -> Option<usize> {
+        Some(self.range()?.start)
+    }
+
+    /// `N..M+1` of `Range: bytes=N-M`.
+    pub(crate) fn range(&self) -> Option<Range<usize>> {
         let range = self.header(header::RANGE)?;
-        range.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+        let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some(first.parse().ok()?..last.parse::<usize>().ok()? + 1)
     }
 }
 
@@ -125,21 +132,40 @@ async fn answer(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
 
 /// Serves an object as asked, ranges included, but breaks the connection after `cut` bytes of the body.
 pub(crate) fn serve(seen: &Seen, kind: &str, bytes: &Bytes, cut: usize) -> Response {
-    let (start, status) = match seen.range_start() {
-        Some(start) if start < bytes.len() => (start, StatusCode::PARTIAL_CONTENT),
+    answer_with(seen, kind, bytes, |rest| cut_body(rest, cut))
+}
+
+/// Serves an object as asked, 64 KiB at a time with a pause after each.
+pub(crate) fn serve_slowly(seen: &Seen, kind: &str, bytes: &Bytes, pause: Duration) -> Response {
+    answer_with(seen, kind, bytes, |rest| {
+        let starts = (0..rest.len()).step_by(64 << 10);
+        let pieces = starts.map(move |start| rest.slice(start..rest.len().min(start + (64 << 10))));
+        Body::from_stream(stream::iter(pieces).then(move |piece| async move {
+            tokio::time::sleep(pause).await;
+            Ok::<_, std::io::Error>(piece)
+        }))
+    })
+}
+
+fn answer_with(seen: &Seen, kind: &str, bytes: &Bytes, body: impl FnOnce(Bytes) -> Body) -> Response {
+    let (range, status) = match seen.range() {
+        Some(range) if range.start < bytes.len() => (
+            range.start..range.end.min(bytes.len()),
+            StatusCode::PARTIAL_CONTENT,
+        ),
         Some(_) => return StatusCode::RANGE_NOT_SATISFIABLE.into_response(),
-        None => (0, StatusCode::OK),
+        None => (0..bytes.len(), StatusCode::OK),
     };
-    let rest = bytes.slice(start..);
+    let part = bytes.slice(range.clone());
     let mut response = Response::builder()
         .status(status)
         .header(header::CONTENT_TYPE, kind)
-        .header(header::CONTENT_LENGTH, rest.len());
+        .header(header::CONTENT_LENGTH, part.len());
     if status == StatusCode::PARTIAL_CONTENT {
-        let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
+        let range = format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len());
         response = response.header(header::CONTENT_RANGE, range);
     }
-    response.body(cut_body(rest, cut)).expect("a response")
+    response.body(body(part)).expect("a response")
 }
 
 /// A body in pieces of 8 KiB that ends in an error after `cut` bytes.

@@ -10,6 +10,7 @@ mod fake;
 mod http2;
 mod login;
 mod manifests;
+mod pieces;
 mod proxies;
 mod quiet;
 mod ranges;
@@ -103,6 +104,7 @@ pub(crate) fn request(bytes: &Bytes, from: &[String]) -> BlobRequest {
     BlobRequest {
         digest: spoke_precache::oci::Digest::of(bytes),
         size: bytes.len() as u64,
+        connections: 1,
         from: from.iter().map(|name| reference(name)).collect(),
     }
 }

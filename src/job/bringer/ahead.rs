@@ -111,7 +111,7 @@ impl Bringer<'_> {
             blobs[..=place].rotate_right(1);
         }
         self.teller.foretell(next, &blobs);
-        let requests = blobs.into_iter().map(|blob| request_for(blob, next)).collect();
+        let requests = blobs.into_iter().map(|blob| request_for(blob, next, 1)).collect();
         // What the release image still lacks is to have its share of the link: nothing is committed before it is here.
         let at_once = self.order.max_downloads.get().div_ceil(2);
         Advance::begin(requests, at_once, fetcher, self.halt.clone())

@@ -1,0 +1,276 @@
+//! Pieces of one blob that other connections bring than the one of its first bytes.
+//!
+//! Each is a range, claimed before it is asked for, written to a file of its own, and appended when the first bytes reach it.
+//! A piece is asked for once, of the source that gave the first bytes last. Whatever goes wrong ends it: what came stays, the
+//! rest is free again, and there are no more until that source has given something once more. So faults, pauses and the
+//! choice of sources are the business of the first bytes alone.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::Interval;
+
+use super::blob::{Download, on_disk};
+use super::claims::{Claims, Next};
+use super::place::Place;
+use super::traffic::rate;
+use crate::cancel::Stopped;
+use crate::registry::{PullSource, Wanted};
+use crate::spool::{Partial, SpoolError};
+
+/// A smaller blob is asked for as a whole.
+const LARGE: u64 = 8 << 20;
+
+/// How often it is looked if there is an idle place.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// For so long a blob travels before it is judged how fast; and what comes sooner than this is not worth another connection.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Of one blob.
+pub(super) struct Pieces<'a> {
+    download: &'a Download<'a>,
+    claims: Claims,
+    here: HashMap<u64, Partial>,
+    running: FuturesUnordered<BoxFuture<'a, Result<Piece, SpoolError>>>,
+    /// Where a place is waited for in line.
+    in_line: FuturesUnordered<BoxFuture<'a, Result<Place<'a>, Stopped>>>,
+    /// Who gives ranges.
+    source: Option<PullSource>,
+    /// If it is to come whole from one source.
+    is_whole: bool,
+    since: Instant,
+    received: u64,
+}
+
+/// What came of one.
+struct Piece {
+    from: u64,
+    /// None if nothing came.
+    partial: Option<Partial>,
+    is_whole: bool,
+}
+
+impl<'a> Pieces<'a> {
+    /// Of a blob that comes whole, if it is small or its sources are not trusted to give parts of the same.
+    pub(super) fn none(download: &'a Download<'a>) -> Self {
+        Self {
+            claims: Claims::new(download.request.size, 0),
+            here: HashMap::new(),
+            running: FuturesUnordered::new(),
+            in_line: FuturesUnordered::new(),
+            source: None,
+            is_whole: true,
+            since: Instant::now(),
+            received: download.traffic.received(),
+            download,
+        }
+    }
+
+    /// With what an earlier run has left.
+    pub(super) async fn open(download: &'a Download<'a>, first: &Partial) -> Result<Self, SpoolError> {
+        let mut pieces = Self::none(download);
+        pieces.is_whole = download.request.size < LARGE;
+        pieces.claims.first_is_at(first.offset());
+        let (spool, blob, size) = (
+            download.spool.clone(),
+            download.request.digest,
+            download.request.size,
+        );
+        let found = on_disk(move || {
+            let found = spool.pieces(&blob).into_iter();
+            found
+                .map(|from| spool.piece(&blob, size, from))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mut useless = Vec::new();
+        for piece in found.await? {
+            // What was being appended when the run ended begins before the end of the first bytes.
+            let from = piece.from().max(first.offset());
+            match pieces.claims.found(from..piece.offset()) {
+                true => drop(pieces.here.insert(from, piece)),
+                false => useless.push(piece),
+            }
+        }
+        on_disk(move || useless.into_iter().try_for_each(Partial::discard)).await?;
+        Ok(pieces)
+    }
+
+    /// Bytes that are here.
+    pub(super) fn bytes(&self) -> u64 {
+        self.here.iter().map(|(from, piece)| piece.offset() - from).sum()
+    }
+
+    /// Appends what lies here to the first bytes, as far as it reaches.
+    pub(super) async fn append_to(&mut self, mut first: Partial) -> Result<Partial, SpoolError> {
+        self.claims.first_is_at(first.offset());
+        while let Some(piece) = self.claims.take_next().and_then(|from| self.here.remove(&from)) {
+            let appended = on_disk(move || first.absorb(piece).map(|()| first));
+            first = self.beside(appended).await??;
+        }
+        Ok(first)
+    }
+
+    /// What comes after the first bytes.
+    pub(super) fn next(&self) -> Next {
+        self.claims.next()
+    }
+
+    /// Claims what comes next for the first bytes: a range to be asked for, and where it ends if the answer is the whole.
+    pub(super) fn claim(&mut self) -> (u64, u64) {
+        let pace = (!self.is_whole).then(|| self.download.traffic.pace());
+        let (until, free) = self.claims.claim_next(pace);
+        // Others may claim what is free while this comes.
+        (until, if self.source.is_some() { until } else { free })
+    }
+
+    /// The source of the first bytes gives ranges, or has failed.
+    pub(super) fn ask(&mut self, source: Option<&PullSource>) {
+        self.source = source.filter(|_| !self.is_whole).cloned();
+    }
+
+    /// Does `work`, while pieces come.
+    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, SpoolError> {
+        let mut work = pin!(work);
+        if self.is_whole {
+            return Ok(work.await);
+        }
+        let mut glances = tokio::time::interval(GLANCE);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                came = self.tend(&mut glances) => drop(came?),
+            }
+        }
+    }
+
+    /// Waits until one of those that are on their way has come, or will not come.
+    pub(super) async fn one(&mut self) -> Result<(), SpoolError> {
+        let mut glances = tokio::time::interval(GLANCE);
+        while !self.running.is_empty() {
+            if self.tend(&mut glances).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something happens. True if a piece has ended. May be dropped at any moment.
+    async fn tend(&mut self, glances: &mut Interval) -> Result<bool, SpoolError> {
+        let mut has_come = false;
+        tokio::select! {
+            Some(piece) = self.running.next() => {
+                self.came(piece?);
+                has_come = true;
+            }
+            Some(Ok(place)) = self.in_line.next() => drop(self.begin(place)),
+            _ = glances.tick() => {}
+        }
+        self.begin_all();
+        Ok(has_come)
+    }
+
+    fn came(&mut self, piece: Piece) {
+        if !piece.is_whole {
+            self.source = None;
+        }
+        let reached = piece.partial.as_ref().map_or(piece.from, Partial::offset);
+        self.claims.piece_is_at(piece.from, reached);
+        if let Some(partial) = piece.partial {
+            self.here.insert(piece.from, partial);
+        }
+    }
+
+    /// Begins with as many as there are idle places for, and has as many stand in line as the blob is to have.
+    fn begin_all(&mut self) {
+        if self.source.is_none() || !self.is_worth_while() {
+            return;
+        }
+        while self.claims.free() > 0
+            && let Some(place) = self.download.places.take_idle()
+        {
+            if !self.begin(place) {
+                return;
+            }
+        }
+        let wanted = self.download.request.connections;
+        if 1 + self.running.len() + self.in_line.len() < wanted {
+            let (places, cancel) = (self.download.places, self.download.cancel);
+            self.in_line.push(Box::pin(places.take(cancel)));
+        }
+    }
+
+    /// Whether what is free would take long, as fast as all comes.
+    fn is_worth_while(&self) -> bool {
+        let passed = self.since.elapsed();
+        let came = self.download.traffic.received().saturating_sub(self.received);
+        passed >= SOON && self.claims.free() > rate(came, passed).saturating_mul(SOON.as_secs())
+    }
+
+    fn begin(&mut self, place: Place<'a>) -> bool {
+        let Some(source) = self.source.clone() else {
+            return false;
+        };
+        let Some(range) = self.claims.claim_piece(self.download.traffic.pace()) else {
+            return false;
+        };
+        self.running
+            .push(Box::pin(fetch(self.download, source, range, place)));
+        true
+    }
+}
+
+async fn fetch<'a>(
+    download: &'a Download<'a>,
+    source: PullSource,
+    range: Range<u64>,
+    _place: Place<'a>,
+) -> Result<Piece, SpoolError> {
+    let wanted = Wanted {
+        blob: download.request.digest,
+        size: download.request.size,
+        from: range.start,
+        until: range.end,
+    };
+    let spool = download.spool.clone();
+    let opened = on_disk(move || spool.piece(&wanted.blob, wanted.size, wanted.from));
+    let (partial, began) = (opened.await?, Instant::now());
+    let mut attempts = download
+        .registries
+        .attempts(format!("a piece of blob {}", wanted.blob), vec![source.clone()]);
+    let opened = download
+        .registries
+        .open_blob(&source, wanted, download.cancel)
+        .await;
+    let (partial, result) = match opened {
+        Ok(stream) if stream.is_range() => download.pour(stream, partial, &mut attempts).await?,
+        Ok(_) => (partial, Ok(())),
+        Err(error) => (partial, Err(error)),
+    };
+    download
+        .traffic
+        .note_pace(partial.offset() - wanted.from, began.elapsed());
+    if let Err(error) = result {
+        tracing::debug!(
+            "blob {}: a piece ends at {}: {error}",
+            wanted.blob,
+            partial.offset()
+        );
+    }
+    Ok(Piece {
+        from: wanted.from,
+        is_whole: partial.offset() == wanted.until,
+        partial: match partial.offset() > wanted.from {
+            true => Some(partial),
+            false => {
+                on_disk(move || partial.discard()).await?;
+                None
+            }
+        },
+    })
+}

@@ -1,0 +1,171 @@
+//! One large blob by several connections, where one does not fill the link.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use spoke_precache::cancel::{Cancel, StopReason};
+use spoke_precache::registry::Kind;
+use spoke_precache::spool::Spool;
+
+use crate::blobs::{World, text};
+use crate::fake::{Seen, serve, serve_slowly};
+use crate::{fetcher, insecure, noise, request, settings};
+
+const KIND: &str = "application/octet-stream";
+const MIB: usize = 1 << 20;
+const SIZE: usize = 24 * MIB;
+
+/// Each connection brings 3 MiB a second: eight seconds by one.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A registry of slow connections that answers as `instead` says, which gets the number of the request, from 1.
+async fn slow(instead: impl Fn(usize, &Seen, &Bytes) -> Option<Response> + Send + Sync + 'static) -> World {
+    let world = World::new(SIZE).await;
+    let (bytes, count) = (world.bytes.clone(), AtomicUsize::new(0));
+    world.fake.fault(move |seen| {
+        let number = 1 + count.fetch_add(1, Ordering::SeqCst);
+        Some(instead(number, seen, &bytes).unwrap_or_else(|| serve_slowly(seen, KIND, &bytes, PAUSE)))
+    });
+    world
+}
+
+/// What was asked for, by first byte.
+fn ranges(world: &World) -> Vec<Range<usize>> {
+    let seen = world.fake.seen("/blobs/");
+    let mut ranges: Vec<_> = seen.iter().map(|seen| seen.range().unwrap_or(0..SIZE)).collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges
+}
+
+fn cover(ranges: &[Range<usize>]) -> bool {
+    let ends = std::iter::once(0).chain(ranges.iter().map(|range| range.end));
+    ends.zip(ranges).all(|(end, range)| end == range.start)
+        && ranges.last().is_some_and(|last| last.end == SIZE)
+}
+
+fn names(world: &World) -> Vec<String> {
+    let names = std::fs::read_dir(world.dir.path()).unwrap();
+    let names = names.map(|item| item.unwrap().file_name().into_string().unwrap());
+    names
+        .filter(|name| name != "lock" && !name.ends_with(".journal"))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_places_bring_pieces_and_every_byte_is_asked_for_once() {
+    let world = slow(|_, _, _| None).await;
+    let (result, log) = world.fetch().await;
+    assert_eq!(text(&result.unwrap()), world.bytes);
+    let ranges = ranges(&world);
+    assert!(ranges.len() > 4 && cover(&ranges), "{ranges:?}");
+    assert_eq!(log.received(), SIZE as u64);
+    assert_eq!(names(&world).len(), 1, "{:?}", names(&world));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_blob_is_asked_for_as_a_whole() {
+    let world = World::new(6 * MIB).await;
+    let (bytes, pause) = (world.bytes.clone(), PAUSE);
+    world
+        .fake
+        .fault(move |seen| Some(serve_slowly(seen, KIND, &bytes, pause)));
+    let (result, _) = world.fetch().await;
+    assert_eq!(text(&result.unwrap()), world.bytes);
+    assert_eq!(world.starts(), [None]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_there_are_no_ranges_the_first_answer_brings_all() {
+    let world = slow(|_, _, bytes| Some(bytes.clone().into_response())).await;
+    let (result, log) = world.fetch().await;
+    assert_eq!(text(&result.unwrap()), world.bytes);
+    assert_eq!((world.starts().len(), log.received()), (1, SIZE as u64));
+}
+
+/// Their faults are nobody's but theirs: a registry that does not want as many connections gets fewer.
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_that_cannot_be_had_are_brought_with_the_first_bytes() {
+    for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::OK] {
+        let under_way = Arc::new(AtomicUsize::new(0));
+        let world = slow(move |_, seen, bytes| {
+            let range = seen.range()?;
+            let (start, end) = (range.start, range.end);
+            let follows = under_way.compare_exchange(start, end, Ordering::SeqCst, Ordering::SeqCst);
+            match status {
+                _ if follows.is_ok() => None,
+                StatusCode::OK => Some(bytes.clone().into_response()),
+                status => Some(status.into_response()),
+            }
+        })
+        .await;
+        let (result, log) = world.fetch().await;
+        assert_eq!(text(&result.unwrap()), world.bytes, "{status}");
+        assert_eq!(log.received(), SIZE as u64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_piece_that_breaks_off_is_continued_where_it_ended() {
+    let world =
+        slow(|number, seen, bytes| (number % 3 == 0).then(|| serve(seen, KIND, bytes, MIB / 2))).await;
+    let (result, log) = world.fetch().await;
+    assert_eq!(text(&result.unwrap()), world.bytes);
+    assert_eq!(log.received(), SIZE as u64, "nothing twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
+    let world = slow(|_, _, _| None).await;
+    let mut received = 0;
+    for _ in 0..2 {
+        let (fetcher, log) = fetcher(settings(&insecure(&[&world.fake.host()])), world.dir.path());
+        let cancel = Cancel::default();
+        let fetch = fetcher.fetch(request(&world.bytes, &world.from()), &cancel);
+        let stop = async {
+            // By then there are pieces.
+            let begun = world.fake.seen("/blobs/").len();
+            while world.fake.seen("/blobs/").len() < begun + 4 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            cancel.stop(StopReason::Deadline);
+        };
+        let (result, ()) = tokio::join!(fetch, stop);
+        assert!(result.is_err());
+        received += log.received();
+        let left = names(&world);
+        assert!(left.iter().any(|name| name.contains(".from-")), "{left:?}");
+        drop(fetcher);
+        // The threads that write have it for a moment yet.
+        while Spool::open(world.dir.path()).is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert!(received < SIZE as u64);
+    let (result, log) = world.fetch().await;
+    assert_eq!(text(&result.unwrap()), world.bytes);
+    received += log.received();
+    assert_eq!(received, SIZE as u64);
+    assert_eq!(names(&world).len(), 1, "{:?}", names(&world));
+}
+
+/// Then each source has to give all of it, so that a mistake has a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_that_turn_out_to_be_wrong_cost_the_blob_once_more_and_then_it_comes_whole() {
+    let world =
+        slow(|number, seen, _| (number == 3).then(|| serve(seen, KIND, &noise(SIZE, 98), usize::MAX))).await;
+    let (result, log) = world.fetch().await;
+    assert_eq!(text(&result.unwrap()), world.bytes);
+    assert_eq!(world.starts().last(), Some(&None));
+    assert_eq!(log.received(), 2 * SIZE as u64);
+
+    let world = slow(|_, seen, _| Some(serve(seen, KIND, &noise(SIZE, 98), usize::MAX))).await;
+    let (result, _) = world.fetch().await;
+    assert_eq!(result.unwrap_err().kind(), Kind::DigestMismatch);
+    assert!(world.starts().iter().skip(1).any(Option::is_none));
+}
