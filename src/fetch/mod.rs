@@ -88,6 +88,11 @@ impl Fetcher {
         }
     }
 
+    /// Bytes of blobs that came so far.
+    pub fn received(&self) -> u64 {
+        self.traffic.received()
+    }
+
     /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.
     pub fn resting(&self) -> watch::Receiver<usize> {
         self.places.resting()

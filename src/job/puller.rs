@@ -115,7 +115,7 @@ impl Puller {
         let mut board = Board::new(plan);
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
-        let mut queue = Queue::new(&plan.blobs, self.deadline);
+        let mut queue = Queue::new(&plan.blobs, self.deadline, self.fetcher.received());
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
         let mut commits = FuturesUnordered::new();
@@ -131,19 +131,21 @@ impl Puller {
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*resting.borrow_and_update());
             while blobs.len() < room
-                && let Some(blob) = queue.take()
+                && let Some(blob) = queue.take(self.fetcher.received())
             {
                 if halt.reason().is_none() && board.wants(blob) {
                     let connections = queue.connections(blob, self.max_downloads);
                     blobs.push(self.bring(blob, connections, plan, &tasks, &unpacks, halt));
                 } else {
-                    queue.ended(blob, false);
+                    queue.failed(blob);
                 }
             }
             let mut unwanted = Vec::new();
             tokio::select! {
                 Some((blob, layers)) = blobs.next() => {
-                    queue.ended(blob, layers.iter().any(|(_, layer)| layer.is_ok()));
+                    if layers.iter().all(|(_, layer)| layer.is_err()) {
+                        queue.failed(blob);
+                    }
                     for (id, result) in layers {
                         match result {
                             Ok(layer) => unwanted.extend(board.stage(id, layer)),

@@ -25,21 +25,24 @@ pub(super) struct Queue<'a> {
     image: Option<usize>,
     deadline: Option<Instant>,
     start: Instant,
-    /// Bytes that came since the start.
+    /// Bytes that had come before the start, and that came since.
+    before: u64,
     came: u64,
-    /// Bytes that are still to come, those on their way among them.
-    rest: u64,
+    /// Bytes that are to come since the start, but for those that will never be.
+    all: u64,
 }
 
 impl<'a> Queue<'a> {
-    pub(super) fn new(blobs: &'a [BlobTask], deadline: Option<Instant>) -> Self {
+    /// `received` is how many bytes have come until now.
+    pub(super) fn new(blobs: &'a [BlobTask], deadline: Option<Instant>, received: u64) -> Self {
         Self {
             waiting: blobs.iter().collect(),
             image: None,
             deadline,
             start: Instant::now(),
+            before: received,
             came: 0,
-            rest: blobs.iter().map(BlobTask::missing).fold(0, u64::saturating_add),
+            all: blobs.iter().map(BlobTask::missing).fold(0, u64::saturating_add),
         }
     }
 
@@ -47,8 +50,9 @@ impl<'a> Queue<'a> {
         self.waiting.is_empty()
     }
 
-    /// Takes the blob to begin with next.
-    pub(super) fn take(&mut self) -> Option<&'a BlobTask> {
+    /// Takes the blob to begin with next, when so many bytes have come.
+    pub(super) fn take(&mut self, received: u64) -> Option<&'a BlobTask> {
+        self.came = received.saturating_sub(self.before);
         if !self.ends_soon(Instant::now()) {
             return self.waiting.pop_front();
         }
@@ -67,35 +71,41 @@ impl<'a> Queue<'a> {
         Some(blob)
     }
 
-    /// How many of the connections stand in line for a blob that was taken. They share a link evenly: one that is a large part
-    /// of all that is to come gets more of it, or it would be awaited alone, and unpacked while the link has nothing to do.
-    pub(super) fn connections(&self, blob: &BlobTask, all: usize) -> usize {
-        let part = blob.missing() as f64 / self.rest as f64 * all as f64;
-        match part > 1.0 {
-            // One more, so that it comes before the others.
-            true => (part.ceil() as usize).saturating_add(1).min(all),
-            false => 1,
-        }
+    /// How many of the connections stand in line for a blob that was taken.
+    pub(super) fn connections(&self, blob: &BlobTask, most: usize) -> usize {
+        connections(blob.missing(), self.rest(), most)
     }
 
-    /// Notes what became of a blob that was taken: its bytes are here, or will never be.
-    pub(super) fn ended(&mut self, blob: &BlobTask, is_here: bool) {
-        let bytes = blob.missing();
-        self.rest = self.rest.saturating_sub(bytes);
-        if is_here {
-            self.came = self.came.saturating_add(bytes);
-        }
+    /// Notes that a blob which was taken will never be here.
+    pub(super) fn failed(&mut self, blob: &BlobTask) {
+        self.all = self.all.saturating_sub(blob.missing());
+    }
+
+    fn rest(&self) -> u64 {
+        self.all.saturating_sub(self.came)
     }
 
     /// Whether all the rest will be here soon, as fast as it came until now.
     fn ends_soon(&self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.start).as_secs_f64();
-        let needed = passed * self.rest as f64 / self.came as f64;
+        let needed = passed * self.rest() as f64 / self.came as f64;
         let left = self
             .deadline
             .map(|deadline| deadline.saturating_duration_since(now) / PART);
         // Nothing came yet: infinite, or not a number, and neither is less.
         needed < left.unwrap_or(SOON).min(SOON).as_secs_f64()
+    }
+}
+
+/// How many of the connections stand in line for a blob, where so many bytes of it and of all are to come. They share a link
+/// evenly: one that is a large part of all gets more of it, or it would be awaited alone, and unpacked while the link has
+/// nothing to do.
+pub(super) fn connections(blob: u64, all: u64, most: usize) -> usize {
+    let part = blob as f64 / all as f64 * most as f64;
+    match part > 1.0 {
+        // One more, so that it comes before the others.
+        true => (part.ceil() as usize).saturating_add(1).min(most),
+        false => 1,
     }
 }
 
@@ -120,12 +130,12 @@ mod tests {
     /// The order of sizes if each blob takes `pace` for a MiB, and one is on its way at a time.
     fn order(sizes: &[u64], pace: Duration, deadline: Option<Duration>) -> Vec<u64> {
         let (blobs, start) = (blobs(sizes), Instant::now());
-        let mut queue = Queue::new(&blobs, deadline.map(|after| start + after));
-        let mut order = Vec::new();
-        while let Some(blob) = queue.take() {
+        let mut queue = Queue::new(&blobs, deadline.map(|after| start + after), MIB);
+        let (mut order, mut received) = (Vec::new(), MIB);
+        while let Some(blob) = queue.take(received) {
             let size = blob.size / MIB;
             order.push(size);
-            queue.ended(blob, true);
+            received += blob.size;
             let took = pace * size as u32;
             queue.start -= took;
             queue.deadline = queue.deadline.map(|deadline| deadline - took);
@@ -163,9 +173,8 @@ mod tests {
         for (blob, images) in blobs.iter_mut().zip([&[2][..], &[0], &[1, 2], &[1], &[0, 1]]) {
             blob.images = images.to_vec();
         }
-        let mut queue = Queue::new(&blobs, None);
-        queue.came = 1000 * MIB;
-        let order: Vec<u64> = std::iter::from_fn(|| queue.take())
+        let mut queue = Queue::new(&blobs, None, 0);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.take(1000 * MIB))
             .map(|blob| blob.size / MIB)
             .collect();
         assert_eq!(order, [50, 20, 40, 30, 1]);
@@ -180,19 +189,19 @@ mod tests {
             (&[100], [8, 8]),
             (&[0, 0], [1, 1]),
         ] {
-            let blobs = blobs(sizes);
-            let queue = Queue::new(&blobs, None);
-            let connections = [&blobs[0], &blobs[blobs.len() - 1]].map(|blob| queue.connections(blob, 8));
+            let all = sizes.iter().sum();
+            let connections = [sizes[0], sizes[sizes.len() - 1]].map(|size| connections(size, all, 8));
             assert_eq!(connections, expected, "{sizes:?}");
         }
     }
 
     #[test]
-    fn a_blob_that_cannot_be_had_is_not_waited_for_and_says_nothing_of_the_rate() {
+    fn a_blob_that_cannot_be_had_is_not_waited_for() {
         let blobs = blobs(&[1, 2]);
-        let mut queue = Queue::new(&blobs, None);
-        queue.ended(&blobs[0], false);
-        assert!(!queue.ends_soon(Instant::now()));
-        assert_eq!((queue.came, queue.rest), (0, 2 * MIB));
+        let mut queue = Queue::new(&blobs, None, 0);
+        assert!(!queue.ends_soon(Instant::now()), "nothing is known of the rate");
+        queue.failed(&blobs[0]);
+        queue.take(MIB);
+        assert_eq!((queue.came, queue.rest()), (MIB, MIB));
     }
 }

@@ -21,6 +21,7 @@ use crate::job::error::JobError;
 use crate::job::foresight::Foresight;
 use crate::job::naming::Namer;
 use crate::job::puller::{Laid, request_for};
+use crate::job::queue::connections;
 use crate::job::sight::Sight;
 use crate::job::{Mode, room};
 use crate::oci::{Digest, Reference, ResolvedImage};
@@ -111,7 +112,10 @@ impl Bringer<'_> {
             blobs[..=place].rotate_right(1);
         }
         self.teller.foretell(next, &blobs);
-        let requests = blobs.into_iter().map(|blob| request_for(blob, next, 1)).collect();
+        let most = self.order.max_downloads.get();
+        let all = blobs.iter().map(|blob| blob.missing()).sum();
+        let request = |blob: &BlobTask| request_for(blob, next, connections(blob.missing(), all, most));
+        let requests = blobs.into_iter().map(request).collect();
         // What the release image still lacks is to have its share of the link: nothing is committed before it is here.
         let at_once = self.order.max_downloads.get().div_ceil(2);
         Advance::begin(requests, at_once, fetcher, self.halt.clone())
