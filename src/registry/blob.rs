@@ -14,6 +14,7 @@ use super::Registries;
 use super::client::Get;
 use super::error::{RegistryError, printable};
 use super::http;
+use super::lane::Lane;
 use super::mirrors::PullSource;
 
 /// At least this much has to come in each [`SPELL`], or the answer is dropped and another source has its turn. At this
@@ -48,6 +49,8 @@ impl Wanted {
 #[derive(Debug)]
 pub struct BlobStream {
     response: Response,
+    /// Not free for another blob before the end of this one.
+    _lane: Option<Lane>,
     what: String,
     start: u64,
     end: u64,
@@ -86,9 +89,9 @@ impl Registries {
             credential: credential.as_ref(),
             what: &what,
         };
-        let response = client.get(&get, cancel).await?;
+        let (response, lane) = client.get_on_lane(&get, cancel).await?;
         match response.status() {
-            StatusCode::OK | StatusCode::PARTIAL_CONTENT => BlobStream::check(response, what, wanted),
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => BlobStream::check(response, lane, what, wanted),
             StatusCode::RANGE_NOT_SATISFIABLE if wanted.is_range() => {
                 Err(RegistryError::RangeNotSatisfiable {
                     what,
@@ -101,7 +104,12 @@ impl Registries {
 }
 
 impl BlobStream {
-    fn check(response: Response, what: String, wanted: Wanted) -> Result<Self, RegistryError> {
+    fn check(
+        response: Response,
+        lane: Option<Lane>,
+        what: String,
+        wanted: Wanted,
+    ) -> Result<Self, RegistryError> {
         let wrong_length = |found| RegistryError::WrongLength {
             what: what.clone(),
             expected: wanted.size,
@@ -140,6 +148,7 @@ impl BlobStream {
         }
         Ok(Self {
             response,
+            _lane: lane,
             what,
             start,
             end: if is_range { wanted.until } else { wanted.size },
@@ -256,7 +265,7 @@ mod tests {
             from: 0,
             until: size,
         };
-        let mut stream = BlobStream::check(response, "it".into(), wanted).expect("a body");
+        let mut stream = BlobStream::check(response, None, "it".into(), wanted).expect("a body");
         let mut came = 0;
         loop {
             match stream.next(&Cancel::default()).await {

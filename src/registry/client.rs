@@ -4,7 +4,7 @@
 //! more. So a token that expired in the middle of a run, or that the registry forgot, costs one request.
 //!
 //! The first request of all goes alone, and the others wait until it is answered or has failed: they then know how to log
-//! in, and by HTTP/2 they take its connection instead of one each.
+//! in, and by HTTP/2 they take its connection instead of one each, blobs excepted (`lane`).
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -21,6 +21,7 @@ use super::challenge::Challenge;
 use super::credentials::Credential;
 use super::error::RegistryError;
 use super::http::{self, Http};
+use super::lane::Lane;
 
 /// Docker Hub's API does not live where its images' names point.
 const DOCKER_HUB: &str = "registry-1.docker.io";
@@ -70,7 +71,31 @@ impl Client {
     /// Sends the request, logging in if need be. Whatever is answered but 401 and 403 is returned; these two are
     /// errors unless they come from behind a redirect, where our credentials do not go.
     pub(super) async fn get(&self, get: &Get<'_>, cancel: &Cancel) -> Result<Response, RegistryError> {
-        let mut first_turn = self.take_first_turn(cancel).await?;
+        let first_turn = self.take_first_turn(cancel).await?;
+        self.ask(get, &self.http.following, first_turn, cancel).await
+    }
+
+    /// The same for a body that may be large, which is to come over a connection of its own.
+    pub(super) async fn get_on_lane(
+        &self,
+        get: &Get<'_>,
+        cancel: &Cancel,
+    ) -> Result<(Response, Option<Lane>), RegistryError> {
+        // Only then it is known whether there are lanes.
+        let first_turn = self.take_first_turn(cancel).await?;
+        let lane = self.http.lane(get.what)?;
+        let by = lane.as_ref().map_or(&self.http.following, Lane::client);
+        let response = self.ask(get, by, first_turn, cancel).await?;
+        Ok((response, lane))
+    }
+
+    async fn ask(
+        &self,
+        get: &Get<'_>,
+        by: &reqwest::Client,
+        mut first_turn: Option<MutexGuard<'_, bool>>,
+        cancel: &Cancel,
+    ) -> Result<Response, RegistryError> {
         let mut rejected: Option<HeaderValue> = None;
         loop {
             let challenge = self.known_challenge();
@@ -78,7 +103,8 @@ impl Client {
                 Some(challenge) => self.authorize(challenge, get, rejected.as_ref(), cancel).await?,
                 None => None,
             };
-            let response = self.send(get, authorization.as_ref(), cancel).await?;
+            let response = self.send(get, by, authorization.as_ref(), cancel).await?;
+            self.http.learn(&response);
             let from_here = !self.is_elsewhere(&response);
             let presented = get.credential.filter(|_| authorization.is_some());
             if response.status() == StatusCode::FORBIDDEN && from_here {
@@ -161,6 +187,7 @@ impl Client {
     async fn send(
         &self,
         get: &Get<'_>,
+        by: &reqwest::Client,
         authorization: Option<&HeaderValue>,
         cancel: &Cancel,
     ) -> Result<Response, RegistryError> {
@@ -171,7 +198,7 @@ impl Client {
                 get.reference.path(),
                 get.path
             );
-            let request = self.http.following.get(url).headers(get.headers.clone());
+            let request = by.get(url).headers(get.headers.clone());
             match authorization {
                 Some(value) => request.header(AUTHORIZATION, value),
                 None => request,

@@ -11,6 +11,7 @@ use rustls::ClientConfig;
 use crate::cancel::Cancel;
 
 use super::error::{RegistryError, printable};
+use super::lane::{Lane, Lanes};
 use super::limit::{Forwarder, Limit};
 use super::names::Names;
 use super::proxy::{Proxies, Proxy};
@@ -46,7 +47,7 @@ pub(super) struct Way {
     pub(super) forwarder: Option<Arc<Forwarder>>,
 }
 
-/// Two clients with one idea of trust.
+/// Clients with one idea of trust.
 #[derive(Debug)]
 pub(super) struct Http {
     way: Way,
@@ -54,6 +55,11 @@ pub(super) struct Http {
     pub(super) following: Client,
     /// Does not: for a body with a secret, which a redirect would take along.
     pub(super) direct: Client,
+    lanes: Arc<Lanes>,
+    /// What another client is made of.
+    tls: ClientConfig,
+    insecure: bool,
+    idle_timeout: Duration,
 }
 
 impl Http {
@@ -63,36 +69,59 @@ impl Http {
         insecure: bool,
         idle_timeout: Duration,
     ) -> Result<Self, reqwest::Error> {
-        // Who waits for its turn is not silent.
-        let slack = way.limit.slack();
-        let idle_timeout = idle_timeout + slack;
-        let client = |policy| {
-            let builder = Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .dns_resolver(way.names.clone())
-                .redirect(policy)
-                .connect_timeout(CONNECT_TIMEOUT + slack)
-                .read_timeout(idle_timeout)
-                // A read that times out ends its stream and not the connection, which all later requests would take
-                // again: one whose other end is gone while something between still acknowledges would hold us for ever.
-                .http2_keep_alive_interval(idle_timeout)
-                .http2_keep_alive_timeout(idle_timeout)
-                .user_agent(USER_AGENT)
-                .referer(false)
-                // There is one retry loop, and it is not here.
-                .retry(reqwest::retry::never())
-                // Only `settings` reads the environment.
-                .no_proxy();
-            match &way.forwarder {
-                Some(forwarder) => forwarder.set(builder).build(),
-                None => way.proxies.set(builder).build(),
-            }
-        };
+        let client = |policy| client(&tls, &way, policy, idle_timeout);
+        let following = client(follow(insecure))?;
         Ok(Self {
-            following: client(follow(insecure))?,
             direct: client(redirect::Policy::none())?,
+            lanes: Lanes::new(following.clone()),
+            following,
+            tls,
             way,
+            insecure,
+            idle_timeout,
         })
+    }
+
+    /// Takes note of how the registry answers, or whoever it redirects to.
+    pub(super) fn learn(&self, response: &Response) {
+        self.lanes.learn(response.version());
+    }
+
+    /// A lane for a blob, if there is one of its own.
+    pub(super) fn lane(&self, what: &str) -> Result<Option<Lane>, RegistryError> {
+        let another = || client(&self.tls, &self.way, follow(self.insecure), self.idle_timeout);
+        self.lanes.take(another).map_err(|error| transport(error, what))
+    }
+}
+
+fn client(
+    tls: &ClientConfig,
+    way: &Way,
+    policy: redirect::Policy,
+    idle_timeout: Duration,
+) -> Result<Client, reqwest::Error> {
+    // Who waits for its turn is not silent.
+    let slack = way.limit.slack();
+    let idle_timeout = idle_timeout + slack;
+    let builder = Client::builder()
+        .tls_backend_preconfigured(tls.clone())
+        .dns_resolver(way.names.clone())
+        .redirect(policy)
+        .connect_timeout(CONNECT_TIMEOUT + slack)
+        .read_timeout(idle_timeout)
+        // A read that times out ends its stream and not the connection, which all later requests would take again: one
+        // whose other end is gone while something between still acknowledges would hold us for ever.
+        .http2_keep_alive_interval(idle_timeout)
+        .http2_keep_alive_timeout(idle_timeout)
+        .user_agent(USER_AGENT)
+        .referer(false)
+        // There is one retry loop, and it is not here.
+        .retry(reqwest::retry::never())
+        // Only `settings` reads the environment.
+        .no_proxy();
+    match &way.forwarder {
+        Some(forwarder) => forwarder.set(builder).build(),
+        None => way.proxies.set(builder).build(),
     }
 }
 

@@ -11,6 +11,7 @@
 //!                            Client              one per registry: scheme, login     client, challenge, auth
 //!                              │                 which pull secret                   credentials, auth_file
 //!                            Http                limits, redirects, trust            http, trouble, tls, certs_d
+//!                              │                 over how many connections  lane
 //!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
 //!                            Limit               how fast, all together            limit
 //! ```
@@ -30,6 +31,7 @@ mod corpus;
 mod credentials;
 mod error;
 mod http;
+mod lane;
 mod limit;
 mod mirrors;
 mod names;

@@ -1,4 +1,4 @@
-//! HTTP/2, where one connection carries all blobs, and so its end is the end of each of them.
+//! HTTP/2, where one connection would carry all blobs, and so its end be the end of each of them.
 //!
 //! The server is `h2` itself below TLS. It takes a [`Step`] for each request from a list, and behaves when the list is at
 //! its end.
@@ -16,16 +16,20 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use spoke_precache::cancel::Cancel;
+use spoke_precache::oci::{Digest, Platform};
 use spoke_precache::registry::RegistrySettings;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Barrier, mpsc};
 use tokio_rustls::TlsAcceptor;
 
 use crate::tls::Certificates;
-use crate::{Log, fetcher, noise, request, settings};
+use crate::{Log, fetcher, noise, reference, registries, request, settings};
 
 const SIZE: usize = 60_000;
 const CUT: usize = 20_000;
+
+/// So many blobs are fetched at a time.
+const PLACES: usize = 4;
 
 /// So long what was sent needs to arrive, before a reset that would overtake it.
 const ARRIVAL: Duration = Duration::from_millis(50);
@@ -34,6 +38,8 @@ const ARRIVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Serve,
+    /// The same, but the end comes only when [`PLACES`] requests are this far.
+    Meet,
     /// RST_STREAM after [`CUT`] bytes.
     Reset(Reason),
     /// GOAWAY with this stream as the last, which is served to its end.
@@ -60,6 +66,7 @@ struct Shelf {
     /// Where each request began.
     starts: Arc<Mutex<Vec<usize>>>,
     connections: Arc<AtomicUsize>,
+    met: Arc<Barrier>,
 }
 
 struct Server {
@@ -90,6 +97,7 @@ impl Server {
             steps: Arc::new(Mutex::new(steps.iter().copied().collect())),
             starts: Arc::default(),
             connections: Arc::default(),
+            met: Arc::new(Barrier::new(PLACES)),
         };
         let served = shelf.clone();
         tokio::spawn(async move {
@@ -104,14 +112,17 @@ impl Server {
         }
     }
 
+    fn settings(&self) -> RegistrySettings {
+        RegistrySettings {
+            ca_certificates: vec![self.certificates.pem("own.crt")],
+            ..settings("")
+        }
+    }
+
     /// Fetches all blobs at once, and says what was told of it.
     async fn fetch(&self) -> Arc<Log> {
         let dir = tempfile::tempdir().unwrap();
-        let settings = RegistrySettings {
-            ca_certificates: vec![self.certificates.pem("own.crt")],
-            ..settings("")
-        };
-        let (fetcher, log) = fetcher(settings, dir.path());
+        let (fetcher, log) = fetcher(self.settings(), dir.path());
         let (cancel, from) = (Cancel::default(), [format!("{}/a:1", self.host)]);
         let blobs = self.shelf.bytes.iter();
         let all = blobs.map(|blob| fetcher.fetch(request(blob, &from), &cancel));
@@ -169,7 +180,7 @@ async fn answer(
     tell: mpsc::Sender<Rest>,
 ) -> Option<()> {
     let path = request.uri().path();
-    let digest = |bytes: &&Bytes| path.ends_with(&spoke_precache::oci::Digest::of(bytes).to_string());
+    let digest = |bytes: &&Bytes| path.ends_with(&Digest::of(bytes).to_string());
     let bytes = shelf.bytes.iter().find(digest)?;
     let range = request.headers().get("range").and_then(|it| it.to_str().ok());
     let start = range.and_then(|it| it.strip_prefix("bytes=")?.split('-').next()?.parse().ok());
@@ -183,10 +194,15 @@ async fn answer(
     let rest = bytes.slice(start.unwrap_or(0)..);
     let response = response.header("content-length", rest.len()).body(()).unwrap();
     let mut body = respond.send_response(response, false).ok()?;
-    if let Step::Serve | Step::GoAway = step {
+    if let Step::Serve | Step::GoAway | Step::Meet = step {
         // In two pieces, so that whatever is to overtake it can.
         body.send_data(rest.slice(..rest.len() / 2), false).ok()?;
-        tokio::time::sleep(ARRIVAL / 2).await;
+        match step {
+            Step::Meet => {
+                shelf.met.wait().await;
+            }
+            _ => tokio::time::sleep(ARRIVAL / 2).await,
+        }
         return body.send_data(rest.slice(rest.len() / 2..), true).ok();
     }
     body.send_data(rest.slice(..CUT.min(rest.len() - 1)), false)
@@ -200,7 +216,7 @@ async fn answer(
             tell.send(Rest::Hang).await.ok()?;
             std::future::pending::<()>().await;
         }
-        Step::Serve | Step::GoAway => {}
+        Step::Serve | Step::GoAway | Step::Meet => {}
     }
     Some(())
 }
@@ -220,6 +236,35 @@ async fn a_stream_that_is_reset_is_gone_on_with_over_the_same_connection() {
         assert_eq!(log.received(), SIZE as u64, "{reason}");
         assert_eq!(server.connections(), 1, "{reason}");
     }
+}
+
+/// A long link that loses packets is not filled by one connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_blob_has_a_connection_for_itself_and_leaves_it_to_the_next() {
+    let server = Server::start(3 * PLACES, &[Step::Meet; 3 * PLACES]).await;
+    let log = server.fetch().await;
+    assert_eq!(log.received(), 3 * PLACES as u64 * SIZE as u64);
+    assert_eq!(server.connections(), PLACES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_small_shares_a_connection() {
+    let server = Server::start(PLACES, &[Step::Meet; PLACES]).await;
+    let (registries, _) = registries(server.settings());
+    let manifests = server.shelf.bytes.iter().map(|bytes| {
+        let name = format!("{}/a@{}", server.host, Digest::of(bytes));
+        let (registries, cancel) = (&registries, Cancel::default());
+        async move {
+            registries
+                .resolve(&reference(&name), &Platform::of_this_node(), &|_| None, &cancel)
+                .await
+        }
+    });
+    for resolved in futures::future::join_all(manifests).await {
+        resolved.expect_err("noise is no manifest");
+    }
+    assert_eq!(server.starts().len(), PLACES);
+    assert_eq!(server.connections(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
