@@ -150,6 +150,7 @@ impl Edge {
                 &outcome.plan,
                 &outcome.operators,
                 outcome.verdict.as_ref(),
+                self.limit.get().and_then(|limit| limit.report(Timestamp::now())),
             ))?,
             (_, _, OutputForm::Text) => report.summary(meaning),
             (_, _, OutputForm::Json) => report.json(),

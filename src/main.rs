@@ -37,9 +37,7 @@ use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
 use spoke_precache::pins;
-use spoke_precache::report::{
-    Console, Event, Fanout, Journal, LimitReport, Observer, Printable, TalmFormat, TalmLog,
-};
+use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, TalmFormat, TalmLog};
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;
@@ -163,11 +161,7 @@ fn run(
         }
     };
     let limit = edge.limit.get_or_init(|| order.registries.limit.clone());
-    if !limit.rate.is_unlimited() {
-        let limit = LimitReport {
-            at_start: limit.told(Timestamp::now()),
-            schedule: limit.rate.to_string(),
-        };
+    if let Some(limit) = limit.report(Timestamp::now()) {
         observer.observe(Event::Limited { limit });
     }
     match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Totals};
-use crate::report::{API_VERSION, ImageSource, OperatorReport};
+use crate::report::{API_VERSION, ImageSource, LimitReport, OperatorReport};
 use crate::sources::Source;
 
 /// The plan as a document. `S` is the verdict on space, which is none of the plan's business.
@@ -19,6 +19,8 @@ pub struct Document<'a, S> {
     operators: &'a [OperatorReport],
     images: Vec<Image<'a>>,
     excluded: Vec<Excluded<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_rate: Option<LimitReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,8 +62,14 @@ struct Excluded<'a> {
 }
 
 impl<'a, S: Serialize> Document<'a, S> {
-    /// The document for `plan`, with the operators whose images it names, and the verdict on space when one was reached.
-    pub fn new(plan: &'a Plan, operators: &'a [OperatorReport], space: Option<&'a S>) -> Self {
+    /// The document for `plan`, with the operators whose images it names, the verdict on space when one was reached, and
+    /// the limit if there is one.
+    pub fn new(
+        plan: &'a Plan,
+        operators: &'a [OperatorReport],
+        space: Option<&'a S>,
+        limit_rate: Option<LimitReport>,
+    ) -> Self {
         let excluded = plan.excluded.iter().map(|image| Excluded {
             name: &image.name,
             source: image.source.kind(),
@@ -76,6 +84,7 @@ impl<'a, S: Serialize> Document<'a, S> {
             operators,
             images: plan.images.iter().map(Image::of).collect(),
             excluded: excluded.collect(),
+            limit_rate,
         }
     }
 }

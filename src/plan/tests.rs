@@ -383,7 +383,23 @@ space: fits
 #[test]
 fn the_document_says_the_same_to_machines() {
     let plan = small_release();
-    let document = serde_json::to_value(Document::new(&plan, &[], Some(&"fits"))).unwrap();
+    let now = "2026-01-01T12:00:00Z".parse().unwrap();
+    let document = |rate: &str| {
+        let limit = LimitSettings {
+            rate: rate.parse().unwrap(),
+            ..LimitSettings::default()
+        };
+        serde_json::to_value(Document::new(&plan, &[], Some(&"fits"), limit.report(now))).unwrap()
+    };
+    assert_eq!(
+        document("13:00-14:00=10Mbit,else=1Mbit")["limitRate"],
+        serde_json::json!({
+            "atStart": "1 Mbit/s until 13:00 (UTC), then 10 Mbit/s",
+            "schedule": "13:00-14:00 10 Mbit/s, else 1 Mbit/s",
+        })
+    );
+    let document = document("unlimited");
+    assert_eq!(document.get("limitRate"), None);
     assert_eq!(document["apiVersion"], "spoke-precache/v1");
     assert_eq!(document["kind"], "Plan");
     assert_eq!(document["space"], "fits");

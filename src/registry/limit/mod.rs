@@ -37,6 +37,8 @@ use jiff::tz::TimeZone;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::report::LimitReport;
+
 pub(super) use forwarder::Forwarder;
 pub use rate::{Rate, RateError};
 pub use schedule::{LimitRate, LimitRateError};
@@ -107,6 +109,14 @@ impl LimitSettings {
             text += &format!(" until {until} ({zone}), then {then}");
         }
         text
+    }
+
+    /// The same for the report, and all of the day; nothing if there never is a limit.
+    pub fn report(&self, now: Timestamp) -> Option<LimitReport> {
+        (!self.rate.is_unlimited()).then(|| LimitReport {
+            at_start: self.told(now),
+            schedule: self.rate.to_string(),
+        })
     }
 
     /// How long so many bytes take from `now` on, over a link that brings so many bits a second, as the limit goes through
