@@ -10,7 +10,7 @@
 //! must have a certificate that the system trusts, whatever `certs.d` and `insecure` say of the registry behind it.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -132,16 +132,27 @@ impl Proxy {
         (self.url.host_str().unwrap_or_default(), port)
     }
 
-    /// The same where `address` stands for it. By TLS it keeps its name, which its certificate is for; nothing if it has none.
-    pub(super) fn at(&self, address: SocketAddr) -> Option<Self> {
+    /// The same where `address` stands for it. By TLS it keeps its name, which its certificate is for.
+    pub(super) fn at(&self, address: SocketAddr) -> Self {
         let mut stand_in = self.clone();
-        if self.tls_host().is_none() {
-            stand_in.url.set_ip_host(address.ip()).ok()?;
-        } else if self.url.domain().is_none() {
-            return None;
+        // These cannot fail for a URL that has a host.
+        match self.alias() {
+            Some(alias) => drop(stand_in.url.set_host(Some(&alias))),
+            None if self.tls_host().is_none() => drop(stand_in.url.set_ip_host(address.ip())),
+            None => {}
         }
-        stand_in.url.set_port(Some(address.port())).ok()?;
-        Some(stand_in)
+        let _ = stand_in.url.set_port(Some(address.port()));
+        stand_in
+    }
+
+    /// What it is called where something stands for it, if it is reached by TLS and has an address in the place of a name:
+    /// a URL with an address leads there and nowhere else. Nobody else can have that name, and `tls` knows whose it is.
+    pub(super) fn alias(&self) -> Option<String> {
+        let host = self.tls_host()?.trim_start_matches('[').trim_end_matches(']');
+        Some(match host.parse().ok()? {
+            IpAddr::V4(address) => format!("{:08x}.proxy.invalid", address.to_bits()),
+            IpAddr::V6(address) => format!("{:032x}.proxy.invalid", address.to_bits()),
+        })
     }
 
     /// What asks it for a tunnel to the host of `url`. Tells user and password.

@@ -22,7 +22,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 
 use super::certs_d::{HostCerts, Identities};
 use super::error::RegistryError;
-use super::proxy::Proxies;
+use super::proxy::{Proxies, Proxy};
 
 /// Certificates in PEM, and where they were read, for errors.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ pub(super) struct Trust {
     certs_dirs: Vec<PathBuf>,
     /// The cluster's for single registries.
     of_hosts: Vec<ClusterAuthorities>,
-    /// Of proxies that are reached by TLS.
-    proxies: Vec<ServerName<'static>>,
+    /// Of proxies that are reached by TLS: what we call them, and what their certificates must be for.
+    proxies: Vec<(ServerName<'static>, ServerName<'static>)>,
 }
 
 impl Trust {
@@ -104,9 +104,7 @@ impl Trust {
             trusted: trusted.into(),
             certs_dirs,
             of_hosts,
-            proxies: proxies
-                .filter_map(|proxy| server_name(proxy.tls_host()?))
-                .collect(),
+            proxies: proxies.flat_map(names_of).collect(),
         })
     }
 
@@ -133,7 +131,10 @@ impl Trust {
         }
         // A registry on a proxy's own host cannot be told from it: certificates name no port.
         let own = server_name(host);
-        let proxies = self.proxies.iter().filter(|proxy| own.as_ref() != Some(*proxy));
+        let proxies = self
+            .proxies
+            .iter()
+            .filter(|(called, _)| own.as_ref() != Some(called));
         let verifier = Verifier {
             provider: self.provider.clone(),
             registry: self.judge(roots, of_host, host)?,
@@ -172,6 +173,16 @@ impl Trust {
         }
         Ok(judge)
     }
+}
+
+/// What a proxy may be called, and what its certificate must be for.
+fn names_of(proxy: &Proxy) -> Vec<(ServerName<'static>, ServerName<'static>)> {
+    let Some(name) = proxy.tls_host().and_then(server_name) else {
+        return Vec::new();
+    };
+    let alias = proxy.alias().and_then(|alias| server_name(&alias));
+    let called = [Some(name.clone()), alias].into_iter().flatten();
+    called.map(|called| (called, name.clone())).collect()
 }
 
 /// The name that a certificate of `host[:port]` is for.
@@ -222,8 +233,8 @@ struct Verifier {
     registry: Judge,
     /// Anybody is taken for the registry.
     insecure: bool,
-    /// Names that only a proxy has.
-    proxies: Vec<ServerName<'static>>,
+    /// Names that only a proxy has, and what its certificate must be for.
+    proxies: Vec<(ServerName<'static>, ServerName<'static>)>,
     proxy: Judge,
 }
 
@@ -277,12 +288,11 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let judge = if self.proxies.iter().any(|proxy| proxy == server_name) {
-            &self.proxy
-        } else if self.insecure {
-            return Ok(ServerCertVerified::assertion());
-        } else {
-            &self.registry
+        let proxy = self.proxies.iter().find(|(called, _)| called == server_name);
+        let (judge, server_name) = match proxy {
+            Some((_, name)) => (&self.proxy, name),
+            None if self.insecure => return Ok(ServerCertVerified::assertion()),
+            None => (&self.registry, server_name),
         };
         judge.verify(end_entity, intermediates, server_name, ocsp_response, now)
     }

@@ -13,7 +13,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::fetch::FetchError;
-use spoke_precache::registry::{ClusterAuthorities, Kind, Pem, RegistrySettings, SystemRoots};
+use spoke_precache::registry::{
+    ClusterAuthorities, Kind, LimitSettings, Pem, Proxies, Proxy, RegistrySettings, SystemRoots,
+};
 
 use crate::{fetcher, insecure, noise, request, settings};
 
@@ -359,4 +361,32 @@ async fn a_registry_of_plain_http_is_told_from_a_broken_one() {
         "{error}"
     );
     assert_eq!(error.kind(), Kind::Refused);
+}
+
+/// The forwarder stands for the proxy at another address, and the certificate must be for the proxy's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_by_tls_that_has_an_address_is_used_under_a_limit() {
+    let certificates = Certificates::new();
+    certificates.self_signed("own", "-addext subjectAltName=IP:127.0.0.1");
+    certificates.self_signed("other", "-addext subjectAltName=IP:127.0.0.2");
+    let body = noise(1000, 1);
+    for (name, is_right) in [("own", true), ("other", false)] {
+        let proxy = serve(&certificates, name, None, ok(), body.clone());
+        let proxy: Option<Proxy> = Some(format!("https://{proxy}").parse().unwrap());
+        let settings = RegistrySettings {
+            ca_certificates: vec![certificates.pem("own.crt"), certificates.pem("other.crt")],
+            proxies: Proxies {
+                http: proxy.clone(),
+                https: proxy,
+                ..Proxies::default()
+            },
+            limit: LimitSettings {
+                rate: "80Mbit".parse().unwrap(),
+                ..LimitSettings::default()
+            },
+            ..settings(&insecure(&["registry.test"]))
+        };
+        let result = fetch("registry.test", &body, settings).await;
+        assert_eq!(result.is_ok(), is_right, "{name}: {result:?}");
+    }
 }

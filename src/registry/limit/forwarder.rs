@@ -14,8 +14,8 @@
 //! site's proxy and nowhere else, where everybody gets without us, and which asks for its own password; reqwest speaks with it
 //! as if nobody were between.
 //!
-//! A proxy that is reached by TLS keeps its name, for its certificate has that; the resolver of such a client says that all
-//! names are at 127.0.0.1, and is asked for no others.
+//! A proxy that is reached by TLS keeps its name, for its certificate has that, or gets one if it has but an address; the
+//! resolver of such a client says that all names are at 127.0.0.1, and is asked for no others.
 
 use std::collections::HashMap;
 use std::io;
@@ -103,13 +103,7 @@ impl Forwarder {
             let (host, port) = proxy.address();
             let host = host.to_owned();
             let address = listen(Some(Target { host, port }))?;
-            let stand_in = proxy.at(address);
-            let no_name = || {
-                io::Error::other(format!(
-                    "proxy `{proxy}` is reached by TLS and has no name\nhint: call it by its name, or by `http://`"
-                ))
-            };
-            stand_in.ok_or_else(no_name).map(Some)
+            io::Result::Ok(Some(proxy.at(address)))
         };
         let (http, https) = (stand_in(&proxies.http)?, stand_in(&proxies.https)?);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -334,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_by_tls_keeps_its_name_and_needs_one() -> anyhow::Result<()> {
+    fn a_proxy_by_tls_keeps_its_name_or_gets_one() -> anyhow::Result<()> {
         let at = |proxy: &str| {
             forwarder(Proxies {
                 https: Some(proxy.parse().expect("a proxy")),
@@ -345,11 +339,8 @@ mod tests {
         assert!(stand_in("https://user:word@proxy.example:3129")?.starts_with("https://proxy.example:"));
         assert!(stand_in("http://proxy.example:3128")?.starts_with("http://127.0.0.1:"));
         assert!(stand_in("http://[fd00::1]:3128")?.starts_with("http://127.0.0.1:"));
-        let refused = at("https://10.0.0.1:3129").expect_err("no name");
-        assert_eq!(
-            refused.to_string(),
-            "proxy `https://10.0.0.1:3129` is reached by TLS and has no name\nhint: call it by its name, or by `http://`"
-        );
+        assert!(stand_in("https://10.0.0.1:3129")?.starts_with("https://0a000001.proxy.invalid:"));
+        assert!(stand_in("https://[fd00::1]:3129")?.starts_with("https://fd00"));
         Ok(())
     }
 }
