@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long one answer may take, if the caller has the time. The API server itself gives up on etcd after 10 s or so.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long after it was in trouble what a server forbids is asked again: one that has just started may answer before it has
+/// read its rules of RBAC, and allows the same some seconds later.
+const RULES_LOAD: Duration = Duration::from_secs(30);
 
 /// Larger than what etcd takes for one object (1.5 MiB).
 const ANSWER_LIMIT: usize = 4 << 20;
@@ -104,6 +108,8 @@ pub struct Api {
     pub(super) namespace: String,
     base: Url,
     client: Client,
+    /// When the server was busy or out of reach last.
+    trouble: Mutex<Option<Instant>>,
 }
 
 impl Api {
@@ -151,6 +157,7 @@ impl Api {
             base: base.map_err(|_| ClusterError::Name(account.host.escape_debug().collect()))?,
             account,
             client,
+            trouble: Mutex::default(),
         })
     }
 
@@ -238,12 +245,15 @@ impl Api {
                 Ok(Err(error)) => error,
                 Err(_elapsed) => self.unreachable("no answer in time".to_owned()),
             };
+            if error.may_pass() && !error.is_conflict() {
+                *self.trouble() = Some(Instant::now());
+            }
             let wait = match &error {
                 ClusterError::Unauthorized { said } if rejected.is_none() => {
                     rejected = Some((token, said.clone()));
                     Duration::ZERO
                 }
-                error if effort.waits && error.may_pass() => {
+                error if effort.waits && (error.may_pass() || self.may_be_allowed_soon(error)) => {
                     failures += 1;
                     // A server that says 0 is not asked without pause.
                     error.retry_after().unwrap_or_default().max(pause(failures))
@@ -256,6 +266,16 @@ impl Api {
             tracing::debug!("{error}; asking again in {wait:?}");
             sleep(wait).await;
         }
+    }
+
+    /// Whether this is a refusal by a server that has just come up.
+    fn may_be_allowed_soon(&self, error: &ClusterError) -> bool {
+        let is_new = self.trouble().is_some_and(|last| last.elapsed() < RULES_LOAD);
+        matches!(error, ClusterError::Forbidden { .. }) && is_new
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn once(

@@ -211,6 +211,22 @@ fn a_busy_api_is_asked_again_and_a_new_token_is_read() {
     assert_eq!(run.report["warnings"], json!([]), "{run}");
 }
 
+/// The server of a single node that has just rebooted answers before it has read who may do what.
+#[test]
+fn what_a_server_forbids_that_has_just_come_up_is_asked_again() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let api = ApiDouble::start();
+    for on in ["/proxies/", "/images/"] {
+        api.fault(Fault::status(on, 503).times(1));
+        api.fault(Fault::status(on, 403).times(2));
+    }
+    let image = ["--image", &registry.tagged("zoo/base")];
+    let run = start(&world, &api, &[FOR_EVER, ALL], &image).wait().exits(0);
+    assert_eq!(run.report["warnings"], json!([]), "{run}");
+}
+
 #[test]
 fn an_api_that_hangs_holds_up_neither_the_pull_nor_the_end() {
     needs!(root());
