@@ -167,3 +167,56 @@ fn a_large_layer_comes_alone_over_a_bad_link() {
         alone_over_a_bad_link(control, 60);
     }
 }
+
+/// Four blobs at a time over such a link, by TLS and HTTP/2, which would have one connection for all of them.
+fn together_over_a_bad_link(control: &str, megabytes: usize) {
+    let quality = Quality {
+        rate: 100_000_000,
+        delay: Duration::from_millis(75),
+        loss: 0.0001,
+    };
+    let link = Link::new(quality).unwrap();
+    let (address, plain) = (
+        SocketAddr::from((Link::SERVER, 5000)),
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 5001)),
+    );
+    let registry = link.server.within(|| {
+        std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", control).unwrap();
+        Registry::on(TcpListener::bind(plain).unwrap())
+    });
+    let layers = (0..4).map(|seed| {
+        let text = format!("file /own{seed} random={} seed={seed}", megabytes * 1_000_000);
+        Layer::of(&text, Compression::Gzip)
+    });
+    let image = Image::build(
+        "large",
+        Format::Docker,
+        node_architecture(),
+        layers.collect(),
+        |_, _| {},
+    );
+    registry.push("large", Some("latest"), &image);
+    let authority = Authority::new("site");
+    let certificate = authority.certificate("registry", &format!("IP:{}", Link::SERVER));
+    let _nginx = Program::nginx(&link.server, address, &certificate, &plain.to_string(), None);
+    let world = World::trusting(&[]);
+    world.write("etc/ssl/certs/ca-certificates.crt", &authority.pem());
+    world.spec(&[("additionalImages", &format!("{address}/large:latest"))]);
+    let run = link.client.within(|| world.start("run", &[])).wait().exits(0);
+    note(&format!(
+        "4 layers of {megabytes} MB together by HTTP/2, {control}: {:.1} s, {:.1} Mbit/s",
+        run.took.as_secs_f64(),
+        8.0 * 4.0 * megabytes as f64 / run.took.as_secs_f64(),
+    ));
+}
+
+#[test]
+fn large_layers_come_together_over_a_bad_link() {
+    needs!(root(), links(), nginx());
+    if !long() {
+        return leave_out("it takes minutes; SPOKE_LONG=1 asks for it");
+    }
+    for control in ["bbr", "reno"] {
+        together_over_a_bad_link(control, 15);
+    }
+}
