@@ -37,7 +37,9 @@ use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
 use spoke_precache::pins;
-use spoke_precache::report::{Console, Event, Fanout, Journal, Observer, Printable, TalmFormat, TalmLog};
+use spoke_precache::report::{
+    Console, Event, Fanout, Journal, Observer, Printable, RestTime, TalmFormat, TalmLog,
+};
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;
@@ -161,8 +163,12 @@ fn run(
         }
     };
     let limit = edge.limit.get_or_init(|| order.registries.limit.clone());
-    if let Some(limit) = limit.report(Timestamp::now()) {
-        observer.observe(Event::Limited { limit });
+    if let Some(report) = limit.report(Timestamp::now()) {
+        let limit = limit.clone();
+        observer.observe(Event::Limited {
+            limit: report,
+            rest: RestTime::new(move |bytes, rate| limit.rest(bytes, rate, Timestamp::now())),
+        });
     }
     match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
         Ok((outcome, ending)) => {

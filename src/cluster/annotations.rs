@@ -234,6 +234,7 @@ mod tests {
             fetched: 1000,
             rate: 100,
             downloads: 2,
+            ..Snapshot::default()
         };
         let status = Status::running(&progress, Some(Step::Pull), vec!["a\nb".to_owned()]);
         let annotations = status.annotations(&progress.to_string(), None);

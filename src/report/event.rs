@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{LimitReport, OperatorReport};
+use super::{LimitReport, OperatorReport, RestTime};
 use crate::oci::Digest;
 
 /// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
@@ -113,6 +113,8 @@ pub enum Event {
     Limited {
         /// What holds.
         limit: LimitReport,
+        /// What that makes of the time left.
+        rest: RestTime,
     },
     /// When the run is to end, done or not.
     Ends {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::rate::Rate;
-use super::{Event, ImageState, Size, Span};
+use super::{Event, ImageState, RestTime, Size, Span};
 use crate::oci::Digest;
 
 /// Counts along.
@@ -19,6 +19,7 @@ pub struct Progress {
     fetched: u64,
     blobs: HashMap<Digest, Blob>,
     rate: Rate,
+    rest: RestTime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ struct Blob {
 }
 
 /// How far it is at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Wanted, by the last plan.
     pub images: u64,
@@ -47,6 +48,8 @@ pub struct Snapshot {
     pub rate: u64,
     /// Blobs that are being fetched.
     pub downloads: u64,
+    /// What is to be made of the rate.
+    pub rest: RestTime,
 }
 
 impl Progress {
@@ -62,6 +65,7 @@ impl Progress {
                 self.present = *present;
                 self.bytes = self.bytes.saturating_add(*bytes);
             }
+            Event::Limited { rest, .. } => self.rest = rest.clone(),
             Event::BlobStarted { blob, size, resumed } => {
                 let spooled = self.blobs.get(blob).map_or(*resumed, |earlier| earlier.spooled);
                 self.put(
@@ -128,6 +132,7 @@ impl Progress {
             fetched: self.fetched.min(self.bytes),
             rate: self.rate.per_second(now),
             downloads: self.blobs.values().filter(|blob| blob.active).count() as u64,
+            rest: self.rest.clone(),
         }
     }
 }
@@ -162,8 +167,7 @@ impl Snapshot {
     /// How long the rest takes at this rate, if anything is coming.
     pub fn time_left(&self) -> Option<Duration> {
         let left = self.bytes - self.fetched;
-        (self.downloads > 0 && self.rate > 0 && left > 0)
-            .then(|| Duration::from_secs(left.div_ceil(self.rate)))
+        (self.downloads > 0 && self.rate > 0 && left > 0).then(|| self.rest.of(left, self.rate))
     }
 }
 
@@ -200,6 +204,7 @@ impl fmt::Display for Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::LimitReport;
 
     const MIB: u64 = 1 << 20;
 
@@ -277,6 +282,29 @@ mod tests {
             "images 2/3 (1 failed), 60.0 MiB of 100.0 MiB (60 %)"
         );
         assert!(!progress.snapshot(at(14)).is_busy());
+    }
+
+    #[test]
+    fn a_limit_says_how_long_the_rest_takes() {
+        let now = Instant::now();
+        let mut progress = Progress::default();
+        let limited = Event::Limited {
+            limit: LimitReport {
+                at_start: String::new(),
+                schedule: String::new(),
+            },
+            rest: RestTime::new(|bytes, rate| Duration::from_secs(bytes / rate / 10)),
+        };
+        let planned = Event::Planned {
+            images: 1,
+            present: 0,
+            bytes: 101 * MIB,
+        };
+        for event in [limited, planned, started("a", 101, 0), received("a", 1)] {
+            progress.note(&event, now);
+        }
+        let text = progress.snapshot(now).to_string();
+        assert!(text.ends_with("1.0 MiB/s in 1 download, 10 s left"), "{text}");
     }
 
     #[test]

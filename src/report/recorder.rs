@@ -96,7 +96,7 @@ impl Observer for Recorder {
                     record.warnings.push(message);
                 }
             }
-            Event::Limited { limit } => record.limit_rate = Some(limit),
+            Event::Limited { limit, .. } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
             Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
             Event::Planned { bytes, .. } => record.totals.bytes_planned += bytes,

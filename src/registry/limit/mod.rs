@@ -69,6 +69,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const STRIDE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// So much of the limit comes as bytes of blobs where nothing but the limit holds them up: the rest are headers, and what else
+/// is asked for.
+const NEARLY: f64 = 0.8;
+
 /// The smallest number of blobs at a time: while one is being asked for, the other uses the link.
 const FEWEST: usize = 2;
 
@@ -141,7 +145,23 @@ impl LimitSettings {
             true => (bytes as f64 * 8.0 - left) / lasts.as_secs_f64(),
             false => rate_at(lasts),
         };
-        lasts + Duration::from_secs_f64(left / average)
+        let rest = Duration::try_from_secs_f64(left / average).unwrap_or(Duration::MAX);
+        lasts.saturating_add(rest)
+    }
+
+    /// How long so many bytes take from `now` on, if now so many come in a second, as the limit goes through the day. Where
+    /// these are what the limit allows, all that is known of the link is that it has room for them: it is taken to have room
+    /// for the highest limit.
+    pub fn rest(&self, bytes: u64, rate: u64, now: Timestamp) -> Duration {
+        let (mut to_come, mut link) = (bytes as f64, rate as f64);
+        if let Some(limit) = self.rate.at(time(self, now)).map(Rate::bytes)
+            && link >= NEARLY * limit
+        {
+            // What the limit counts and the rate does not are headers, and will be there at any other limit.
+            to_come *= (limit / link).max(1.0);
+            link = self.rate.highest().map_or(link, Rate::bytes);
+        }
+        self.lasts(to_come as u64, (link * 8.0) as u64, now)
     }
 }
 

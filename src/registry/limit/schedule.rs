@@ -82,6 +82,11 @@ impl LimitRate {
         self.rates().flatten().min()
     }
 
+    /// The highest rate of the day, times without a limit left out.
+    pub(super) fn highest(&self) -> Option<Rate> {
+        self.rates().flatten().max()
+    }
+
     /// The highest rate of the day; nothing if there are times without a limit.
     pub(super) fn most(&self) -> Option<Rate> {
         self.rates()

@@ -238,3 +238,28 @@ async fn windows_are_shared_by_those_who_bring_something() {
         );
     }
 }
+
+/// What comes now says something of the link, and of what comes after the next border.
+#[test]
+fn what_is_left_is_reckoned_across_the_borders_of_the_day() {
+    let settings = LimitSettings {
+        rate: "22:00-04:00=50Mbit,else=5Mbit".parse().expect("rates"),
+        ..LimitSettings::default()
+    };
+    let rest = |megabytes: u64, rate: u64, now: &str| {
+        let now = format!("2026-01-01T{now}:00Z").parse().expect("a time");
+        let rest = settings.rest(megabytes * 1_000_000, rate, now);
+        rest.as_secs_f64().round() as u64
+    };
+    // 600 kB are 4.8 Mbit, and with headers the limit: 2.16 GB in an hour, and ten times as much in the next ones.
+    assert_eq!(rest(1080, 600_000, "21:00"), 1800);
+    assert_eq!(rest(4320, 600_000, "21:00"), 3600 + 360);
+    // The other way around the last hour brings 21.6 GB.
+    assert_eq!(rest(21_600 + 2_160, 6_000_000, "03:00"), 3600 + 3600);
+    // A slow link stays one.
+    assert_eq!(rest(4320, 200_000, "21:00"), 21_600);
+    // Right after the border the rate is still the one before it.
+    assert_eq!(rest(6250, 600_000, "22:00"), 10_417);
+    assert_eq!(rest(625, 6_000_000, "04:00"), 1000);
+    assert!(settings.rest(u64::MAX, 1, Timestamp::UNIX_EPOCH) > DAY);
+}
