@@ -20,7 +20,7 @@ use crate::report::{Event, Observer};
 use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
 
 use super::claims::Next;
-use super::pieces::Pieces;
+use super::pieces::{LARGE, Pieces};
 use super::place::{Place, Places};
 use super::traffic::Traffic;
 use super::{BlobRequest, FetchError};
@@ -95,8 +95,12 @@ impl Download<'_> {
         // First the file, which another download of the same digest may hold, then the place: who holds a file may have
         // to wait for a place, so nobody may have a place and wait for a file.
         let partial = self.partial().await?;
-        let place = self.places.take(self.cancel).await?;
-        let result = self.download(partial, place).await;
+        let own = match self.request.size < LARGE {
+            true => 1,
+            false => self.request.connections,
+        };
+        let places = self.places.take(own, self.cancel).await?;
+        let result = self.download(partial, places).await;
         self.observer.observe(match &result {
             Ok(_) => Event::BlobVerified { blob },
             Err(_) => Event::BlobAbandoned { blob },
@@ -104,10 +108,15 @@ impl Download<'_> {
         result
     }
 
-    async fn download(&self, mut partial: Partial, mut place: Place<'_>) -> Result<VerifiedBlob, FetchError> {
+    async fn download<'a>(
+        &'a self,
+        mut partial: Partial,
+        mut places: Vec<Place<'a>>,
+    ) -> Result<VerifiedBlob, FetchError> {
+        let mut place = places.pop().expect("there is at least one");
         let sources = self.sources()?;
         let bearable = self.request.size.saturating_mul(sources.len() as u64);
-        let mut pieces = Pieces::open(self, &partial).await?;
+        let mut pieces = Pieces::open(self, &partial, places).await?;
         let here = partial.offset() + pieces.bytes();
         let mut givers = Givers {
             spool: here > 0,

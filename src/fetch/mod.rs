@@ -56,7 +56,7 @@ pub struct BlobRequest {
     pub size: u64,
     /// Images whose manifests name it, as they were asked for: their sources have it. Best first.
     pub from: Vec<Reference>,
-    /// As many connections stand in line for it, if it is large; others only take what nobody else wants. At least 1.
+    /// How many connections are to be its own, if it is large. Others take what nobody else wants.
     pub connections: usize,
 }
 

@@ -18,12 +18,11 @@ use super::blob::{Download, on_disk};
 use super::claims::{Claims, Next};
 use super::place::Place;
 use super::traffic::rate;
-use crate::cancel::Stopped;
 use crate::registry::{PullSource, Wanted};
 use crate::spool::{Partial, SpoolError};
 
 /// A smaller blob is asked for as a whole.
-const LARGE: u64 = 8 << 20;
+pub(super) const LARGE: u64 = 8 << 20;
 
 /// How often it is looked if there is an idle place.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -36,9 +35,10 @@ pub(super) struct Pieces<'a> {
     download: &'a Download<'a>,
     claims: Claims,
     here: HashMap<u64, Partial>,
-    running: FuturesUnordered<BoxFuture<'a, Result<Piece, SpoolError>>>,
-    /// Where a place is waited for in line.
-    in_line: FuturesUnordered<BoxFuture<'a, Result<Place<'a>, Stopped>>>,
+    running: FuturesUnordered<BoxFuture<'a, Result<Piece<'a>, SpoolError>>>,
+    /// Places that are the blob's beside that of its first bytes, and how many of them there may be with those in use.
+    places: Vec<Place<'a>>,
+    own: usize,
     /// Who gives ranges.
     source: Option<PullSource>,
     /// If it is to come whole from one source.
@@ -48,7 +48,8 @@ pub(super) struct Pieces<'a> {
 }
 
 /// What came of one.
-struct Piece {
+struct Piece<'a> {
+    place: Place<'a>,
     from: u64,
     /// None if nothing came.
     partial: Option<Partial>,
@@ -62,7 +63,8 @@ impl<'a> Pieces<'a> {
             claims: Claims::new(download.request.size, 0),
             here: HashMap::new(),
             running: FuturesUnordered::new(),
-            in_line: FuturesUnordered::new(),
+            places: Vec::new(),
+            own: 0,
             source: None,
             is_whole: true,
             since: Instant::now(),
@@ -71,10 +73,15 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// With what an earlier run has left.
-    pub(super) async fn open(download: &'a Download<'a>, first: &Partial) -> Result<Self, SpoolError> {
+    /// With what an earlier run has left, and places for some.
+    pub(super) async fn open(
+        download: &'a Download<'a>,
+        first: &Partial,
+        places: Vec<Place<'a>>,
+    ) -> Result<Self, SpoolError> {
         let mut pieces = Self::none(download);
         pieces.is_whole = download.request.size < LARGE;
+        (pieces.own, pieces.places) = (places.len(), places);
         pieces.claims.first_is_at(first.offset());
         let (spool, blob, size) = (
             download.spool.clone(),
@@ -131,6 +138,15 @@ impl<'a> Pieces<'a> {
     /// The source of the first bytes gives ranges, or has failed.
     pub(super) fn ask(&mut self, source: Option<&PullSource>) {
         self.source = source.filter(|_| !self.is_whole).cloned();
+        if self.source.is_none() {
+            self.give_up_places();
+        }
+    }
+
+    /// Others have a use for them.
+    fn give_up_places(&mut self) {
+        self.own = 0;
+        self.places.clear();
     }
 
     /// Does `work`, while pieces come.
@@ -168,16 +184,18 @@ impl<'a> Pieces<'a> {
                 self.came(piece?);
                 has_come = true;
             }
-            Some(Ok(place)) = self.in_line.next() => drop(self.begin(place)),
             _ = glances.tick() => {}
         }
         self.begin_all();
         Ok(has_come)
     }
 
-    fn came(&mut self, piece: Piece) {
+    fn came(&mut self, piece: Piece<'a>) {
+        if self.places.len() + self.running.len() < self.own {
+            self.places.push(piece.place);
+        }
         if !piece.is_whole {
-            self.source = None;
+            self.ask(None);
         }
         let reached = piece.partial.as_ref().map_or(piece.from, Partial::offset);
         self.claims.piece_is_at(piece.from, reached);
@@ -186,22 +204,25 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Begins with as many as there are idle places for, and has as many stand in line as the blob is to have.
+    /// Begins with as many as the blob has places for, and where it pays with as many as there are idle ones for.
     fn begin_all(&mut self) {
-        if self.source.is_none() || !self.is_worth_while() {
+        if self.claims.free() == 0 {
+            self.give_up_places();
+        }
+        if self.source.is_none() || self.claims.free() == 0 {
             return;
         }
-        while self.claims.free() > 0
+        while let Some(place) = self.places.pop() {
+            if !self.begin(place) {
+                return;
+            }
+        }
+        while self.is_worth_while()
             && let Some(place) = self.download.places.take_idle()
         {
             if !self.begin(place) {
                 return;
             }
-        }
-        let wanted = self.download.request.connections;
-        if 1 + self.running.len() + self.in_line.len() < wanted {
-            let (places, cancel) = (self.download.places, self.download.cancel);
-            self.in_line.push(Box::pin(places.take(cancel)));
         }
     }
 
@@ -219,6 +240,8 @@ impl<'a> Pieces<'a> {
         let Some(range) = self.claims.claim_piece(self.download.traffic.pace()) else {
             return false;
         };
+        let (blob, Range { start, end }) = (self.download.request.digest, &range);
+        tracing::debug!("blob {blob}: bytes {start} to {end} come by another connection");
         self.running
             .push(Box::pin(fetch(self.download, source, range, place)));
         true
@@ -229,8 +252,8 @@ async fn fetch<'a>(
     download: &'a Download<'a>,
     source: PullSource,
     range: Range<u64>,
-    _place: Place<'a>,
-) -> Result<Piece, SpoolError> {
+    place: Place<'a>,
+) -> Result<Piece<'a>, SpoolError> {
     let wanted = Wanted {
         blob: download.request.digest,
         size: download.request.size,
@@ -263,6 +286,7 @@ async fn fetch<'a>(
         );
     }
     Ok(Piece {
+        place,
         from: wanted.from,
         is_whole: partial.offset() == wanted.until,
         partial: match partial.offset() > wanted.from {

@@ -15,6 +15,8 @@ use crate::registry::{Limit, Turn};
 /// All places.
 pub(super) struct Places {
     free: Semaphore,
+    /// How many there are.
+    count: usize,
     limit: Arc<Limit>,
     resting: watch::Sender<usize>,
 }
@@ -22,13 +24,16 @@ pub(super) struct Places {
 /// One of them, as long as it lives.
 pub(super) struct Place<'a> {
     places: &'a Places,
-    taken: Option<(SemaphorePermit<'a>, Turn<'a>)>,
+    taken: Option<Taken<'a>>,
 }
+
+type Taken<'a> = (SemaphorePermit<'a>, Turn<'a>);
 
 impl Places {
     pub(super) fn new(count: usize, limit: Arc<Limit>) -> Self {
         Self {
             limit,
+            count,
             free: Semaphore::new(count),
             resting: watch::Sender::new(0),
         }
@@ -39,10 +44,23 @@ impl Places {
         self.resting.subscribe()
     }
 
-    /// Waits for a place, in the order in which it is asked for.
-    pub(super) async fn take(&self, cancel: &Cancel) -> Result<Place<'_>, Stopped> {
-        let taken = Some(self.free_one(cancel).await?);
-        Ok(Place { places: self, taken })
+    /// Waits for as many places, at least one, in the order in which they are asked for. Under a limit it is only one.
+    pub(super) async fn take(&self, count: usize, cancel: &Cancel) -> Result<Vec<Place<'_>>, Stopped> {
+        let count = match self.limit.is_any() {
+            true => 1,
+            false => count.clamp(1, self.count),
+        };
+        let all = async {
+            let permits = self.free.acquire_many(u32::try_from(count).unwrap_or(u32::MAX));
+            let mut permits = permits.await.expect("the semaphore is never closed");
+            let mut places = Vec::new();
+            while let Some(permit) = permits.split(1) {
+                let taken = Some((permit, self.limit.turn().await));
+                places.push(Place { places: self, taken });
+            }
+            places
+        };
+        unless_stopped(all, cancel).await
     }
 
     /// Takes a place that nobody waits for.
@@ -53,16 +71,20 @@ impl Places {
         Some(Place { places: self, taken })
     }
 
-    async fn free_one(&self, cancel: &Cancel) -> Result<(SemaphorePermit<'_>, Turn<'_>), Stopped> {
-        let both = async {
+    async fn free_one(&self, cancel: &Cancel) -> Result<Taken<'_>, Stopped> {
+        let one = async {
             let permit = self.free.acquire().await.expect("the semaphore is never closed");
             (permit, self.limit.turn().await)
         };
-        tokio::select! {
-            biased;
-            stopped = cancel.stopped() => Err(stopped),
-            both = both => Ok(both),
-        }
+        unless_stopped(one, cancel).await
+    }
+}
+
+async fn unless_stopped<T>(work: impl Future<Output = T>, cancel: &Cancel) -> Result<T, Stopped> {
+    tokio::select! {
+        biased;
+        stopped = cancel.stopped() => Err(stopped),
+        done = work => Ok(done),
     }
 }
 
@@ -120,8 +142,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_place_is_lent_while_its_owner_rests() {
         let (places, cancel) = (Places::new(1, Arc::default()), Cancel::default());
-        let mut first = places.take(&cancel).await.expect("a place");
-        let mut others = Box::pin(places.take(&cancel));
+        let mut first = places.take(1, &cancel).await.expect("a place").remove(0);
+        let mut others = Box::pin(places.take(1, &cancel));
         assert!(futures::poll!(&mut others).is_pending());
 
         let rest = cancel.sleep(Duration::from_secs(60));
@@ -136,6 +158,20 @@ mod tests {
         assert_eq!(*places.resting().borrow(), 0);
 
         cancel.stop(StopReason::Deadline);
-        assert!(places.take(&cancel).await.is_err());
+        assert!(places.take(1, &cancel).await.is_err());
+    }
+    #[tokio::test]
+    async fn who_is_to_have_several_places_has_them_at_once_and_no_more_than_there_are() {
+        let (places, cancel) = (Places::new(4, Arc::default()), Cancel::default());
+        let mut three = places.take(3, &cancel).await.expect("places");
+        assert_eq!(three.len(), 3);
+        let idle = places.take_idle();
+        assert!(idle.is_some() && places.take_idle().is_none());
+        let mut all = Box::pin(places.take(9, &cancel));
+        assert!(futures::poll!(&mut all).is_pending());
+        drop((three.pop(), idle));
+        assert!(places.take_idle().is_none(), "somebody waits for it");
+        drop(three);
+        assert_eq!(all.await.expect("places").len(), 4);
     }
 }

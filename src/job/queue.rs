@@ -71,7 +71,7 @@ impl<'a> Queue<'a> {
         Some(blob)
     }
 
-    /// How many of the connections stand in line for a blob that was taken.
+    /// How many of the connections are to be a blob's that was taken.
     pub(super) fn connections(&self, blob: &BlobTask, most: usize) -> usize {
         connections(blob.missing(), self.rest(), most)
     }
@@ -97,14 +97,14 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// How many of the connections stand in line for a blob, where so many bytes of it and of all are to come. They share a link
+/// How many of the connections are to be a blob's, where so many bytes of it and of all are to come. They share a link
 /// evenly: one that is a large part of all gets more of it, or it would be awaited alone, and unpacked while the link has
 /// nothing to do.
 pub(super) fn connections(blob: u64, all: u64, most: usize) -> usize {
     let part = blob as f64 / all as f64 * most as f64;
     match part > 1.0 {
-        // One more, so that it comes before the others.
-        true => (part.ceil() as usize).saturating_add(1).min(most),
+        // One more, so that it comes before the others; and no more than half, for it waits until so many are free.
+        true => (part.ceil() as usize).saturating_add(1).min(most.div_ceil(2)),
         false => 1,
     }
 }
@@ -185,8 +185,8 @@ mod tests {
         for (sizes, expected) in [
             (&[1, 1, 1, 1, 1, 1, 1, 1][..], [1, 1]),
             (&[20, 10, 10, 10, 10, 10, 10], [3, 1]),
-            (&[60, 20, 20], [6, 3]),
-            (&[100], [8, 8]),
+            (&[60, 20, 20], [4, 3]),
+            (&[100], [4, 4]),
             (&[0, 0], [1, 1]),
         ] {
             let all = sizes.iter().sum();

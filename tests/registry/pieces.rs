@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use spoke_precache::cancel::{Cancel, StopReason};
+use spoke_precache::fetch::BlobRequest;
 use spoke_precache::registry::Kind;
 use spoke_precache::spool::Spool;
 
@@ -20,6 +21,9 @@ const KIND: &str = "application/octet-stream";
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
 
+/// Of blobs in repositories `other-<seed>`.
+const OTHER: usize = 4 * MIB;
+
 /// Each connection brings 3 MiB a second: eight seconds by one.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -28,6 +32,14 @@ async fn slow(instead: impl Fn(usize, &Seen, &Bytes) -> Option<Response> + Send 
     let world = World::new(SIZE).await;
     let (bytes, count) = (world.bytes.clone(), AtomicUsize::new(0));
     world.fake.fault(move |seen| {
+        if let Some(seed) = seen
+            .path
+            .strip_prefix("/v2/other-")
+            .and_then(|rest| rest.split('/').next())
+        {
+            let other = noise(OTHER, seed.parse().unwrap());
+            return Some(serve_slowly(seen, KIND, &other, PAUSE));
+        }
         let number = 1 + count.fetch_add(1, Ordering::SeqCst);
         Some(instead(number, seen, &bytes).unwrap_or_else(|| serve_slowly(seen, KIND, &bytes, PAUSE)))
     });
@@ -168,4 +180,40 @@ async fn pieces_that_turn_out_to_be_wrong_cost_the_blob_once_more_and_then_it_co
     let (result, _) = world.fetch().await;
     assert_eq!(result.unwrap_err().kind(), Kind::DigestMismatch);
     assert!(world.starts().iter().skip(1).any(Option::is_none));
+}
+
+/// And it gives them back at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_that_is_to_have_several_connections_has_them_though_others_wait() {
+    let world = slow(|_, _, _| None).await;
+    let (fetcher, log) = fetcher(settings(&insecure(&[&world.fake.host()])), world.dir.path());
+    let large = BlobRequest {
+        connections: 3,
+        ..request(&world.bytes, &world.from())
+    };
+    let cancel = Cancel::default();
+    let other = async |seed: u64| {
+        let from = format!("{}/other-{seed}:1", world.fake.host());
+        let wait = Duration::from_millis(if seed < 5 { 0 } else { 600 });
+        tokio::time::sleep(wait).await;
+        fetcher
+            .fetch(request(&noise(OTHER, seed), &[from]), &cancel)
+            .await
+    };
+    let large = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fetcher.fetch(large, &cancel).await
+    };
+    let (large, others) = tokio::join!(large, futures::future::join_all((1..=10).map(other)));
+    assert_eq!(text(&large.unwrap()), world.bytes);
+    assert!(others.iter().all(Result::is_ok));
+    assert_eq!(log.received(), (SIZE + 10 * OTHER) as u64);
+    let seen = world.fake.seen("/blobs/");
+    let is_large: Vec<bool> = seen.iter().map(|seen| seen.path.contains("/a/")).collect();
+    let before = is_large.iter().rposition(|is_large| !is_large).unwrap_or(0);
+    let large = is_large[..before].iter().filter(|is_large| **is_large).count();
+    assert!(
+        large >= 4,
+        "{is_large:?}: its own places bring it, not only those that are left at the end"
+    );
 }

@@ -231,7 +231,7 @@ impl Limit {
     }
 
     /// Whether there ever is a limit.
-    pub(super) fn is_any(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         !self.settings.rate.is_unlimited()
     }
 
