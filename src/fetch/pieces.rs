@@ -22,13 +22,16 @@ use crate::registry::{PullSource, Wanted};
 use crate::spool::{Partial, SpoolError};
 
 /// A smaller blob is asked for as a whole.
-pub(super) const LARGE: u64 = 8 << 20;
+pub(super) const LARGE: u64 = 4 << 20;
 
 /// How often it is looked if there is an idle place.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// For so long a blob travels before it is judged how fast; and what comes sooner than this is not worth another connection.
-const SOON: Duration = Duration::from_secs(1);
+/// For so long a blob travels before it is judged how fast all comes.
+const YOUNG: Duration = Duration::from_secs(1);
+
+/// What comes sooner than in this part of a second, as fast as all comes, is not worth another connection.
+const SOON: u64 = 4;
 
 /// Of one blob.
 pub(super) struct Pieces<'a> {
@@ -230,7 +233,7 @@ impl<'a> Pieces<'a> {
     fn is_worth_while(&self) -> bool {
         let passed = self.since.elapsed();
         let came = self.download.traffic.received().saturating_sub(self.received);
-        passed >= SOON && self.claims.free() > rate(came, passed).saturating_mul(SOON.as_secs())
+        passed >= YOUNG && self.claims.free() > rate(came, passed) / SOON
     }
 
     fn begin(&mut self, place: Place<'a>) -> bool {

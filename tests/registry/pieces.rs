@@ -81,7 +81,7 @@ async fn idle_places_bring_pieces_and_every_byte_is_asked_for_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_small_blob_is_asked_for_as_a_whole() {
-    let world = World::new(6 * MIB).await;
+    let world = World::new(3 * MIB).await;
     let (bytes, pause) = (world.bytes.clone(), PAUSE);
     world
         .fake
