@@ -207,21 +207,16 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Begins with as many as the blob has places for, and where it pays with as many as there are idle ones for.
+    /// Where it pays, begins with as many as the blob has places for, and as there are idle ones for.
     fn begin_all(&mut self) {
         if self.claims.free() == 0 {
             self.give_up_places();
         }
-        if self.source.is_none() || self.claims.free() == 0 {
+        if self.source.is_none() {
             return;
         }
-        while let Some(place) = self.places.pop() {
-            if !self.begin(place) {
-                return;
-            }
-        }
         while self.is_worth_while()
-            && let Some(place) = self.download.places.take_idle()
+            && let Some(place) = self.places.pop().or_else(|| self.download.places.take_idle())
         {
             if !self.begin(place) {
                 return;
