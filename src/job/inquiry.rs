@@ -117,11 +117,21 @@ impl Inquiry {
         self.came.iter()
     }
 
+    /// Waits for answers about these images only.
+    pub(super) fn keep(&mut self, wanted: &HashSet<&Reference>) {
+        self.unanswered.retain(|reference| wanted.contains(reference));
+        self.came.retain(|answer| wanted.contains(&answer.reference));
+    }
+
     /// Waits for something to come.
     async fn receive(&mut self) {
         tokio::select! {
             biased;
-            Some(answer) = self.answers.recv() => self.came.push_back(answer),
+            Some(answer) = self.answers.recv() => {
+                if self.unanswered.contains(&answer.reference) {
+                    self.came.push_back(answer);
+                }
+            }
             Some(ended) = self.lanes.join_next(), if !self.lanes.is_empty() => {
                 ended.unwrap_or_else(pass_on);
             }

@@ -101,6 +101,12 @@ impl Bringer<'_> {
             has_read = true;
             self.conclude(&namer, steps);
         }
+        if has_read && !self.naming.unread().any(|it| matches!(it, Namer::Release(_))) {
+            // What was foreseen of a release that then could not be had is wanted by nobody.
+            let requests = self.naming.requests.iter();
+            self.inquiry
+                .keep(&requests.map(|request| &request.reference).collect());
+        }
         Ok(has_read)
     }
 
