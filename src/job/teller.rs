@@ -1,6 +1,6 @@
 //! Says what becomes of each image, and nothing twice.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,8 +13,10 @@ use crate::sources::Source;
 pub(super) struct Teller {
     observer: Arc<dyn Observer>,
     told: HashMap<String, ImageState>,
-    /// Blobs whose bytes were counted ahead of the plan that has them.
-    foretold: HashSet<Digest>,
+    /// Blobs whose bytes were counted ahead of the plan that has them, and how many were missing then.
+    foretold: HashMap<Digest, u64>,
+    /// What of these came before that plan was made.
+    early: HashMap<Digest, u64>,
 }
 
 impl Teller {
@@ -22,7 +24,8 @@ impl Teller {
         Self {
             observer,
             told: HashMap::new(),
-            foretold: HashSet::new(),
+            foretold: HashMap::new(),
+            early: HashMap::new(),
         }
     }
 
@@ -34,6 +37,25 @@ impl Teller {
         }
     }
 
+    /// The same for all images of a plan, each with its bytes; what came of these early is counted too, for the first image that
+    /// has the blob.
+    pub(super) fn list_all(&mut self, plan: &Plan) {
+        let mut early: HashMap<usize, u64> = HashMap::new();
+        for blob in &plan.blobs {
+            if let Some(bytes) = self.early.remove(&blob.digest)
+                && let Some(first) = blob.images.first()
+            {
+                let sum = early.entry(*first).or_default();
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        for (index, image) in plan.images.iter().enumerate() {
+            let early = early.get(&index).copied().unwrap_or_default();
+            let bytes = image.bytes.saturating_add(early);
+            self.list(&image.name, image.sources.first(), bytes);
+        }
+    }
+
     /// Says what is begun with before it is planned: these blobs of `next`. The plan that has them counts their bytes no more,
     /// of which some are here then.
     pub(super) fn foretell(&mut self, next: &Plan, blobs: &[&BlobTask]) {
@@ -42,17 +64,21 @@ impl Teller {
             present: next.totals.images_present,
             bytes: blobs.iter().map(|blob| blob.missing()).sum(),
         });
-        self.foretold.extend(blobs.iter().map(|blob| blob.digest));
+        self.foretold
+            .extend(blobs.iter().map(|blob| (blob.digest, blob.missing())));
     }
 
     /// Says what the plan shows: what is there, what is not any more, what is excluded. `additional` tells which additional
     /// image store an image is in, by its name.
     pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&str) -> Option<PathBuf>) {
-        let foretold = plan
-            .blobs
-            .iter()
-            .filter(|blob| self.foretold.remove(&blob.digest));
-        let foretold: u64 = foretold.map(BlobTask::missing).sum();
+        let mut foretold = 0_u64;
+        for blob in &plan.blobs {
+            if let Some(missing) = self.foretold.remove(&blob.digest) {
+                foretold = foretold.saturating_add(blob.missing());
+                let came = missing.saturating_sub(blob.missing());
+                self.early.insert(blob.digest, came);
+            }
+        }
         self.observer.observe(Event::Planned {
             images: plan.totals.images_wanted,
             present: plan.totals.images_present,

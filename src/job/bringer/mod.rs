@@ -329,9 +329,7 @@ impl<'a> Bringer<'a> {
         let reused = layers.filter(|layer| layer.action == Action::Reuse && self.counted.insert(layer.id));
         let layers = reused.count() as u64;
         self.observer.observe(Event::LayersReused { layers });
-        for image in &plan.images {
-            self.teller.list(&image.name, image.sources.first(), image.bytes);
-        }
+        self.teller.list_all(plan);
         let spool = match self.spool.clone() {
             Some(spool) => spool,
             None => Spool::open(&self.order.spool)?,
