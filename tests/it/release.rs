@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::compare::census;
-use crate::image::release::{EXCLUDE, EXCLUDED, RELEASE, Release};
+use crate::image::release::{EXCLUDE, EXCLUDED, RELEASE, Release, image_references, release_image};
 use crate::image::zoo::zoo;
-use crate::image::{Compression, Format, Image, Layer, List};
+use crate::image::{Compression, Format, Image, Layer, List, sha256};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
@@ -150,6 +150,13 @@ fn a_second_run_by_digest_asks_for_nothing() {
         first.total("bytesFetched"),
         "{first}"
     );
+    let images = first.report["images"].as_array().expect("a list").iter();
+    let bytes: u64 = images.filter_map(|image| image["bytes"].as_u64()).sum();
+    assert_eq!(
+        bytes,
+        first.total("bytesFetched"),
+        "each image has its bytes: {first}"
+    );
     registry.clear_log();
     let again = world.run(&args).exits(0);
     assert!(registry.log().is_empty(), "{:#?}", registry.log());
@@ -173,6 +180,13 @@ fn a_second_run_by_tag_asks_whether_the_tag_moved() {
         first.images("pulled"),
         wanted(&release, release.by_tag()),
         "{first}"
+    );
+    let images = first.report["images"].as_array().expect("a list").iter();
+    let bytes: u64 = images.filter_map(|image| image["bytes"].as_u64()).sum();
+    assert_eq!(
+        bytes,
+        first.total("bytesFetched"),
+        "each image has its bytes: {first}"
     );
     registry.clear_log();
     world.run(&args).exits(0);
@@ -326,5 +340,29 @@ fn what_a_release_names_is_fetched_while_its_image_is_on_its_way() {
     for layer in own {
         assert_eq!(sent(layer), layer.size, "each byte once: {run}");
     }
+    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+}
+
+/// What it names was asked about and begun with by then; nobody takes the answers.
+#[test]
+fn a_release_whose_last_layer_turns_out_to_be_damaged_ends_the_run_nevertheless() {
+    needs!(root());
+    let (registry, release) = release();
+    let specs = release.components.iter();
+    let specs = specs.map(|(name, _)| (*name, release.component(name)));
+    let base = Layer {
+        diff_id: sha256(b"another layer"),
+        ..release.release.layers[0].clone()
+    };
+    let damaged = Release {
+        release: release_image(&base, &image_references(specs).to_string()),
+        ..release
+    };
+    registry.push_release(&damaged);
+    // It is unpacked long after the payload was read.
+    registry.fault(Fault::on(&base.digest).slow(10_000));
+    let world = World::trusting(&[registry.host()]);
+    let run = world.run(&["--platform-image", &damaged.by_digest()]).exits(6);
+    assert_eq!(run.images("failed"), [damaged.by_digest()], "{run}");
     assert_eq!(census(&world.graph_root()), Vec::<String>::new());
 }
