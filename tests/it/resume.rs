@@ -132,17 +132,17 @@ fn a_run_that_was_told_to_end_leaves_all_that_came() {
     registry.push("large", Some("latest"), &image);
     let world = World::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("large")];
-    registry.fault(Fault::on("/blobs/").stall(5 * MIB));
+    registry.fault(Fault::on("/blobs/").stall(3 * MIB));
     let mut run = world.start("run", &args);
-    until(&mut run, || partial_bytes(&world) == 5 * MIB);
+    until(&mut run, || partial_bytes(&world) == 3 * MIB);
     run.signal(Signal::TERM);
     let ended = run.wait().exits(143);
-    assert_eq!(ended.total("bytesFetched"), 5 * MIB, "{ended}");
+    assert_eq!(ended.total("bytesFetched"), 3 * MIB, "{ended}");
     // The node is shut down and comes up again.
     fs::write(spool(&world).join("lock"), "another boot\n").unwrap();
     registry.mend();
     let run = world.run(&args).exits(0);
-    assert_eq!(run.total("bytesResumed"), 5 * MIB, "{run}");
+    assert_eq!(run.total("bytesResumed"), 3 * MIB, "{run}");
     assert_eq!(sent(&registry), unique_bytes(&image));
     sound(&world);
 }
