@@ -9,13 +9,13 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::fetch::BlobRequest;
-use spoke_precache::registry::Kind;
-use spoke_precache::spool::Spool;
+use spoke_precache::fetch::{BlobRequest, FetchError};
+use spoke_precache::registry::{Kind, RegistrySettings};
+use spoke_precache::spool::{Spool, VerifiedBlob};
 
 use crate::blobs::{World, text};
 use crate::fake::{Seen, serve, serve_slowly};
-use crate::{fetcher, insecure, noise, request, settings};
+use crate::{Log, fetcher, insecure, noise, request, settings};
 
 const KIND: &str = "application/octet-stream";
 const MIB: usize = 1 << 20;
@@ -46,6 +46,21 @@ async fn slow(instead: impl Fn(usize, &Seen, &Bytes) -> Option<Response> + Send 
     world
 }
 
+/// A machine with much to do makes pauses that are no fault of the registry's.
+fn patient(world: &World) -> RegistrySettings {
+    RegistrySettings {
+        idle_timeout: Duration::from_secs(20),
+        give_up_after: Some(Duration::from_secs(20)),
+        ..settings(&insecure(&[&world.fake.host()]))
+    }
+}
+
+async fn fetch(world: &World) -> (Result<VerifiedBlob, FetchError>, Arc<Log>) {
+    let (fetcher, log) = fetcher(patient(world), world.dir.path());
+    let request = request(&world.bytes, &world.from());
+    (fetcher.fetch(request, &Cancel::default()).await, log)
+}
+
 /// What was asked for, by first byte.
 fn ranges(world: &World) -> Vec<Range<usize>> {
     let seen = world.fake.seen("/blobs/");
@@ -71,7 +86,7 @@ fn names(world: &World) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_places_bring_pieces_and_every_byte_is_asked_for_once() {
     let world = slow(|_, _, _| None).await;
-    let (result, log) = world.fetch().await;
+    let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
     let ranges = ranges(&world);
     assert!(ranges.len() > 4 && cover(&ranges), "{ranges:?}");
@@ -86,7 +101,7 @@ async fn a_small_blob_is_asked_for_as_a_whole() {
     world
         .fake
         .fault(move |seen| Some(serve_slowly(seen, KIND, &bytes, pause)));
-    let (result, _) = world.fetch().await;
+    let (result, _) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
     assert_eq!(world.starts(), [None]);
 }
@@ -94,7 +109,7 @@ async fn a_small_blob_is_asked_for_as_a_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_there_are_no_ranges_the_first_answer_brings_all() {
     let world = slow(|_, _, bytes| Some(bytes.clone().into_response())).await;
-    let (result, log) = world.fetch().await;
+    let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
     assert_eq!((world.starts().len(), log.received()), (1, SIZE as u64));
 }
@@ -115,7 +130,7 @@ async fn pieces_that_cannot_be_had_are_brought_with_the_first_bytes() {
             }
         })
         .await;
-        let (result, log) = world.fetch().await;
+        let (result, log) = fetch(&world).await;
         assert_eq!(text(&result.unwrap()), world.bytes, "{status}");
         assert_eq!(log.received(), SIZE as u64);
     }
@@ -125,7 +140,7 @@ async fn pieces_that_cannot_be_had_are_brought_with_the_first_bytes() {
 async fn a_piece_that_breaks_off_is_continued_where_it_ended() {
     let world =
         slow(|number, seen, bytes| (number % 3 == 0).then(|| serve(seen, KIND, bytes, MIB / 2))).await;
-    let (result, log) = world.fetch().await;
+    let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
     assert_eq!(log.received(), SIZE as u64, "nothing twice");
 }
@@ -135,7 +150,7 @@ async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
     let world = slow(|_, _, _| None).await;
     let mut received = 0;
     for _ in 0..2 {
-        let (fetcher, log) = fetcher(settings(&insecure(&[&world.fake.host()])), world.dir.path());
+        let (fetcher, log) = fetcher(patient(&world), world.dir.path());
         let cancel = Cancel::default();
         let fetch = fetcher.fetch(request(&world.bytes, &world.from()), &cancel);
         let stop = async {
@@ -159,7 +174,7 @@ async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
         }
     }
     assert!(received < SIZE as u64);
-    let (result, log) = world.fetch().await;
+    let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
     received += log.received();
     assert_eq!(received, SIZE as u64);
@@ -171,13 +186,13 @@ async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
 async fn pieces_that_turn_out_to_be_wrong_cost_the_blob_once_more_and_then_it_comes_whole() {
     let world =
         slow(|number, seen, _| (number == 3).then(|| serve(seen, KIND, &noise(SIZE, 98), usize::MAX))).await;
-    let (result, log) = world.fetch().await;
+    let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
-    assert_eq!(world.starts().last(), Some(&None));
+    assert!(world.starts().contains(&None), "{:?}", world.starts());
     assert_eq!(log.received(), 2 * SIZE as u64);
 
     let world = slow(|_, seen, _| Some(serve(seen, KIND, &noise(SIZE, 98), usize::MAX))).await;
-    let (result, _) = world.fetch().await;
+    let (result, _) = fetch(&world).await;
     assert_eq!(result.unwrap_err().kind(), Kind::DigestMismatch);
     assert!(world.starts().iter().skip(1).any(Option::is_none));
 }
@@ -186,7 +201,7 @@ async fn pieces_that_turn_out_to_be_wrong_cost_the_blob_once_more_and_then_it_co
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blob_that_is_to_have_several_connections_has_them_though_others_wait() {
     let world = slow(|_, _, _| None).await;
-    let (fetcher, log) = fetcher(settings(&insecure(&[&world.fake.host()])), world.dir.path());
+    let (fetcher, log) = fetcher(patient(&world), world.dir.path());
     let large = BlobRequest {
         connections: 3,
         ..request(&world.bytes, &world.from())
