@@ -209,10 +209,7 @@ impl<'a> Pieces<'a> {
 
     /// Where it pays, begins with as many as the blob has places for, and as there are idle ones for.
     fn begin_all(&mut self) {
-        if self.claims.free() == 0 {
-            self.give_up_places();
-        }
-        if self.source.is_none() {
+        if self.source.is_none() || self.since.elapsed() < YOUNG {
             return;
         }
         while self.is_worth_while()
@@ -222,13 +219,15 @@ impl<'a> Pieces<'a> {
                 return;
             }
         }
+        if !self.is_worth_while() {
+            self.give_up_places();
+        }
     }
 
     /// Whether what is free would take long, as fast as all comes.
     fn is_worth_while(&self) -> bool {
-        let passed = self.since.elapsed();
         let came = self.download.traffic.received().saturating_sub(self.received);
-        passed >= YOUNG && self.claims.free() > rate(came, passed) / SOON
+        self.claims.free() > rate(came, self.since.elapsed()) / SOON
     }
 
     fn begin(&mut self, place: Place<'a>) -> bool {
