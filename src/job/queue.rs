@@ -17,6 +17,10 @@ const SOON: Duration = Duration::from_secs(60);
 /// The part of the time until the deadline that the rest may take for it: the rate may fall.
 const PART: u32 = 4;
 
+/// If all is here in fewer seconds, no blob gets connections of its own: the time in which it waits until as many are free
+/// would be a large part of that.
+const SHORT: f64 = 20.0;
+
 /// What waits, and how fast the rest comes.
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
@@ -73,7 +77,10 @@ impl<'a> Queue<'a> {
 
     /// How many of the connections are to be a blob's that was taken.
     pub(super) fn connections(&self, blob: &BlobTask, most: usize) -> usize {
-        connections(blob.missing(), self.rest(), most)
+        match self.needed(Instant::now()) < SHORT {
+            true => 1,
+            false => connections(blob.missing(), self.rest(), most),
+        }
     }
 
     /// Notes that a blob which was taken will never be here.
@@ -85,15 +92,18 @@ impl<'a> Queue<'a> {
         self.all.saturating_sub(self.came)
     }
 
-    /// Whether all the rest will be here soon, as fast as it came until now.
-    fn ends_soon(&self, now: Instant) -> bool {
+    /// How many seconds the rest needs, as fast as it came until now. Infinite, or not a number, if nothing came yet.
+    fn needed(&self, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(self.start).as_secs_f64();
-        let needed = passed * self.rest() as f64 / self.came as f64;
+        passed * self.rest() as f64 / self.came as f64
+    }
+
+    /// Whether all the rest will be here soon.
+    fn ends_soon(&self, now: Instant) -> bool {
         let left = self
             .deadline
             .map(|deadline| deadline.saturating_duration_since(now) / PART);
-        // Nothing came yet: infinite, or not a number, and neither is less.
-        needed < left.unwrap_or(SOON).min(SOON).as_secs_f64()
+        self.needed(now) < left.unwrap_or(SOON).min(SOON).as_secs_f64()
     }
 }
 
@@ -192,6 +202,21 @@ mod tests {
             let all = sizes.iter().sum();
             let connections = [sizes[0], sizes[sizes.len() - 1]].map(|size| connections(size, all, 8));
             assert_eq!(connections, expected, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn where_all_is_here_shortly_no_blob_has_connections_of_its_own() {
+        let blobs = blobs(&[100, 100]);
+        let mut queue = Queue::new(&blobs, None, 0);
+        queue.start -= Duration::from_secs(10);
+        for (received, expected) in [(0, 4), (50, 4), (110, 1)] {
+            queue.came = received * MIB;
+            assert_eq!(
+                queue.connections(&blobs[0], 8),
+                expected,
+                "{received} of 200 in 10 s"
+            );
         }
     }
 
