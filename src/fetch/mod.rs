@@ -31,6 +31,7 @@ mod traffic;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
 
@@ -68,6 +69,7 @@ pub struct Fetcher {
     places: Places,
     once: Once,
     traffic: Traffic,
+    since: Instant,
 }
 
 impl Fetcher {
@@ -85,10 +87,16 @@ impl Fetcher {
             observer,
             once: Once::default(),
             traffic: Traffic::default(),
+            since: Instant::now(),
         }
     }
 
-    /// Bytes of blobs that came so far.
+    /// When it was made.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Bytes of blobs that came since then.
     pub fn received(&self) -> u64 {
         self.traffic.received()
     }

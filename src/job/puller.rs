@@ -115,7 +115,12 @@ impl Puller {
         let mut board = Board::new(plan);
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
-        let mut queue = Queue::new(&plan.blobs, self.deadline, self.fetcher.received());
+        let mut queue = Queue::new(
+            &plan.blobs,
+            self.deadline,
+            self.fetcher.since(),
+            self.fetcher.received(),
+        );
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
         let mut commits = FuturesUnordered::new();

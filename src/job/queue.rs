@@ -28,25 +28,31 @@ pub(super) struct Queue<'a> {
     /// The image of the largest blob that was taken, when the largest goes first.
     image: Option<usize>,
     deadline: Option<Instant>,
+    /// When the first byte might have come, and how many came since.
     start: Instant,
-    /// Bytes that had come before the start, and that came since.
-    before: u64,
     came: u64,
-    /// Bytes that are to come since the start, but for those that will never be.
+    /// How many will have come in the end.
     all: u64,
 }
 
 impl<'a> Queue<'a> {
-    /// `received` is how many bytes have come until now.
-    pub(super) fn new(blobs: &'a [BlobTask], deadline: Option<Instant>, received: u64) -> Self {
+    /// `received` is how many bytes have come since `start`, for other plans.
+    pub(super) fn new(
+        blobs: &'a [BlobTask],
+        deadline: Option<Instant>,
+        start: Instant,
+        received: u64,
+    ) -> Self {
         Self {
             waiting: blobs.iter().collect(),
             image: None,
             deadline,
-            start: Instant::now(),
-            before: received,
-            came: 0,
-            all: blobs.iter().map(BlobTask::missing).fold(0, u64::saturating_add),
+            start,
+            came: received,
+            all: blobs
+                .iter()
+                .map(BlobTask::missing)
+                .fold(received, u64::saturating_add),
         }
     }
 
@@ -56,7 +62,7 @@ impl<'a> Queue<'a> {
 
     /// Takes the blob to begin with next, when so many bytes have come.
     pub(super) fn take(&mut self, received: u64) -> Option<&'a BlobTask> {
-        self.came = received.saturating_sub(self.before);
+        self.came = received;
         if !self.ends_soon(Instant::now()) {
             return self.waiting.pop_front();
         }
@@ -77,9 +83,9 @@ impl<'a> Queue<'a> {
 
     /// How many of the connections are to be a blob's that was taken.
     pub(super) fn connections(&self, blob: &BlobTask, most: usize) -> usize {
-        match self.needed(Instant::now()) < SHORT {
-            true => 1,
-            false => connections(blob.missing(), self.rest(), most),
+        match self.needed(Instant::now()) >= SHORT {
+            true => connections(blob.missing(), self.rest(), most),
+            false => 1,
         }
     }
 
@@ -140,8 +146,8 @@ mod tests {
     /// The order of sizes if each blob takes `pace` for a MiB, and one is on its way at a time.
     fn order(sizes: &[u64], pace: Duration, deadline: Option<Duration>) -> Vec<u64> {
         let (blobs, start) = (blobs(sizes), Instant::now());
-        let mut queue = Queue::new(&blobs, deadline.map(|after| start + after), MIB);
-        let (mut order, mut received) = (Vec::new(), MIB);
+        let mut queue = Queue::new(&blobs, deadline.map(|after| start + after), start, 0);
+        let (mut order, mut received) = (Vec::new(), 0);
         while let Some(blob) = queue.take(received) {
             let size = blob.size / MIB;
             order.push(size);
@@ -183,7 +189,7 @@ mod tests {
         for (blob, images) in blobs.iter_mut().zip([&[2][..], &[0], &[1, 2], &[1], &[0, 1]]) {
             blob.images = images.to_vec();
         }
-        let mut queue = Queue::new(&blobs, None, 0);
+        let mut queue = Queue::new(&blobs, None, Instant::now(), 0);
         let order: Vec<u64> = std::iter::from_fn(|| queue.take(1000 * MIB))
             .map(|blob| blob.size / MIB)
             .collect();
@@ -208,7 +214,7 @@ mod tests {
     #[test]
     fn where_all_is_here_shortly_no_blob_has_connections_of_its_own() {
         let blobs = blobs(&[100, 100]);
-        let mut queue = Queue::new(&blobs, None, 0);
+        let mut queue = Queue::new(&blobs, None, Instant::now(), 0);
         queue.start -= Duration::from_secs(10);
         for (received, expected) in [(0, 4), (50, 4), (110, 1)] {
             queue.came = received * MIB;
@@ -223,7 +229,7 @@ mod tests {
     #[test]
     fn a_blob_that_cannot_be_had_is_not_waited_for() {
         let blobs = blobs(&[1, 2]);
-        let mut queue = Queue::new(&blobs, None, 0);
+        let mut queue = Queue::new(&blobs, None, Instant::now(), 0);
         assert!(!queue.ends_soon(Instant::now()), "nothing is known of the rate");
         queue.failed(&blobs[0]);
         queue.take(MIB);
