@@ -173,7 +173,13 @@ fn run(
     match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
         Ok((outcome, ending)) => {
             if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
-                let kept = pins::keep(&order, &outcome, flags.cluster.pin.as_ref(), api.as_deref());
+                let kept = pins::keep(
+                    &order,
+                    &outcome,
+                    flags.cluster.pin.as_ref(),
+                    api.as_deref(),
+                    cancel,
+                );
                 let warnings = runtime.block_on(async {
                     tokio::select! {
                         warnings = kept => warnings,

@@ -1,18 +1,23 @@
 //! What keeps the images in the store after a run that brought them all: pins, or a warning that nothing does.
 //!
-//! A pin names an image by digest, and what was asked for by tag has the digest that it was stored with. Whatever cannot be
-//! pinned is told by name; nothing of it changes how the run ended, for the images are there.
+//! A pin names an image by digest, and what was asked for by tag has the digest that it was stored with. CRI-O compares the
+//! pins with the names in an image's record and with nothing else, and the Machine Config Operator pulls nothing that CRI-O
+//! finds by its digest, so the name by digest is added to the record here (cri-o `internal/storage/image.go`:
+//! `buildImageResult`). Whatever cannot be pinned is told by name; nothing of it changes how the run ended, for the images
+//! are there.
 
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::cancel::Cancel;
 use crate::cluster::{Api, ClusterError, PinnedImageSets};
 use crate::job::{Order, Outcome};
-use crate::oci::{Digest, Manifest, Reference};
+use crate::oci::{Digest, Manifest, Platform, Reference};
 use crate::preflight::Space;
 use crate::report::{Count, WholeFile, WriteError};
-use crate::store::{Inventory, Store, StoreError};
+use crate::store::{Home, Inventory, Store, StoreError};
 
 /// Where the PinnedImageSets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +88,12 @@ pub async fn keep(
     outcome: &Outcome,
     target: Option<&PinTarget>,
     api: Option<&Api>,
+    cancel: &Cancel,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let done = match target {
         None => return nearness(order).await.into_iter().collect(),
-        Some(target) => pin(order, outcome, target, api, &mut warnings).await,
+        Some(target) => pin(order, outcome, target, api, cancel, &mut warnings).await,
     };
     match done {
         Ok(count) => tracing::info!("{} pinned", Count(count, "image")),
@@ -109,30 +115,27 @@ async fn pin(
     outcome: &Outcome,
     target: &PinTarget,
     api: Option<&Api>,
+    cancel: &Cancel,
     warnings: &mut Vec<String>,
 ) -> Result<usize, PinError> {
     let (graph_root, conf) = (order.graph_root.clone(), order.storage_conf.clone());
-    let names: Vec<String> = outcome
-        .plan
-        .images
-        .iter()
-        .map(|image| image.name.clone())
-        .collect();
-    let (images, unknown) = off_the_task(move || {
-        let inventory = Store::open(&graph_root, &conf)?.inventory()?;
-        Ok(by_digest(names, &inventory))
+    let (platform, cancel) = (order.platform.clone(), cancel.clone());
+    let images = outcome.plan.images.iter();
+    let names: Vec<String> = images.map(|image| image.name.clone()).collect();
+    let digests = outcome.digests.clone();
+    let (sets, count, unpinned) = off_the_task(move || {
+        let store = Store::open(&graph_root, &conf)?;
+        let (images, mut unpinned) = by_digest(names, &digests, &store.inventory()?);
+        let (sets, left_out) = PinnedImageSets::of(images);
+        let left_out = left_out
+            .iter()
+            .map(|image| format!("`{image}` is not pinned: no PinnedImageSet can have it"));
+        unpinned.extend(left_out);
+        let count = name(&store, &sets, &platform, &cancel, &mut unpinned)?;
+        Ok((sets, count, unpinned))
     })
     .await?;
-    let unknown = unknown
-        .iter()
-        .map(|name| format!("`{name}` is not pinned: the store knows no digest of it"));
-    warnings.extend(unknown);
-    let (sets, left_out) = PinnedImageSets::of(images);
-    let left_out = left_out
-        .iter()
-        .map(|image| format!("`{image}` is not pinned: no PinnedImageSet can have it"));
-    warnings.extend(left_out);
-    let count = sets.len();
+    warnings.extend(unpinned);
     match (target, api) {
         (PinTarget::File(path), _) => {
             let path = path.clone();
@@ -154,25 +157,76 @@ fn file(path: &Path) -> WholeFile<'_> {
     WholeFile::at(path, "pins")
 }
 
-/// A reference by digest for each image that the store knows one of, and the names of the others. Of several digests that of
-/// the list, which the registry has for every platform.
-fn by_digest(names: Vec<String>, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
-    let (mut images, mut unknown) = (Vec::new(), Vec::new());
+/// Gives each image of the sets the name that it has there, and counts the images that CRI-O will find by it.
+fn name(
+    store: &Store,
+    sets: &PinnedImageSets,
+    platform: &Platform,
+    cancel: &Cancel,
+    unpinned: &mut Vec<String>,
+) -> Result<usize, StoreError> {
+    let inventory = store.inventory()?;
+    let mut names = Vec::new();
+    for reference in references(sets) {
+        if let Some(image) = inventory.find(&reference, platform)?
+            && image.home == Home::GraphRoot
+            && !image.names.contains(&reference.to_string())
+        {
+            names.push((image.id, reference));
+        }
+    }
+    store.add_names(&names, cancel)?;
+    let inventory = store.inventory()?;
+    let mut pinned = HashSet::new();
+    for reference in references(sets) {
+        if let Some(image) = inventory.image_by_name(&reference.to_string()) {
+            pinned.insert(image.id);
+            continue;
+        }
+        let image = inventory.find(&reference, platform)?;
+        let additional = image.and_then(|image| inventory.additional_root(image.home));
+        unpinned.push(match additional {
+            Some(root) => format!(
+                "`{reference}` is not pinned: it is in the additional image store `{}`, which is only read, and CRI-O pins an \
+                 image by the names in its record",
+                root.display()
+            ),
+            None => format!("`{reference}` is not pinned: another program removed it from the store"),
+        });
+    }
+    Ok(pinned.len())
+}
+
+fn references(sets: &PinnedImageSets) -> impl Iterator<Item = Reference> {
+    sets.images().iter().filter_map(|image| image.parse().ok())
+}
+
+/// A reference by digest for each image that the store knows one of, and a warning for each of the others.
+fn by_digest(
+    names: Vec<String>,
+    digests: &HashMap<String, Digest>,
+    inventory: &Inventory,
+) -> (Vec<String>, Vec<String>) {
+    let (mut images, mut unpinned) = (Vec::new(), Vec::new());
     for name in names {
         let reference = name.parse::<Reference>().ok();
         let image = reference.and_then(|reference| {
-            let digest = reference.digest().or_else(|| digest_of(&name, inventory))?;
-            Some(format!("{}@{digest}", reference.repository()))
+            let digest = reference
+                .digest()
+                .or_else(|| digest_of(&name, digests.get(&name), inventory))?;
+            Some(reference.with_digest(digest).to_string())
         });
         match image {
             Some(image) => images.push(image),
-            None => unknown.push(name),
+            None => unpinned.push(format!("`{name}` is not pinned: the store knows no digest of it")),
         }
     }
-    (images, unknown)
+    (images, unpinned)
 }
 
-fn digest_of(name: &str, inventory: &Inventory) -> Option<Digest> {
+/// Of several digests the one that the registry gives for the name, for one image may be in lists of several repositories;
+/// else that of a list, which the registry has for every platform.
+fn digest_of(name: &str, resolved: Option<&Digest>, inventory: &Inventory) -> Option<Digest> {
     let digests = &inventory.image_by_name(name)?.digests;
     let is_list = |digest: &&Digest| {
         let content = inventory.content(digest).ok().flatten();
@@ -181,7 +235,11 @@ fn digest_of(name: &str, inventory: &Inventory) -> Option<Digest> {
                 .is_ok_and(|manifest| matches!(manifest, Manifest::Index(_)))
         })
     };
-    digests.iter().find(is_list).or(digests.first()).copied()
+    let known = resolved.filter(|digest| digests.contains(digest));
+    known
+        .or_else(|| digests.iter().find(is_list))
+        .or(digests.first())
+        .copied()
 }
 
 /// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
@@ -213,9 +271,15 @@ mod tests {
             format!("quay.io/a/b:v1@{digest}"),
             "quay.io/a/b:v2".to_owned(),
         ];
-        let (images, unknown) = by_digest(names.to_vec(), &store.inventory().unwrap());
+        let (images, unpinned) = by_digest(names.to_vec(), &HashMap::new(), &store.inventory().unwrap());
         assert_eq!(images, [names[0].clone(), names[0].clone()]);
-        assert_eq!(unknown, names[2..]);
+        let [warning] = &unpinned[..] else {
+            panic!("{unpinned:?}")
+        };
+        assert!(
+            warning.starts_with(&format!("`{}` is not pinned", names[2])),
+            "{warning}"
+        );
     }
 
     #[test]

@@ -61,14 +61,9 @@ impl PinnedImageSets {
         })
     }
 
-    /// How many images there are.
-    pub fn len(&self) -> usize {
-        self.images.len()
-    }
-
-    /// Whether there are none, and so no set.
-    pub fn is_empty(&self) -> bool {
-        self.images.is_empty()
+    /// The images of all sets.
+    pub fn images(&self) -> &[String] {
+        &self.images
     }
 
     /// As documents for `oc apply -f`.
@@ -191,7 +186,7 @@ mod tests {
     fn more_images_than_a_set_may_have_go_into_several() {
         let images = (0..1001).map(|number| by_digest(&format!("quay.io/a/b{number}")));
         let (sets, left_out) = PinnedImageSets::of(images.chain([by_digest("quay.io/a/b0")]));
-        assert_eq!((sets.len(), left_out.len()), (1001, 0));
+        assert_eq!((sets.images().len(), left_out.len()), (1001, 0));
         let sizes: Vec<_> = sets.sets().map(|(name, images)| (name, images.len())).collect();
         let name = |name: &str| name.to_owned();
         assert_eq!(
@@ -205,7 +200,8 @@ mod tests {
         assert!(PinnedImageSets::of([]).0.sets().next().is_none());
         let images = (0..4002).map(|number| by_digest(&format!("quay.io/a/b{number}")));
         let (sets, left_out) = PinnedImageSets::of(images);
-        assert_eq!((sets.len(), sets.sets().count(), left_out.len()), (4000, 8, 2));
+        let counts = (sets.images().len(), sets.sets().count(), left_out.len());
+        assert_eq!(counts, (4000, 8, 2));
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl Knowledge {
         self.failed.get(reference)
     }
 
+    /// What a registry has answered.
+    pub(super) fn resolved(&self, reference: &Reference) -> Option<&ResolvedImage> {
+        self.resolved.get(reference).map(Arc::as_ref)
+    }
+
     /// Whether a registry has answered.
     pub(super) fn is_resolved(&self, reference: &Reference) -> bool {
         self.resolved.contains_key(reference)

@@ -1,7 +1,10 @@
 //! How a run went that came to its end.
 
+use std::collections::HashMap;
+
 use crate::cancel::{Cancel, Stopped};
 use crate::exit::{Ending, Failure};
+use crate::oci::{Digest, Reference, ResolvedImage};
 use crate::plan::{Need, Plan};
 use crate::preflight::Verdict;
 use crate::report::OperatorReport;
@@ -16,6 +19,8 @@ use super::operators::Operators;
 pub struct Outcome {
     /// The last plan: what was still to be done; after a complete [`Mode::Run`] nothing.
     pub plan: Plan,
+    /// What registries led to under the names of the plan's images, as far as they were asked.
+    pub digests: HashMap<String, Digest>,
     /// The operators that are asked for, and what catalogs say of them.
     pub operators: Vec<OperatorReport>,
     /// Whether that plan fits the disk, where it was held against it.
@@ -34,6 +39,12 @@ impl Outcome {
         verdict: Option<Verdict>,
         knowledge: &Knowledge,
     ) -> Self {
+        let digests = plan.images.iter().filter_map(|image| {
+            let reference: Reference = image.name.parse().ok()?;
+            let digest = knowledge.resolved(&reference).map(ResolvedImage::digest)?;
+            Some((image.name.clone(), digest))
+        });
+        let digests = digests.collect();
         let failures = plan.images.iter().filter_map(|image| {
             let reference = image.name.parse().ok();
             let known = reference.and_then(|reference| knowledge.failure(&reference));
@@ -53,6 +64,7 @@ impl Outcome {
         Self {
             operators: operators.rows(),
             plan,
+            digests,
             verdict,
             failures,
         }

@@ -66,6 +66,11 @@ impl ResolvedImage {
         })
     }
 
+    /// The digest that the reference led to: the list's, if there is one, else the manifest's.
+    pub fn digest(&self) -> Digest {
+        self.list.as_ref().unwrap_or(&self.manifest).digest()
+    }
+
     /// The image's id in the store.
     pub fn id(&self) -> ImageId {
         ImageId::of_config(self.config.digest())

@@ -81,7 +81,7 @@ impl Store {
             name: name.to_string(),
             further_names: hidden,
             layer: top,
-            digest: image.list.as_ref().unwrap_or(&image.manifest).digest(),
+            digest: image.digest(),
             items: &items,
             created: image
                 .created

@@ -10,7 +10,7 @@ use super::error::StoreError;
 use super::layout::Layout;
 use super::lock::ImagesLock;
 use super::record::{self, Record};
-use crate::oci::{Digest, ImageId};
+use crate::oci::{Digest, ImageId, Reference};
 
 /// containers/storage's order of fields (`images.go`: `Image`).
 const FIELDS: [&str; 12] = [
@@ -105,13 +105,47 @@ impl ImageTable {
     /// anything changed.
     pub(super) fn put(&mut self, image: &NewImage<'_>) -> Result<bool, serde_json::Error> {
         let id = image.id.to_string();
+        let mut changed = self.take_name(&image.name, &id)?;
+        let existing = self.records.iter().position(|(view, _)| view.id == id);
+        let mut record: Record = match existing {
+            Some(position) => serde_json::from_str(self.records[position].1.get())?,
+            None => fresh(image)?,
+        };
+        merge(&mut record, image)?;
+        match existing {
+            Some(position) => changed |= self.replace(position, &record)?,
+            None => {
+                let raw = serde_json::value::to_raw_value(&record)?;
+                self.records.push((serde_json::from_str(raw.get())?, raw));
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Gives the image this name by digest, which any other image loses. Only an image that was stored with that digest
+    /// gets it. Says whether anything changed.
+    pub(super) fn add_name(&mut self, id: &ImageId, name: &Reference) -> Result<bool, serde_json::Error> {
+        let (id, digest, name) = (id.to_string(), name.digest(), name.to_string());
+        let is_it = |view: &ImageView| view.id == id && digest.is_some_and(|it| view.digests().contains(&it));
+        let Some(position) = self.records.iter().position(|(view, _)| is_it(view)) else {
+            return Ok(false);
+        };
+        let taken = self.take_name(&name, &id)?;
+        let mut record: Record = serde_json::from_str(self.records[position].1.get())?;
+        add_name(&mut record, &name)?;
+        Ok(self.replace(position, &record)? || taken)
+    }
+
+    /// Removes the name from every image but this one. Says whether another had it.
+    fn take_name(&mut self, name: &str, id: &str) -> Result<bool, serde_json::Error> {
         let mut changed = false;
         for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id != id) {
             let names = view.names.get_or_insert_default();
-            if !names.contains(&image.name) {
+            if !names.iter().any(|known| known == name) {
                 continue;
             }
-            names.retain(|name| *name != image.name);
+            names.retain(|known| known != name);
             let mut record: Record = serde_json::from_str(raw.get())?;
             if names.is_empty() {
                 record.remove("names");
@@ -121,29 +155,19 @@ impl ImageTable {
             *raw = serde_json::value::to_raw_value(&record)?;
             changed = true;
         }
-        let existing = self.records.iter().position(|(view, _)| view.id == id);
-        let mut record: Record = match existing {
-            Some(position) => serde_json::from_str(self.records[position].1.get())?,
-            None => fresh(image)?,
-        };
-        merge(&mut record, image)?;
-        let raw = serde_json::value::to_raw_value(&record)?;
-        let view = serde_json::from_str(raw.get())?;
-        match existing {
-            Some(position) => {
-                // Compared as values: a text of other white space is no change.
-                let before: Record = serde_json::from_str(self.records[position].1.get())?;
-                if serde_json::to_string(&before)? != raw.get() {
-                    self.records[position] = (view, raw);
-                    changed = true;
-                }
-            }
-            None => {
-                self.records.push((view, raw));
-                changed = true;
-            }
-        }
         Ok(changed)
+    }
+
+    /// Says whether the record differs from the one that was there.
+    fn replace(&mut self, position: usize, record: &Record) -> Result<bool, serde_json::Error> {
+        let raw = serde_json::value::to_raw_value(record)?;
+        // Compared as values: a text of other white space is no change.
+        let before: Record = serde_json::from_str(self.records[position].1.get())?;
+        if serde_json::to_string(&before)? == raw.get() {
+            return Ok(false);
+        }
+        self.records[position] = (serde_json::from_str(raw.get())?, raw);
+        Ok(true)
     }
 
     /// Writes the file; readers see the old one or this one.
@@ -172,18 +196,23 @@ fn fresh(image: &NewImage<'_>) -> Result<Record, serde_json::Error> {
     Ok(record)
 }
 
-/// The newest name first; items that are there stay and keep their place.
-fn merge(record: &mut Record, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
+/// The newest name first.
+fn add_name(record: &mut Record, name: &str) -> Result<(), serde_json::Error> {
     let mut names: Vec<String> = record.field("names");
-    names.retain(|name| *name != image.name);
-    names.insert(0, image.name.clone());
+    names.retain(|known| known != name);
+    names.insert(0, name.to_owned());
     // containers/storage moves every name of the image to the front of its history, one after the other
     // (`images.go`: `updateNames`), so that they stand there in reverse.
     let mut history: Vec<String> = record.field("names-history");
     history.retain(|name| !names.contains(name));
     history.splice(..0, names.iter().rev().cloned());
     record.set("names", &names, &FIELDS)?;
-    record.set("names-history", &history, &FIELDS)?;
+    record.set("names-history", &history, &FIELDS)
+}
+
+/// Items that are there stay and keep their place.
+fn merge(record: &mut Record, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
+    add_name(record, &image.name)?;
     let mut keys: Vec<String> = record.field("big-data-names");
     let mut sizes: BTreeMap<String, i64> = record.field("big-data-sizes");
     let mut digests: BTreeMap<String, String> = record.field("big-data-digests");
@@ -247,6 +276,29 @@ mod tests {
         );
         assert_eq!(text(&table), after);
         assert!(!table.put(&image).unwrap());
+        assert_eq!(text(&table), after);
+    }
+
+    #[test]
+    fn a_name_by_digest_goes_to_the_image_that_has_the_digest() {
+        let ids = [b"one", b"two"].map(|config| ImageId::of_config(Digest::of(config)));
+        let (digest, other) = (Digest::of(b"manifest"), Digest::of(b"other"));
+        let before = format!(
+            r#"[{{"id":"{}","names":["quay.io/a/b@{digest}"]}},{{"id":"{}","digest":"{digest}","names":["quay.io/a/b:1"],"names-history":["quay.io/a/b:1"],"novel":1}}]"#,
+            ids[0], ids[1]
+        );
+        let mut table = table(&before);
+        let name = |digest: Digest| format!("quay.io/a/b@{digest}").parse().unwrap();
+        assert!(!table.add_name(&ids[1], &name(other)).unwrap());
+        assert!(!table.add_name(&ids[0], &name(digest)).unwrap());
+        assert_eq!(text(&table), before);
+        assert!(table.add_name(&ids[1], &name(digest)).unwrap());
+        let after = format!(
+            r#"[{{"id":"{}"}},{{"id":"{}","digest":"{digest}","names":["quay.io/a/b@{digest}","quay.io/a/b:1"],"names-history":["quay.io/a/b:1","quay.io/a/b@{digest}"],"novel":1}}]"#,
+            ids[0], ids[1]
+        );
+        assert_eq!(text(&table), after);
+        assert!(!table.add_name(&ids[1], &name(digest)).unwrap());
         assert_eq!(text(&table), after);
     }
 }

@@ -4,6 +4,7 @@
 //! Store::open → Inventory                        what is there; no lock, nothing written
 //! Store::stage → StagingLayer → StagedLayer      unpacking, no lock, nobody can see it
 //! Store::commit_layers, commit_image             visible at once and as a whole, locks for milliseconds
+//! Store::add_names                               further names of images that are there
 //! Store::read_file, tree                         files and directories out of an image's layers, nothing mounted
 //! Inventory::check_layer, check_data             everything read again and compared; each damage by name
 //! Store::mend_layers, mend_frame                 what is damaged, put right in its place
@@ -30,6 +31,7 @@ mod layout;
 mod leftovers;
 mod lock;
 mod mend;
+mod names;
 mod placement;
 mod read;
 mod record;

@@ -135,6 +135,21 @@ impl Scene {
     }
 }
 
+/// Its record cannot get the name by which CRI-O would pin it.
+#[test]
+fn what_lies_in_an_additional_store_is_not_counted_as_pinned() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    let pins = scene.world.out("pins.yaml");
+    let args = ["--image", &scene.small, "--image", &scene.large];
+    let args = [&args[..], &["--pin", pins.to_str().unwrap()]].concat();
+    let run = scene.untouched(|| scene.world.run(&args)).exits(0);
+    let small = scene.registry.at("small", &scene.small_image().digest());
+    run.says("1 image pinned").says(&format!(
+        "`{small}` is not pinned: it is in the additional image store"
+    ));
+}
+
 #[test]
 fn an_image_in_an_additional_store_is_present_and_nothing_is_fetched() {
     needs!(root(), stock());

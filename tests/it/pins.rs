@@ -2,12 +2,14 @@
 //! `cluster`.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spoke_precache::preflight::{Space, Threshold};
 
+use crate::compare::compare;
 use crate::image::zoo::zoo;
 use crate::needs::needs;
 use crate::registry::Registry;
@@ -64,6 +66,60 @@ fn an_image_by_tag_is_pinned_by_its_list() {
             .contains("pins")
     });
     assert_eq!(beside.count(), 1, "nothing else is left");
+}
+
+/// The names in a document of PinnedImageSets.
+fn pinned(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap();
+    let names = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- name: "));
+    names.map(|name| name.trim_matches('"').to_owned()).collect()
+}
+
+/// CRI-O compares its `pinned_images` with the names in the records, where a pull by tag leaves the tag alone: 17 of 51
+/// images were counted as pinned and pruned.
+#[test]
+fn what_was_asked_for_by_tag_gets_the_name_by_which_it_is_pinned() {
+    needs!(root(), stock());
+    let registry = registry_with_zoo();
+    let [world, peer] = [(); 2].map(|()| World::trusting(&[registry.host()]));
+    let tagged = ["zoo/base", "zoo/multi"].map(|name| registry.tagged(name));
+    let images = ["--image", &tagged[0], "--image", &tagged[1]];
+    // One is there before, by podman; the other comes with the pins.
+    world.podman_pull(&tagged[0]);
+    let file = world.out("pins.yaml");
+    let args = [&images[..], &["--pin", file.to_str().unwrap()]].concat();
+    world.run(&args).exits(0).says("2 images pinned");
+    tagged.iter().for_each(|image| drop(peer.podman_pull(image)));
+    pinned(&file)
+        .iter()
+        .for_each(|image| drop(peer.podman_pull(image)));
+    let differences = compare(&world.graph_root(), &peer.graph_root(), &[]);
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    let list = |world: &World| world.podman(&["images", "--digests", "--no-trunc"]).ok();
+    assert_eq!(list(&world), list(&peer));
+    world.verify(&images).exits(0);
+    // Another run has nothing to add.
+    let records = || fs::read(world.graph_root().join("overlay-images/images.json")).unwrap();
+    let before = records();
+    world.run(&args).exits(0).says("2 images pinned");
+    assert_eq!(records(), before);
+}
+
+/// One image in the lists of two repositories: each of these knows its own list alone.
+#[test]
+fn an_image_of_several_repositories_is_pinned_by_the_list_of_each() {
+    needs!(root());
+    let (registry, images) = (registry_with_zoo(), zoo(b"no program"));
+    let world = World::trusting(&[registry.host()]);
+    let (multi, index) = (registry.tagged("zoo/multi"), registry.tagged("zoo/index"));
+    let file = world.out("pins.yaml");
+    let args = ["--image", &multi, "--image", &index];
+    let args = [&args[..], &["--pin", file.to_str().unwrap()]].concat();
+    world.run(&args).exits(0).says("1 image pinned");
+    let list = |name| registry.at(name, &images.list(name).digest());
+    assert_eq!(pinned(&file), [list("zoo/index"), list("zoo/multi")]);
 }
 
 #[test]
