@@ -13,10 +13,17 @@ use crate::sources::Source;
 pub(super) struct Teller {
     observer: Arc<dyn Observer>,
     told: HashMap<String, ImageState>,
-    /// Blobs whose bytes were counted ahead of the plan that has them, and how many were missing then.
-    foretold: HashMap<Digest, u64>,
-    /// What of these came before that plan was made.
-    early: HashMap<Digest, u64>,
+    /// Blobs that a pull began with, some ahead of the plan that has them.
+    begun: HashMap<Digest, Begun>,
+}
+
+/// Bytes of one blob.
+#[derive(Clone, Copy, Default)]
+struct Begun {
+    /// Those that were missing at first.
+    planned: u64,
+    /// Of these, listed as an image's.
+    listed: u64,
 }
 
 impl Teller {
@@ -24,8 +31,7 @@ impl Teller {
         Self {
             observer,
             told: HashMap::new(),
-            foretold: HashMap::new(),
-            early: HashMap::new(),
+            begun: HashMap::new(),
         }
     }
 
@@ -37,53 +43,55 @@ impl Teller {
         }
     }
 
-    /// The same for all images of a plan, each with its bytes; what came of these early is counted too, for the first image that
-    /// has the blob.
+    /// The same for all images of a plan whose pull begins, each with its bytes.
     pub(super) fn list_all(&mut self, plan: &Plan) {
-        let mut early: HashMap<usize, u64> = HashMap::new();
+        let mut bytes = vec![0_u64; plan.images.len()];
         for blob in &plan.blobs {
-            if let Some(bytes) = self.early.remove(&blob.digest)
-                && let Some(first) = blob.images.first()
-            {
-                let sum = early.entry(*first).or_default();
-                *sum = sum.saturating_add(bytes);
+            let begun = self.begin(blob);
+            let unlisted = begun.planned - begun.listed;
+            begun.listed = begun.planned;
+            if let Some(sum) = blob.images.first().and_then(|first| bytes.get_mut(*first)) {
+                *sum = sum.saturating_add(unlisted);
             }
         }
-        for (index, image) in plan.images.iter().enumerate() {
-            let early = early.get(&index).copied().unwrap_or_default();
-            let bytes = image.bytes.saturating_add(early);
+        for (image, bytes) in plan.images.iter().zip(bytes) {
             self.list(&image.name, image.sources.first(), bytes);
         }
     }
 
-    /// Says what is begun with before it is planned: these blobs of `next`. The plan that has them counts their bytes no more,
-    /// of which some are here then.
+    /// Says what is begun with before it is planned: these blobs of `next`.
     pub(super) fn foretell(&mut self, next: &Plan, blobs: &[&BlobTask]) {
+        for blob in blobs {
+            self.begin(blob);
+        }
+        self.plan(next, 0);
+    }
+
+    /// A blob that has to be fetched again is planned once, like one that is continued.
+    fn begin(&mut self, blob: &BlobTask) -> &mut Begun {
+        let begun = self.begun.entry(blob.digest).or_default();
+        begun.planned = begun.planned.max(blob.missing());
+        begun
+    }
+
+    /// Says how much there is to do, with `more` bytes than were begun with.
+    fn plan(&self, plan: &Plan, more: u64) {
+        let begun = self.begun.values().map(|blob| blob.planned);
         self.observer.observe(Event::Planned {
-            images: next.totals.images_wanted,
-            present: next.totals.images_present,
-            bytes: blobs.iter().map(|blob| blob.missing()).sum(),
+            images: plan.totals.images_wanted,
+            present: plan.totals.images_present,
+            bytes: begun.fold(more, u64::saturating_add),
         });
-        self.foretold
-            .extend(blobs.iter().map(|blob| (blob.digest, blob.missing())));
     }
 
     /// Says what the plan shows: what is there, what is not any more, what is excluded. `additional` tells which additional
     /// image store an image is in, by its name.
     pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&str) -> Option<PathBuf>) {
-        let mut foretold = 0_u64;
-        for blob in &plan.blobs {
-            if let Some(missing) = self.foretold.remove(&blob.digest) {
-                foretold = foretold.saturating_add(blob.missing());
-                let came = missing.saturating_sub(blob.missing());
-                self.early.insert(blob.digest, came);
-            }
-        }
-        self.observer.observe(Event::Planned {
-            images: plan.totals.images_wanted,
-            present: plan.totals.images_present,
-            bytes: plan.totals.bytes_to_fetch.saturating_sub(foretold),
+        let more = plan.blobs.iter().map(|blob| {
+            let begun = self.begun.get(&blob.digest).map_or(0, |begun| begun.planned);
+            blob.missing().saturating_sub(begun)
         });
+        self.plan(plan, more.fold(0, u64::saturating_add));
         for image in &plan.images {
             let was_there = matches!(
                 self.told.get(&image.name),
@@ -128,6 +136,61 @@ mod tests {
     use super::*;
     use crate::plan::{Here, Wanted};
     use crate::report::Recorder;
+
+    fn blob(digest: &Digest, size: u64, spooled: u64) -> BlobTask {
+        BlobTask {
+            digest: *digest,
+            size,
+            spooled,
+            layers: Vec::new(),
+            images: vec![0],
+        }
+    }
+
+    /// A plan with one image, for which `blobs` are brought.
+    fn plan(blobs: Vec<BlobTask>) -> Plan {
+        let wanted = Wanted {
+            name: "example.com/a:1".to_owned(),
+            sources: vec![Source::Additional],
+            state: Need::Present,
+        };
+        let plan = Plan::build(vec![wanted], Vec::new(), &Here::default());
+        Plan { blobs, ..plan }
+    }
+
+    /// A plan is made again when blobs have said how long their tars are, and with each round.
+    #[test]
+    fn what_is_planned_twice_is_counted_once() {
+        let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
+        let observer: Arc<dyn Observer> = recorder.clone();
+        let mut teller = Teller::new(observer);
+        let counted = || {
+            let report = recorder.report(0);
+            (
+                report.totals.bytes_planned,
+                report.images.first().map(|it| it.bytes),
+            )
+        };
+        let [release, own, late] = [b"release", b"own....", b"late..."].map(|name| Digest::of(name));
+        let naming = plan(vec![blob(&release, 50, 20)]);
+        teller.tell(&naming, |_| None);
+        teller.tell(&naming, |_| None);
+        assert_eq!(counted().0, 30, "the release image, planned in doubt");
+        teller.list_all(&naming);
+        teller.foretell(&naming, &[&blob(&own, 100, 0)]);
+        assert_eq!(counted(), (130, Some(30)), "and what is begun ahead of its plan");
+        let all = plan(vec![blob(&own, 100, 60), blob(&late, 7, 0)]);
+        teller.tell(&all, |_| None);
+        teller.tell(&all, |_| None);
+        teller.list_all(&all);
+        assert_eq!(counted(), (137, Some(137)), "of which some is here by then");
+        let rest = plan(vec![blob(&late, 7, 3)]);
+        teller.tell(&rest, |_| None);
+        teller.list_all(&rest);
+        assert_eq!(counted(), (137, Some(137)), "the rest of it, in another round");
+        teller.tell(&plan(Vec::new()), |_| None);
+        assert_eq!(counted(), (137, Some(137)), "nothing is left");
+    }
 
     /// The registry may never answer, and the run be cut off.
     #[test]

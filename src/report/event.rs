@@ -132,14 +132,14 @@ pub enum Event {
     },
     /// An operator that is asked for: first that it is, then what a catalog has of it, once for each that has it.
     Operator(OperatorReport),
-    /// The plan is made; totals to come. A run may plan twice, the images that name others first and then everything: the
-    /// bytes add up, the later count of images stands.
+    /// A plan is made. It replaces the one before: a run plans anew with each round, and within one when it learns more. The
+    /// numbers are the whole run's, with what it fetched before.
     Planned {
         /// Images that are wanted and not excluded.
         images: u64,
         /// Of these, in the store already.
         present: u64,
-        /// Unique compressed bytes that are to cross the link.
+        /// Unique compressed bytes that cross the link in this run, those of earlier plans that were pulled included.
         bytes: u64,
     },
     /// A blob's download begins, `resumed` bytes of it being in the spool already.

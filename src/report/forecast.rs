@@ -27,6 +27,8 @@ pub(super) struct Forecast {
     began: Option<Instant>,
     looked: Option<Instant>,
     is_told: bool,
+    /// Bytes of the last plan.
+    planned: u64,
     /// What was said of the deadline last, and when.
     told_late: Option<(bool, Instant)>,
 }
@@ -69,7 +71,10 @@ impl Forecast {
     ) -> Vec<Outlook> {
         match event {
             Event::Ends { at } => self.end = Some(*at),
-            Event::Planned { bytes: 1.., .. } => self.is_told = false,
+            Event::Planned { bytes, .. } => {
+                self.is_told &= *bytes <= self.planned;
+                self.planned = *bytes;
+            }
             Event::BlobReceived { .. } if self.is_time(now) => return self.look(now, snapshot()),
             _ => {}
         }
@@ -201,6 +206,40 @@ mod tests {
         assert_eq!(said(None, 16_900 * MB, [rate; 100]), [(10, expected)]);
         assert_eq!(said(None, 20 * MB, [rate; 8]), [], "done before it is known");
         assert_eq!(said(None, 20_000 * MB, [0; 100]), [], "nothing comes");
+    }
+
+    #[test]
+    fn the_same_plan_again_is_no_reason_to_say_it_again() {
+        let start = Instant::now();
+        let mut forecast = Forecast::default();
+        let mut said = Vec::new();
+        let mut planned = 1000 * MB;
+        for second in 0..60 {
+            if second == 40 {
+                planned += MB;
+            }
+            let now = start + Duration::from_secs(second);
+            let snapshot = || Snapshot {
+                bytes: planned,
+                rate: MB,
+                downloads: 1,
+                ..Snapshot::default()
+            };
+            let (images, present) = (1, 0);
+            let plan = Event::Planned {
+                images,
+                present,
+                bytes: planned,
+            };
+            let came = Event::BlobReceived {
+                blob: Digest::of(b""),
+                bytes: MB,
+            };
+            for event in [plan, came] {
+                said.extend(forecast.note(&event, now, snapshot).iter().map(|_| second));
+            }
+        }
+        assert_eq!(said, [10, 40]);
     }
 
     #[test]

@@ -59,20 +59,22 @@ impl Observer for Journal {
         let (snapshot, outlooks) = {
             let mut locked = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
             let ((progress, forecast), now) = (&mut *locked, Instant::now());
+            let is_told = match event {
+                Event::ImageDone { .. } => true,
+                // The same plan again is no news.
+                Event::Planned { bytes, .. } => bytes != progress.snapshot(now).bytes,
+                _ => false,
+            };
             progress.note(&event, now);
-            let snapshot = match event {
-                Event::ImageDone { .. } => progress.snapshot(now),
-                _ => Snapshot::default(),
+            let snapshot = match is_told {
+                true => progress.snapshot(now),
+                false => Snapshot::default(),
             };
             (snapshot, forecast.note(&event, now, || progress.snapshot(now)))
         };
         // The lock is free while the log is written: a slow reader of the log must not hold up a fetch more than its
         // own line does.
-        log(
-            &event,
-            snapshot.images_here + snapshot.images_failed,
-            snapshot.images,
-        );
+        log(&event, &snapshot);
         for outlook in outlooks {
             match outlook.is_warning() {
                 true => tracing::warn!("{outlook}"),
@@ -82,8 +84,8 @@ impl Observer for Journal {
     }
 }
 
-/// `settled` of `images` are known to be here or not to be had; this matters to the events that end an image.
-fn log(event: &Event, settled: u64, images: u64) {
+/// How far it is matters to plans that are news, and to the events that end an image.
+fn log(event: &Event, far: &Snapshot) {
     match event {
         Event::StepStarted(step) => tracing::debug!("{step:?} begins"),
         Event::StepEnded {
@@ -110,16 +112,13 @@ fn log(event: &Event, settled: u64, images: u64) {
         }
         Event::Warned { message } => tracing::warn!("{}", Printable(message)),
         Event::Operator(operator) => log_operator(operator),
-        Event::Planned {
-            images,
-            present,
-            bytes,
-        } => {
-            if *bytes > 0 {
+        Event::Planned { images, present, .. } => {
+            let left = far.bytes - far.fetched;
+            if left > 0 {
                 tracing::info!(
                     "{} wanted, {present} present, {} to be fetched",
                     Count(*images as usize, "image"),
-                    Size(*bytes)
+                    Size(left)
                 );
             }
         }
@@ -137,9 +136,9 @@ fn log(event: &Event, settled: u64, images: u64) {
             let name = Printable(name);
             let reason = Printable(reason.as_deref().unwrap_or("no reason is known"));
             // Before the first plan nobody knows of how many.
-            let count = match images {
+            let count = match far.images {
                 0 => String::new(),
-                images => format!(" [{settled}/{images}]"),
+                images => format!(" [{}/{images}]", far.images_here + far.images_failed),
             };
             match state {
                 ImageState::Present => tracing::info!("Skipping existing image {name}{count}"),

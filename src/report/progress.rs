@@ -40,7 +40,7 @@ pub struct Snapshot {
     pub images_here: u64,
     /// Of these, not to be had.
     pub images_failed: u64,
-    /// Compressed bytes to fetch, by all plans so far.
+    /// Compressed bytes to fetch in this run, by the last plan.
     pub bytes: u64,
     /// Of these, fetched.
     pub fetched: u64,
@@ -63,7 +63,7 @@ impl Progress {
             } => {
                 self.images = *images;
                 self.present = *present;
-                self.bytes = self.bytes.saturating_add(*bytes);
+                self.bytes = *bytes;
             }
             Event::Limited { rest, .. } => self.rest = rest.clone(),
             Event::BlobStarted { blob, size, resumed } => {
@@ -308,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn a_second_plan_adds_its_bytes_and_counts_the_images_anew() {
+    fn a_plan_replaces_the_one_before_it() {
         let now = Instant::now();
         let mut progress = Progress::default();
-        for (images, present, bytes) in [(1, 0, 5 * MIB), (130, 1, 7 * MIB)] {
+        for (images, present, bytes) in [(1, 0, 5 * MIB), (130, 1, 12 * MIB), (130, 1, 12 * MIB)] {
             progress.note(
                 &Event::Planned {
                     images,

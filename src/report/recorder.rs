@@ -99,7 +99,7 @@ impl Observer for Recorder {
             Event::Limited { limit, .. } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
             Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
-            Event::Planned { bytes, .. } => record.totals.bytes_planned += bytes,
+            Event::Planned { bytes, .. } => record.totals.bytes_planned = bytes,
             Event::BlobStarted { blob, resumed, .. } => {
                 // A later attempt has what this run fetched too; if it has less than there was, that was no good.
                 let known = record.resumed.entry(blob).or_insert(resumed);

@@ -139,7 +139,7 @@ fn eventful() -> Vec<Event> {
         Event::Planned {
             images: 3,
             present: 1,
-            bytes: 12,
+            bytes: (3 << 20) + 12,
         },
         Event::LayersReused { layers: 2 },
         done(

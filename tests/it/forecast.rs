@@ -286,6 +286,10 @@ fn what_only_seems_not_to_fit_is_pulled() {
     assert!((45_000_000..77_000_000).contains(&free), "{free} bytes are free");
     let run = world.run(&[]).exits(0);
     assert_eq!(lengths_asked(&registry), 1, "{run}");
+    // The plan that is made again then is the same one.
+    assert_eq!(run.total("bytesPlanned"), image.layers[0].size, "{run}");
+    assert_eq!(run.total("bytesFetched"), image.layers[0].size, "{run}");
+    assert_eq!(run.stderr.matches("to be fetched").count(), 1, "{run}");
 }
 
 #[test]
