@@ -10,7 +10,7 @@ use std::panic;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{Mode, Outcome};
 use spoke_precache::plan::Document;
 use spoke_precache::registry::LimitSettings;
-use spoke_precache::report::{Recorder, Report};
+use spoke_precache::report::{Event, Observer as _, Recorder, Report};
 use spoke_precache::settings::Display;
 
 /// Kubernetes shows the end of this file in the pod's status.
@@ -46,6 +46,8 @@ pub(crate) struct Edge {
     pub(crate) recorder: Arc<Recorder>,
     /// How much may come in a second, once that is known.
     pub(crate) limit: OnceLock<LimitSettings>,
+    /// When the Job's deadline ends the run, once that is known.
+    pub(crate) job_end: OnceLock<Instant>,
     /// Who tells the cluster.
     pub(crate) herald: OnceLock<Arc<Herald>>,
     /// How the run ended, once that is settled.
@@ -62,6 +64,7 @@ impl Edge {
             display,
             recorder: Arc::new(Recorder::new(Timestamp::now)),
             limit: OnceLock::new(),
+            job_end: OnceLock::new(),
             herald: OnceLock::new(),
             ending: OnceLock::new(),
             code: OnceLock::new(),
@@ -118,8 +121,13 @@ impl Edge {
     /// Writes the report and the termination message, and prints the plan or the verdict; that last, for it may go into
     /// a pipe that nobody reads.
     fn say(&self, ending: Ending, outcome: Option<&Outcome>) -> anyhow::Result<()> {
+        let end = self.job_end.get();
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if let Some((phase, why)) = ending.cut(left) {
+            self.recorder.observe(Event::CutOff { phase, why });
+        }
         let report = self.recorder.report(ending.code());
-        let meaning = ending.meaning();
+        let meaning = ending.meaning(left);
         let written = self.display.report.as_ref().map(|path| report.write(path));
         report
             .write_termination_message(&meaning, Path::new(TERMINATION_LOG))

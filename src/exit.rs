@@ -12,8 +12,14 @@
 //! 124  deadline         128+n  signal n         in both cases a later run goes on
 //! ```
 
+use std::time::Duration;
+
 use crate::cancel::StopReason;
-use crate::report::WriteError;
+use crate::report::{Phase, Span, WriteError};
+
+/// How near to the Job's deadline a SIGTERM is taken for it. The Job's controller counts whole seconds and may be late or,
+/// with another clock, early.
+const NEAR: Duration = Duration::from_secs(10);
 
 /// Why a run, or one of its images, failed; the declaration's order is the order of precedence when there are
 /// several: what a user has to mend first comes first.
@@ -106,13 +112,38 @@ impl Ending {
         failures.into_iter().min().map_or(Self::Complete, Self::Failed)
     }
 
-    /// What the exit code means, for people.
-    pub fn meaning(self) -> String {
-        match self {
-            Self::Complete => "every requested image is in the store".to_owned(),
-            Self::Failed(failure) => failure.meaning().to_owned(),
-            Self::Stopped(reason) => format!("stopped by {reason}; a later run goes on from here"),
+    /// What the exit code means, for people; `left` as in [`Self::cut`].
+    pub fn meaning(self, left: Option<Duration>) -> String {
+        match (self, self.cut(left)) {
+            (_, Some((_, why))) => format!("{why}; a later run goes on from here"),
+            (Self::Failed(failure), None) => failure.meaning().to_owned(),
+            (Self::Complete | Self::Stopped(_), None) => "every requested image is in the store".to_owned(),
         }
+    }
+
+    /// What cut the run off, if anything did. `left` is the time until the Job's deadline, if that is known. The kubelet sends
+    /// the same signal for the Job's deadline, for a pod that is deleted and for one that is evicted.
+    pub fn cut(self, left: Option<Duration>) -> Option<(Phase, String)> {
+        let Self::Stopped(reason) = self else {
+            return None;
+        };
+        let interrupted = |why: String| (Phase::Interrupted, why);
+        Some(match (reason, left) {
+            (StopReason::Deadline, _) => (Phase::Timeout, format!("stopped by {reason}")),
+            (StopReason::Signal(libc::SIGTERM), Some(left)) if left < NEAR => {
+                (Phase::Timeout, format!("stopped by the Job's deadline, {reason}"))
+            }
+            (StopReason::Signal(libc::SIGTERM), Some(left)) => interrupted(format!(
+                "terminated {} before its deadline: the pod was deleted or evicted",
+                Span(left)
+            )),
+            (StopReason::Signal(libc::SIGTERM), None) => interrupted(format!(
+                "terminated by {reason}: in a pod that is the Job's deadline, a deletion or an eviction"
+            )),
+            (StopReason::Signal(_) | StopReason::Trouble, _) => {
+                interrupted(format!("interrupted by {reason}"))
+            }
+        })
     }
 
     /// The process's exit code.
@@ -144,6 +175,51 @@ mod tests {
             assert_eq!(Ending::of(failures.iter().copied()).code(), code);
             failures.pop();
         }
+    }
+
+    #[test]
+    fn what_cut_a_run_off_is_told_apart_as_far_as_it_can_be() {
+        let minutes = |number: u64| Some(Duration::from_secs(60 * number));
+        for (reason, left, phase, why) in [
+            (
+                StopReason::Deadline,
+                None,
+                Phase::Timeout,
+                "stopped by the deadline",
+            ),
+            (
+                StopReason::Signal(15),
+                minutes(0),
+                Phase::Timeout,
+                "stopped by the Job's deadline, signal 15",
+            ),
+            (
+                StopReason::Signal(15),
+                minutes(90),
+                Phase::Interrupted,
+                "terminated 1 h 30 min before its deadline: the pod was deleted or evicted",
+            ),
+            (
+                StopReason::Signal(15),
+                None,
+                Phase::Interrupted,
+                "terminated by signal 15: in a pod that is the Job's deadline, a deletion or an eviction",
+            ),
+            (
+                StopReason::Signal(2),
+                minutes(0),
+                Phase::Interrupted,
+                "interrupted by signal 2",
+            ),
+        ] {
+            let ending = Ending::Stopped(reason);
+            assert_eq!(ending.cut(left), Some((phase, why.to_owned())));
+            assert_eq!(
+                ending.meaning(left),
+                format!("{why}; a later run goes on from here")
+            );
+        }
+        assert_eq!(Ending::Failed(Failure::Space).cut(minutes(0)), None);
     }
 
     #[test]

@@ -162,6 +162,10 @@ fn run(
             return (Ending::Failed(failure), None);
         }
     };
+    if let Some(end) = order.known_end {
+        // Nobody has set it before.
+        let _ = edge.job_end.set(end);
+    }
     let limit = edge.limit.get_or_init(|| order.registries.limit.clone());
     if let Some(report) = limit.report(Timestamp::now()) {
         let limit = limit.clone();

@@ -33,7 +33,7 @@ const STATUS: &str = "spoke-precache.io/status";
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
-    /// `Running`, or how it ended in the hub's words: `Succeeded`, `Timeout`, `UnrecoverableError`.
+    /// `Running`, or how it ended: `Succeeded`, `Timeout`, `Interrupted`, `UnrecoverableError`.
     pub(super) phase: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<u8>,

@@ -105,6 +105,7 @@ impl Herald {
         let reason = match report.phase {
             Phase::Succeeded => "PreCacheSucceeded",
             Phase::Timeout => "PreCacheTimeout",
+            Phase::Interrupted => "PreCacheInterrupted",
             Phase::UnrecoverableError => "PreCacheFailed",
         };
         let end = Happening::new(report.phase != Phase::Succeeded, reason, &note);

@@ -17,6 +17,9 @@ pub struct Report {
     pub phase: Phase,
     /// The process's exit code.
     pub exit_code: u8,
+    /// What cut it off, if anything did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// When the run began.
     pub start_time: Time,
     /// When it ended.
@@ -52,19 +55,22 @@ pub struct LimitReport {
 pub enum Phase {
     /// Every wanted image is in the store.
     Succeeded,
-    /// Time or a signal cut it off; a later run goes on from there.
+    /// Its time was over; a later run goes on from there.
     Timeout,
+    /// Somebody ended it before its time: a person, or the cluster with its pod. A later run goes on from there.
+    Interrupted,
     /// Somebody has to do something.
     UnrecoverableError,
 }
 
 impl Phase {
-    /// The phase that goes with an exit code: 124 is a deadline's, 128+n a signal's, and the Job's own deadline comes
-    /// as SIGTERM.
-    pub fn of_exit_code(code: u8) -> Self {
+    /// The phase that goes with an exit code: 124 is a deadline's, 128+n a signal's. The Job's own deadline comes as a signal
+    /// too; whoever knows says so with [`super::Event::CutOff`].
+    pub(super) fn of_exit_code(code: u8) -> Self {
         match code {
             0 => Self::Succeeded,
-            124 | 129.. => Self::Timeout,
+            124 => Self::Timeout,
+            129.. => Self::Interrupted,
             _ => Self::UnrecoverableError,
         }
     }
@@ -144,8 +150,8 @@ mod tests {
             (7, Phase::UnrecoverableError),
             (124, Phase::Timeout),
             (128, Phase::UnrecoverableError),
-            (130, Phase::Timeout),
-            (143, Phase::Timeout),
+            (130, Phase::Interrupted),
+            (143, Phase::Interrupted),
         ] {
             assert_eq!(Phase::of_exit_code(code), phase, "{code}");
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{LimitReport, OperatorReport, RestTime};
+use super::{LimitReport, OperatorReport, Phase, RestTime};
 use crate::oci::Digest;
 
 /// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
@@ -115,6 +115,13 @@ pub enum Event {
         limit: LimitReport,
         /// What that makes of the time left.
         rest: RestTime,
+    },
+    /// The run was told to stop before it was done.
+    CutOff {
+        /// By time or by something else.
+        phase: Phase,
+        /// What it was, as far as is known.
+        why: String,
     },
     /// When the run is to end, done or not.
     Ends {

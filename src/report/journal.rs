@@ -151,6 +151,7 @@ fn log(event: &Event, far: &Snapshot) {
         // The limit says so itself, and each change.
         Event::Limited { .. }
         | Event::Ends { .. }
+        | Event::CutOff { .. }
         | Event::ImageListed { .. }
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }

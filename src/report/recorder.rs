@@ -33,6 +33,7 @@ struct Record {
     totals: Totals,
     limit_rate: Option<LimitReport>,
     warnings: Vec<String>,
+    cut_off: Option<(Phase, String)>,
 }
 
 impl Recorder {
@@ -52,6 +53,7 @@ impl Recorder {
                 totals: Totals::default(),
                 limit_rate: None,
                 warnings: Vec::new(),
+                cut_off: None,
             }),
         }
     }
@@ -63,11 +65,16 @@ impl Recorder {
         let mut images = record.images.clone();
         // What a catalog names is listed after what the version spec does.
         images.sort_by_key(|image| (image.state == ImageState::Excluded, image.source));
+        let (phase, reason) = match &record.cut_off {
+            Some((phase, why)) => (*phase, Some(why.clone())),
+            None => (Phase::of_exit_code(exit_code), None),
+        };
         Report {
             api_version: API_VERSION,
             kind: "Report",
-            phase: Phase::of_exit_code(exit_code),
+            phase,
             exit_code,
+            reason,
             start_time: Time(self.began),
             complete_time: Time(now),
             conditions: record.conditions.list(now),
@@ -96,6 +103,7 @@ impl Observer for Recorder {
                     record.warnings.push(message);
                 }
             }
+            Event::CutOff { phase, why } => record.cut_off = Some((phase, why)),
             Event::Limited { limit, .. } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
             Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Count, ImageState, OperatorState, Phase, Printable, Report, Size, Span, conditions::Status};
+use super::{Count, ImageState, OperatorState, Printable, Report, Size, Span, conditions::Status};
 
 impl Report {
     /// Several lines; `meaning` says what the exit code means.
@@ -66,32 +66,30 @@ impl Report {
         text
     }
 
-    /// What went wrong first, on one line: the step that failed, or else the image; nothing, if nothing did.
+    /// What cut it off and what went wrong first, on one line: the step that failed, or else the image; nothing, if nothing
+    /// did.
     pub fn first_reason(&self) -> Option<String> {
         let failure = |(name, reason): (String, &str)| format!("{}: {}", Printable(&name), Printable(reason));
-        self.problems()
-            .next()
-            .or_else(|| self.failures().next().map(failure))
+        let first = self.problems().next();
+        let first = first.or_else(|| self.failures().next().map(failure));
+        let reasons: Vec<String> = self.reason.clone().into_iter().chain(first).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// One line: the phase, and how many images are where they are wanted.
     pub fn headline(&self) -> String {
         let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
-        let phase = match self.phase {
-            Phase::Succeeded => "Succeeded",
-            Phase::Timeout => "Timeout",
-            Phase::UnrecoverableError => "UnrecoverableError",
-        };
+        let phase = self.phase;
         let failed = self.totals.operators_failed;
         match self.totals.images_missing() {
-            _ if wanted == 0 => format!("{phase}: no image was listed"),
+            _ if wanted == 0 => format!("{phase:?}: no image was listed"),
             0 if failed > 0 => format!(
-                "{phase}: {here} of {wanted} images are in the store, and {} cannot be had",
+                "{phase:?}: {here} of {wanted} images are in the store, and {} cannot be had",
                 Count(failed as usize, "operator")
             ),
-            0 if wanted == 1 => format!("{phase}: the image is in the store"),
-            0 => format!("{phase}: all {wanted} images are in the store"),
-            missing => format!("{phase}: {here} of {wanted} images are in the store, {missing} missing"),
+            0 if wanted == 1 => format!("{phase:?}: the image is in the store"),
+            0 => format!("{phase:?}: all {wanted} images are in the store"),
+            missing => format!("{phase:?}: {here} of {wanted} images are in the store, {missing} missing"),
         }
     }
 

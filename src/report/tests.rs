@@ -158,7 +158,12 @@ fn eventful() -> Vec<Event> {
 fn the_report_is_the_documented_json() {
     static SECOND: AtomicI64 = AtomicI64::new(1_795_000_000);
     let clock = || Timestamp::from_second(SECOND.fetch_add(1, Ordering::Relaxed)).unwrap();
-    let report = recorded(clock, eventful()).report(143);
+    let recorder = recorded(clock, eventful());
+    recorder.observe(Event::CutOff {
+        phase: Phase::Timeout,
+        why: "stopped by the Job's deadline, signal 15".into(),
+    });
+    let report = recorder.report(143);
     let time = |second: i64| Time(Timestamp::from_second(1_795_000_000 + second).unwrap()).to_string();
     let not_reached = |step: &str| {
         serde_json::json!({
@@ -173,6 +178,7 @@ fn the_report_is_the_documented_json() {
             "kind": "Report",
             "phase": "Timeout",
             "exitCode": 143,
+            "reason": "stopped by the Job's deadline, signal 15",
             "startTime": "2026-11-18T11:06:40Z",
             "completeTime": "2026-11-18T11:06:44Z",
             "conditions": [

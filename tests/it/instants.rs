@@ -190,8 +190,14 @@ fn stop_after(
     let (code, phase) = match run.code {
         0 => (0, "Succeeded"),
         // Of several signals that wait for a busy machine nobody knows which was first.
-        143 if again.is_some() => (143, "Timeout"),
-        _ => (how.code(), "Timeout"),
+        143 if again.is_some() => (143, "Interrupted"),
+        _ => (
+            how.code(),
+            match how.signal() {
+                Some(_) => "Interrupted",
+                None => "Timeout",
+            },
+        ),
     };
     assert_eq!(run.code, code, "{how:?} after {delay:?}: {run}");
     assert_eq!(run.report["phase"], phase, "{run}");

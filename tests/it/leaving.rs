@@ -44,7 +44,7 @@ fn stops(run: Running, signal: Signal, code: i32) -> Run {
         "it took {:?}: {run}",
         asked.elapsed()
     );
-    assert_eq!(run.report["phase"], "Timeout", "{run}");
+    assert_eq!(run.report["phase"], "Interrupted", "{run}");
     assert_eq!(run.report["exitCode"], code, "{run}");
     run
 }

@@ -346,7 +346,7 @@ fn sigterm_ends_a_run_within_a_second() {
         "it took {:?}: {run}",
         asked.elapsed()
     );
-    assert_eq!(run.report["phase"], "Timeout", "{run}");
+    assert_eq!(run.report["phase"], "Interrupted", "{run}");
     goes_on(&registry, &world);
 }
 

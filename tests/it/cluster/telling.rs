@@ -4,12 +4,13 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::double::{ApiDouble, Asked, JOB_PATH, POD};
 use super::faults::Fault;
-use super::{has_begun, reasons, registry_with_zoo, run, start};
+use super::{has_begun, reasons, registry_with_zoo, run, start, with_termination_log};
 use crate::needs::needs;
 use crate::registry::faults::Fault as RegistryFault;
 use crate::world::World;
@@ -69,16 +70,72 @@ fn what_comes_late_does_not_come_after_the_end() {
     has_begun(&api);
     running.signal(Signal::TERM);
     let run = running.wait().exits(143);
-    assert_eq!(api.status()["phase"], "Timeout", "{run}");
+    assert_eq!(api.status()["phase"], "Interrupted", "{run}");
     while api.late().is_empty() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(api.late(), [409]);
     assert_eq!(
         api.status()["phase"],
-        "Timeout",
+        "Interrupted",
         "what was true before came after the end"
     );
+}
+
+/// The kubelet sends the same signal for all of these.
+#[test]
+fn an_eviction_is_no_timeout_and_the_deadline_is_one() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    registry.fault(RegistryFault::on("/manifests/").stall(0));
+    for (signal, code, seconds, phase, reason, why) in [
+        (
+            Signal::TERM,
+            143,
+            4 * 3600,
+            "Interrupted",
+            "PreCacheInterrupted",
+            "before its deadline: the pod was deleted or evicted",
+        ),
+        (
+            Signal::TERM,
+            143,
+            5,
+            "Timeout",
+            "PreCacheTimeout",
+            "stopped by the Job's deadline",
+        ),
+        (
+            Signal::INT,
+            130,
+            4 * 3600,
+            "Interrupted",
+            "PreCacheInterrupted",
+            "interrupted by signal 2",
+        ),
+    ] {
+        let api = ApiDouble::start();
+        let mut job = api.object(JOB_PATH);
+        job["status"]["startTime"] = Timestamp::now().to_string().into();
+        job["spec"]["activeDeadlineSeconds"] = seconds.into();
+        api.put(JOB_PATH, job);
+        let world = World::trusting(&[registry.host()]);
+        let log = world.out("termination-log");
+        let wrapper = [with_termination_log(&log), api.environment()].concat();
+        let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+        let image = registry.tagged("zoo/base");
+        let running = world.start_under(&wrapper, "run", &["--image", &image]);
+        has_begun(&api);
+        running.signal(signal);
+        let run = running.wait().exits(code).says(why);
+        assert_eq!(run.report["phase"], phase, "{run}");
+        assert!(run.report["reason"].as_str().unwrap().contains(why), "{run}");
+        assert_eq!(api.status()["phase"], phase, "{run}");
+        assert!(api.status()["reason"].as_str().unwrap().contains(why), "{run}");
+        assert_eq!(reasons(&api).last().unwrap(), reason, "{run}");
+        let told = std::fs::read_to_string(&log).unwrap();
+        assert!(told.starts_with(phase) && told.contains(why), "{told}");
+    }
 }
 
 #[test]

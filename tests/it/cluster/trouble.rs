@@ -267,7 +267,7 @@ fn told_to_stop_it_says_so_and_is_gone_within_a_second() {
             "{:?}: {run}",
             asked.elapsed()
         );
-        let phase = if hangs { "Running" } else { "Timeout" };
+        let phase = if hangs { "Running" } else { "Interrupted" };
         assert_eq!(api.status()["phase"], phase, "{run}");
     }
 }
@@ -292,6 +292,6 @@ fn told_to_stop_while_it_waits_for_the_api_it_is_gone_within_a_second() {
         let run = running.wait().exits(143);
         let took = asked.elapsed();
         assert!(took < Duration::from_secs(3), "{case}: {took:?}: {run}");
-        assert_eq!(run.report["phase"], "Timeout", "{run}");
+        assert_eq!(run.report["phase"], "Interrupted", "{run}");
     }
 }
