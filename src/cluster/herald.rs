@@ -26,7 +26,7 @@ use super::happening::Happening;
 use super::messenger::Messenger;
 use super::own_job::{OwnJob, Owner};
 use super::pace::{INTERVAL, Pace};
-use crate::report::{Event, ImageState, Observer, Phase, Progress, Report, Step};
+use crate::report::{Event, Observer, Phase, Progress, Report, Step};
 
 /// How long one annotation or event may take; the next one says more.
 const SEND_PATIENCE: Duration = Duration::from_secs(10);
@@ -177,7 +177,7 @@ impl Observer for Herald {
                 reason,
             } => {
                 state.failed.retain(|(failed, _)| *failed != name);
-                if fate == ImageState::Failed {
+                if fate.is_failure() {
                     state.failed.push_front((name, reason.unwrap_or_default()));
                     state.failed.truncate(FAILING);
                 }

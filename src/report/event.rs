@@ -82,10 +82,20 @@ pub enum ImageState {
     Pulled,
     /// It could not be had.
     Failed,
+    /// It is in the store, but not as it should be. To the report's readers it failed, and the reason says how.
+    #[serde(rename = "failed")]
+    Damaged,
     /// A pattern excludes it.
     Excluded,
     /// Its turn has not come, or it was removed from the store again.
     Pending,
+}
+
+impl ImageState {
+    /// Whether it is wanted and cannot be used.
+    pub(crate) fn is_failure(self) -> bool {
+        matches!(self, Self::Failed | Self::Damaged)
+    }
 }
 
 /// One thing that happened.

@@ -143,7 +143,7 @@ fn log(event: &Event, far: &Snapshot) {
             match state {
                 ImageState::Present => tracing::info!("Skipping existing image {name}{count}"),
                 ImageState::Pulled => tracing::info!("Pulled {name}{count}"),
-                ImageState::Failed => tracing::error!("Failed {name}{count}: {reason}"),
+                ImageState::Failed | ImageState::Damaged => tracing::error!("Failed {name}{count}: {reason}"),
                 ImageState::Excluded => tracing::debug!("Excluded {name}: {reason}"),
                 ImageState::Pending => tracing::debug!("Pending {name}"),
             }

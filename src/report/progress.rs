@@ -95,7 +95,7 @@ impl Progress {
                     self.failed.remove(name);
                     self.here.insert(name.clone());
                 }
-                ImageState::Failed => {
+                ImageState::Failed | ImageState::Damaged => {
                     self.here.remove(name);
                     self.failed.insert(name.clone());
                 }

@@ -175,7 +175,7 @@ impl Record {
             // Pulled first and then found present by the next plan, as the release image is: this run brought it.
             (ImageState::Pulled, ImageState::Present) => (),
             // That nothing came of it is no news of an image that cannot be had or is not wanted.
-            (ImageState::Failed | ImageState::Excluded, ImageState::Pending) => {}
+            (ImageState::Failed | ImageState::Damaged | ImageState::Excluded, ImageState::Pending) => {}
             _ => {
                 image.state = state;
                 image.reason = reason;
@@ -196,7 +196,7 @@ impl Record {
             images_wanted: self.images.len() as u64 - count(ImageState::Excluded),
             images_present: count(ImageState::Present),
             images_pulled: count(ImageState::Pulled),
-            images_failed: count(ImageState::Failed),
+            images_failed: count(ImageState::Failed) + count(ImageState::Damaged),
             bytes_resumed: self.resumed.values().sum(),
             ..self.totals
         }

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Count, ImageState, OperatorState, Printable, Report, Size, Span, conditions::Status};
+use super::{
+    Count, ImageSource, ImageState, OperatorState, Phase, Printable, Report, Size, Span, Step,
+    conditions::Status,
+};
 
 impl Report {
     /// Several lines; `meaning` says what the exit code means.
@@ -11,10 +14,11 @@ impl Report {
         text.push('\n');
         let totals = &self.totals;
         let pending = totals.images_missing().saturating_sub(totals.images_failed);
+        let more = self.unlisted().map_or("", |_| " and more not known yet");
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "images:    {} pulled, {} present before, {} failed, {pending} pending; {} excluded",
+            "images:    {} pulled, {} present before, {} failed, {pending} pending{more}; {} excluded",
             totals.images_pulled,
             totals.images_present,
             totals.images_failed,
@@ -79,17 +83,70 @@ impl Report {
     /// One line: the phase, and how many images are where they are wanted.
     pub fn headline(&self) -> String {
         let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
-        let phase = self.phase;
-        let failed = self.totals.operators_failed;
-        match self.totals.images_missing() {
+        let (phase, failed) = (self.phase, self.totals.operators_failed);
+        let damaged = self.in_state(ImageState::Damaged).count() as u64;
+        match (self.totals.images_missing(), self.unlisted()) {
             _ if wanted == 0 => format!("{phase:?}: no image was listed"),
-            0 if failed > 0 => format!(
+            (_, Some(why)) if wanted == 1 => format!("{phase:?}: {why}"),
+            (_, Some(why)) => {
+                format!("{phase:?}: {why}; {here} of {wanted} images that are known are in the store")
+            }
+            (0, None) if failed > 0 => format!(
                 "{phase:?}: {here} of {wanted} images are in the store, and {} cannot be had",
                 Count(failed as usize, "operator")
             ),
-            0 if wanted == 1 => format!("{phase:?}: the image is in the store"),
-            0 => format!("{phase:?}: all {wanted} images are in the store"),
-            missing => format!("{phase:?}: {here} of {wanted} images are in the store, {missing} missing"),
+            (0, None) if wanted == 1 => format!("{phase:?}: the image is in the store"),
+            (0, None) => format!("{phase:?}: all {wanted} images are in the store"),
+            (missing, None) if damaged == 0 => {
+                format!("{phase:?}: {here} of {wanted} images are in the store, {missing} missing")
+            }
+            (missing, None) => {
+                let missing = match missing.saturating_sub(damaged) {
+                    0 => String::new(),
+                    missing => format!(", {missing} missing"),
+                };
+                format!(
+                    "{phase:?}: {here} of {wanted} images are whole in the store{missing}, {damaged} damaged"
+                )
+            }
+        }
+    }
+
+    /// Why more images are wanted than are listed, if that may be so.
+    fn unlisted(&self) -> Option<&'static str> {
+        if self.phase == Phase::Succeeded {
+            return None;
+        }
+        let status = |step| {
+            self.conditions
+                .iter()
+                .find(|it| it.step == step)
+                .map(|it| it.status)
+        };
+        let mut release = self
+            .images
+            .iter()
+            .filter(|it| it.source == Some(ImageSource::Release));
+        // Alone: what it names is listed as soon as it is known.
+        let release = match (release.next(), release.next()) {
+            (Some(release), None) => Some(release.state),
+            _ => None,
+        };
+        let has_index = self
+            .images
+            .iter()
+            .any(|it| it.source == Some(ImageSource::Operator));
+        match (release, status(Step::Release)) {
+            (Some(state), Some(Status::False)) if state.is_failure() => {
+                Some("the release cannot be read, so it is not known which images it names")
+            }
+            (Some(_), Some(Status::Unknown | Status::False)) => {
+                Some("the release image is not whole yet, and it names more images")
+            }
+            _ if has_index && status(Step::Operators) == Some(Status::Unknown) => {
+                Some("the operator indexes are not read yet, and they name more images")
+            }
+            _ => None,
         }
     }
 
@@ -115,7 +172,7 @@ impl Report {
         let operators = operators
             .filter(|operator| operator.state == OperatorState::Failed)
             .map(|operator| (format!("operator {}", operator.name()), &operator.reason));
-        let images = self.in_state(ImageState::Failed);
+        let images = self.images.iter().filter(|image| image.state.is_failure());
         let images = images.map(|image| (image.name.clone(), &image.reason));
         operators
             .chain(images)

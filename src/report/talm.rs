@@ -159,7 +159,7 @@ impl Images {
             *known = state;
         }
         match state {
-            ImageState::Failed => vec![Line(
+            ImageState::Failed | ImageState::Damaged => vec![Line(
                 Level::ERROR,
                 format!(
                     "Limit number of retries reached. The image {} could not be pulled.",

@@ -75,7 +75,7 @@ pub(super) fn failing(images: usize, reason: &str) -> Report {
     );
     for index in 0..images {
         let name = format!("example.com/image-{index}:v1");
-        recorder.observe(listed(&name, ImageSource::Release, 0));
+        recorder.observe(listed(&name, ImageSource::Additional, 0));
         recorder.observe(done(&name, ImageState::Failed, Some(reason)));
     }
     recorder.report(1)
@@ -252,6 +252,68 @@ warning:   pattern `ab` matches digests only
 exit code 1: some images are missing after retries
 "
     );
+}
+
+#[test]
+fn how_many_are_missing_is_said_only_where_it_is_known() {
+    use ImageSource::{Additional, Operator, Release};
+    use ImageState::{Damaged, Failed, Pending, Pulled};
+    let failed = |step, reason| ended(step, false, reason, "see above");
+    let read = |step| ended(step, true, "Read", "all of it");
+    for (code, images, steps, headline) in [
+        (
+            124,
+            vec![(Release, Pending)],
+            vec![Event::StepStarted(Step::Release)],
+            "Timeout: the release image is not whole yet, and it names more images",
+        ),
+        (
+            3,
+            vec![(Release, Pending), (Additional, Pulled)],
+            vec![failed(Step::Release, "NotEnoughSpace")],
+            "UnrecoverableError: the release image is not whole yet, and it names more images; 1 of 2 images that are known \
+             are in the store",
+        ),
+        (
+            5,
+            vec![(Release, Failed)],
+            vec![failed(Step::Release, "UnexpectedContent")],
+            "UnrecoverableError: the release cannot be read, so it is not known which images it names",
+        ),
+        (
+            124,
+            vec![(Release, Pending), (Release, Pending)],
+            vec![Event::StepStarted(Step::Release)],
+            "Timeout: 0 of 2 images are in the store, 2 missing",
+        ),
+        (
+            143,
+            vec![(Release, Pulled), (Operator, Pending)],
+            vec![read(Step::Release), Event::StepStarted(Step::Operators)],
+            "Interrupted: the operator indexes are not read yet, and they name more images; 1 of 2 images that are known are \
+             in the store",
+        ),
+        (
+            7,
+            vec![(Release, Pulled), (Release, Damaged)],
+            vec![read(Step::Release)],
+            "UnrecoverableError: 1 of 2 images are whole in the store, 1 damaged",
+        ),
+        (
+            7,
+            vec![(Additional, Pulled), (Additional, Damaged), (Additional, Failed)],
+            vec![],
+            "UnrecoverableError: 1 of 3 images are whole in the store, 1 missing, 1 damaged",
+        ),
+    ] {
+        let recorder = recorded(any_time, steps);
+        for (number, (source, state)) in images.into_iter().enumerate() {
+            let name = format!("example.com/{number}:1");
+            recorder.observe(listed(&name, source, 0));
+            recorder.observe(done(&name, state, None));
+        }
+        assert_eq!(recorder.report(code).headline(), headline);
+    }
 }
 
 #[test]

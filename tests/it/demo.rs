@@ -94,7 +94,7 @@ fn main() -> anyhow::Result<()> {
     println!(
         "{}\n\n{}",
         report.json(),
-        report.summary(&ending.meaning()).trim_end()
+        report.summary(&ending.meaning(None)).trim_end()
     );
     println!("store:    {} (removed now)", order.graph_root.display());
     result?;

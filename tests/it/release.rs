@@ -359,3 +359,47 @@ fn a_release_whose_last_layer_turns_out_to_be_damaged_ends_the_run_nevertheless(
     assert_eq!(run.images("failed"), [damaged.by_digest()], "{run}");
     assert_eq!(census(&world.graph_root()), Vec::<String>::new());
 }
+
+/// What a release image lacks before it can be read, or what it names lacks after.
+#[test]
+fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() {
+    needs!(root());
+    let (registry, release) = release();
+    let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
+    let unknown = "the release image is not whole yet, and it names more images";
+    let layers: Vec<String> = release
+        .release
+        .layers
+        .iter()
+        .map(|it| it.digest.clone())
+        .collect();
+    let [base, .., payload] = &layers[..] else {
+        panic!("a release image has a base and a payload: {layers:?}");
+    };
+
+    registry.fault(Fault::on(payload).stall(100));
+    let world = World::trusting(&[registry.host()]);
+    let run = world.run(&[&args[..], &["--deadline", "3s"]].concat()).exits(124);
+    assert!(run.stdout.starts_with(&format!("Timeout: {unknown}\n")), "{run}");
+    registry.mend();
+
+    // The payload is here, and only what lies below it is not.
+    registry.fault(Fault::on(base).stall(100));
+    let world = World::trusting(&[registry.host()]);
+    let run = world.run(&[&args[..], &["--deadline", "5s"]].concat()).exits(124);
+    let wanted = wanted(&release, release.by_digest());
+    let missing = format!(
+        "Timeout: 0 of {0} images are in the store, {0} missing\n",
+        wanted.len()
+    );
+    assert!(run.stdout.starts_with(&missing), "{run}");
+    assert_eq!(run.images("pending"), wanted, "{run}");
+    registry.mend();
+
+    let world = World::trusting(&[registry.host()]);
+    let run = world
+        .run(&[&args[..], &["--space-required", "1000000"]].concat())
+        .exits(3);
+    let short = format!("UnrecoverableError: {unknown}\n");
+    assert!(run.stdout.starts_with(&short), "{run}");
+}

@@ -62,6 +62,8 @@ impl Bringer<'_> {
                 break selection;
             }
         };
+        // Should the run end before the release image is whole, its report says what is missing.
+        self.list(&selection.wanted);
         let requests = self.naming.requests.iter().cloned().chain(selection.wanted);
         match self.foresee(&dedupe(requests)).await {
             Ok(Some(next)) => self.advance = Some(self.begin_with(&next, plan, fetcher)),

@@ -40,12 +40,14 @@ impl Bringer<'_> {
             if self.knowledge.is_present(reference, sight, self.mode) {
                 continue;
             }
-            let flaw = sight.image(reference).and_then(|seen| seen.flaw.clone());
-            let reason = flaw.unwrap_or_else(|| Reason {
-                failure: Failure::Incomplete,
-                message: "it is not in the store".to_owned(),
-            });
-            self.fail(reference, reason);
+            match sight.image(reference).and_then(|seen| seen.flaw.clone()) {
+                Some(flaw) if flaw.failure == Failure::Store => self.find_damaged(reference, flaw),
+                Some(flaw) => self.fail(reference, flaw),
+                None => {
+                    let (failure, message) = (Failure::Incomplete, "it is not in the store".to_owned());
+                    self.fail(reference, Reason { failure, message });
+                }
+            }
         }
     }
 
@@ -59,7 +61,7 @@ impl Bringer<'_> {
                 "{layer} is damaged, and layers of the graph root were built on it\nhint: remove the image, `crictl rmi` or `podman rmi`, and run again"
             );
             let failure = Failure::Store;
-            self.fail(reference, Reason { failure, message });
+            self.find_damaged(reference, Reason { failure, message });
         }
     }
 
@@ -85,7 +87,7 @@ impl Bringer<'_> {
             let refusal = layers.into_iter().find_map(|layer| users.refuse(&layer).err());
             if let Some(error) = refusal {
                 let (failure, message) = (Failure::Store, error.to_string());
-                self.fail(reference, Reason { failure, message });
+                self.find_damaged(reference, Reason { failure, message });
             }
         }
         Ok(())
@@ -109,10 +111,17 @@ impl Bringer<'_> {
     }
 
     pub(super) fn fail(&mut self, reference: &Reference, reason: Reason) {
+        self.end_as(ImageState::Failed, reference, reason);
+    }
+
+    fn find_damaged(&mut self, reference: &Reference, reason: Reason) {
+        self.end_as(ImageState::Damaged, reference, reason);
+    }
+
+    fn end_as(&mut self, state: ImageState, reference: &Reference, reason: Reason) {
         let message = reason.message.clone();
         if self.knowledge.fail(reference, reason) {
-            self.teller
-                .say(&reference.to_string(), ImageState::Failed, Some(message));
+            self.teller.say(&reference.to_string(), state, Some(message));
         }
     }
 }

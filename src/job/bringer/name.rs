@@ -38,7 +38,7 @@ impl Bringer<'_> {
         }
     }
 
-    fn list(&self, requests: &[ImageRequest]) {
+    pub(super) fn list(&self, requests: &[ImageRequest]) {
         for request in requests {
             let name = request.reference.to_string();
             self.teller.list(&name, request.sources.first(), 0);
