@@ -194,6 +194,13 @@ fn run(
                     observer.observe(Event::Warned { message });
                 }
             }
+            if edge.mode != Mode::Verify {
+                let images = outcome.plan.images.iter();
+                let images: Vec<_> = images.filter_map(|image| image.name.parse().ok()).collect();
+                if let Some(message) = facts.pull_verification.warning(&images) {
+                    observer.observe(Event::Warned { message });
+                }
+            }
             (ending, Some(outcome))
         }
         Err(error) => (error.ending(), None),
@@ -217,9 +224,9 @@ async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> Facts {
     let Some(api) = api else {
         return Facts::default();
     };
-    let with_threshold = flags.bounds.image_gc_high_threshold.is_none();
+    let with_kubelet = flags.bounds.image_gc_high_threshold.is_none();
     tokio::select! {
-        facts = Facts::learn(api, with_threshold, settings::cluster_patience(flags)) => facts,
+        facts = Facts::learn(api, with_kubelet, settings::cluster_patience(flags)) => facts,
         // The job is told as well.
         _ = cancel.stopped() => Facts::default(),
     }

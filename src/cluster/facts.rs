@@ -1,7 +1,7 @@
 //! What the API says of the node, the cluster and our own Job, asked for once, at the start.
 //!
 //! ```text
-//! nodes/$NODE_NAME/proxy/configz                     the kubelet's imageGCHighThresholdPercent
+//! nodes/$NODE_NAME/proxy/configz                     the kubelet's imageGCHighThresholdPercent, and whose images it uses
 //! config.openshift.io/v1 proxies/cluster             .status: proxies; .spec.trustedCA ─→ ConfigMap, ca-bundle.crt
 //! config.openshift.io/v1 images/cluster              .spec.additionalTrustedCA ─→ ConfigMap, host[..port]
 //! our pod ─ownerReferences→ our Job                  .status.startTime + .spec.activeDeadlineSeconds
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::api::{Api, Effort};
 use super::own_job::{OwnJob, Owner};
+use super::pull_verification::PullVerification;
 use super::rules::{CONFIG_NAMESPACE, GET_CONFIG_MAP, GET_CONFIGZ, GET_IMAGE_CONFIG, GET_PROXY};
 use super::{ClusterError, own_job};
 
@@ -46,6 +47,8 @@ const UPDATE_SERVICE: &str = "updateservice-registry";
 pub struct Facts {
     /// The kubelet's `imageGCHighThresholdPercent`.
     pub image_gc_high_threshold: Option<u8>,
+    /// When the kubelet uses images that it did not pull.
+    pub pull_verification: PullVerification,
     /// The cluster's proxy, if it has one.
     pub proxy: Option<ClusterProxy>,
     /// Whom the cluster trusts beside the system's authorities.
@@ -85,10 +88,12 @@ struct Configz {
     kubelet_config: KubeletConfig,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct KubeletConfig {
     #[serde(rename = "imageGCHighThresholdPercent")]
     image_gc_high_threshold_percent: Option<u8>,
+    #[serde(flatten)]
+    pull_verification: PullVerification,
 }
 
 #[derive(Default, Deserialize)]
@@ -139,29 +144,33 @@ struct ConfigMap {
 }
 
 impl Facts {
-    /// Asks. `with_threshold` is false where a flag says it already. A busy API is waited for as long as `patience`.
-    pub async fn learn(api: &Api, with_threshold: bool, patience: Duration) -> Self {
+    /// Asks. `with_kubelet` is false where a flag says its threshold already, and the account may lack the right to ask. A
+    /// busy API is waited for as long as `patience`.
+    pub async fn learn(api: &Api, with_kubelet: bool, patience: Duration) -> Self {
         let effort = Effort::patient(patience);
         let way = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort)) };
         let (proxy, of_registries) = announced(way, patience).await;
         let effort = Effort::patient(patience.min(SOON));
-        let threshold = async {
-            match with_threshold {
-                true => threshold(api, effort).await,
-                false => Ok(None),
+        let kubelet = async {
+            match with_kubelet {
+                true => kubelet(api, effort).await,
+                false => Ok(KubeletConfig::default()),
             }
         };
-        let (threshold, owner) = tokio::join!(threshold, own_job::owner(api, effort));
+        let (kubelet, owner) = tokio::join!(kubelet, own_job::owner(api, effort));
         let mut ignorance = Ignorance::default();
         let (proxy, trusted) = ignorance
             .of("the cluster's proxy", proxy)
             .unwrap_or((None, Ok(Vec::new())));
         let trusted = ignorance.of("the cluster's trusted authorities", trusted);
         let of_registries = ignorance.of("the registries' trusted authorities", of_registries);
-        let threshold = ignorance.of("the kubelet's threshold", threshold);
+        let kubelet = ignorance
+            .of("the kubelet's threshold", kubelet)
+            .unwrap_or_default();
         let owner = ignorance.of("this pod's Job and its deadline", owner);
         Self {
-            image_gc_high_threshold: threshold.flatten(),
+            image_gc_high_threshold: kubelet.image_gc_high_threshold_percent,
+            pull_verification: kubelet.pull_verification,
             proxy,
             authorities: [trusted.unwrap_or_default(), of_registries.unwrap_or_default()].concat(),
             owner: owner.unwrap_or_default(),
@@ -214,14 +223,14 @@ impl Ignorance {
     }
 }
 
-async fn threshold(api: &Api, effort: Effort) -> Result<Option<u8>, ClusterError> {
+async fn kubelet(api: &Api, effort: Effort) -> Result<KubeletConfig, ClusterError> {
     let Some(node) = &api.account.node else {
         tracing::debug!("`NODE_NAME` is not set, so the kubelet is not asked for its threshold");
-        return Ok(None);
+        return Ok(KubeletConfig::default());
     };
     let path = format!("{}/configz", GET_CONFIGZ.path(&api.namespace, node)?);
     let configz: Configz = api.get_at(&GET_CONFIGZ, &path, effort).await?;
-    Ok(configz.kubelet_config.image_gc_high_threshold_percent)
+    Ok(configz.kubelet_config)
 }
 
 /// The proxy, and the bundle that it names. That one may fail by itself.

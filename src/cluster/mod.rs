@@ -1,7 +1,7 @@
 //! The cluster's API, as far as this run has business there: what it says of the node and of our Job, and what it is told.
 //!
 //! ```text
-//! service account ─Account→ Api ─┬─ Facts::learn ──→ threshold, proxy, authorities, our Job      at the start
+//! service account ─Account→ Api ─┬─ Facts::learn ──→ threshold, pull policy, proxy, our Job      at the start
 //!                                ├─ Herald ────────→ annotations of our Job, events              during the run
 //!                                └─ PinnedImageSet::apply                                        after it
 //! ```
@@ -22,6 +22,7 @@ mod messenger;
 mod own_job;
 mod pace;
 mod pin;
+mod pull_verification;
 mod rules;
 
 pub use account::Account;
@@ -32,4 +33,5 @@ pub use herald::Herald;
 pub use own_job::{OwnJob, Owner};
 pub use pace::INTERVAL;
 pub use pin::PinnedImageSets;
+pub use pull_verification::PullVerification;
 pub use rules::{CONFIG_NAMESPACE, Place, RULES, Rule};

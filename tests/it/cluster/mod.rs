@@ -6,6 +6,7 @@ mod faults;
 mod front;
 mod telling;
 mod trouble;
+mod upgrade;
 
 use std::net::Ipv6Addr;
 use std::path::Path;
