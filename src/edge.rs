@@ -150,9 +150,9 @@ impl Edge {
                     .map(ToString::to_string)
                     .unwrap_or_default();
                 let limit = self.limit.get().cloned().unwrap_or_default();
-                outcome
-                    .plan
-                    .table(&outcome.operators, &space, &limit, Timestamp::now())
+                let now = Timestamp::now();
+                let table = outcome.plan.table(&outcome.operators, &space, &limit, now);
+                table + &report.warned()
             }
             (Mode::Plan, Some(outcome), OutputForm::Json) => serde_json::to_string_pretty(&Document::new(
                 &outcome.plan,

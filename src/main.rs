@@ -36,7 +36,7 @@ use spoke_precache::cluster::{Api, Facts, Herald};
 use spoke_precache::exit::{Ending, Failure};
 use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
 use spoke_precache::manners::{IoPriority, Niceness};
-use spoke_precache::pins;
+use spoke_precache::pins::{self, Kept, PinTarget};
 use spoke_precache::report::{
     Console, Event, Fanout, Journal, Observer, Printable, RestTime, TalmFormat, TalmLog,
 };
@@ -174,37 +174,39 @@ fn run(
             rest: RestTime::new(move |bytes, rate| limit.rest(bytes, rate, Timestamp::now())),
         });
     }
-    match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
-        Ok((outcome, ending)) => {
-            if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
-                let kept = pins::keep(
-                    &order,
-                    &outcome,
-                    flags.cluster.pin.as_ref(),
-                    api.as_deref(),
-                    cancel,
-                );
-                let warnings = runtime.block_on(async {
-                    tokio::select! {
-                        warnings = kept => warnings,
-                        _ = cancel.stopped() => vec!["told to stop before the images were pinned".to_owned()],
-                    }
-                });
-                for message in warnings {
-                    observer.observe(Event::Warned { message });
-                }
+    let (outcome, ending) = match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
+        Ok(done) => done,
+        Err(error) => return (error.ending(), None),
+    };
+    let target = flags.cluster.pin.as_ref();
+    let mut kept = Kept {
+        is_pinned: target == Some(&PinTarget::Api),
+        warnings: Vec::new(),
+    };
+    if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
+        let keeping = pins::keep(&order, &outcome, target, api.as_deref(), cancel);
+        kept = runtime.block_on(async {
+            tokio::select! {
+                kept = keeping => kept,
+                _ = cancel.stopped() => Kept {
+                    is_pinned: false,
+                    warnings: vec!["told to stop before the images were pinned".to_owned()],
+                },
             }
-            if edge.mode != Mode::Verify {
-                let images = outcome.plan.images.iter();
-                let images: Vec<_> = images.filter_map(|image| image.name.parse().ok()).collect();
-                if let Some(message) = facts.pull_verification.warning(&images) {
-                    observer.observe(Event::Warned { message });
-                }
-            }
-            (ending, Some(outcome))
-        }
-        Err(error) => (error.ending(), None),
+        });
     }
+    let mut warnings = kept.warnings;
+    if edge.mode != Mode::Verify {
+        let images = outcome.plan.images.iter();
+        let images: Vec<_> = images.filter_map(|image| image.name.parse().ok()).collect();
+        warnings.extend(facts.pull_verification.warning(&images));
+        let os_images = outcome.os_images.as_ref();
+        warnings.extend(os_images.and_then(|images| images.note(kept.is_pinned)));
+    }
+    for message in warnings {
+        observer.observe(Event::Warned { message });
+    }
+    (ending, Some(outcome))
 }
 
 /// The way to the cluster's API, if there is one; `verify` has no need of it.

@@ -82,24 +82,38 @@ impl From<ClusterError> for PinError {
     }
 }
 
-/// Sees to it that what was brought stays, and gives warnings of what may not.
+/// How far what was brought will stay.
+#[derive(Debug)]
+pub struct Kept {
+    /// Whether the cluster has the pins.
+    pub is_pinned: bool,
+    /// Of what may not stay.
+    pub warnings: Vec<String>,
+}
+
+/// Sees to it that what was brought stays.
 pub async fn keep(
     order: &Order,
     outcome: &Outcome,
     target: Option<&PinTarget>,
     api: Option<&Api>,
     cancel: &Cancel,
-) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let done = match target {
-        None => return nearness(order).await.into_iter().collect(),
-        Some(target) => pin(order, outcome, target, api, cancel, &mut warnings).await,
+) -> Kept {
+    let Some(target) = target else {
+        let warnings = nearness(order).await.into_iter().collect();
+        return Kept {
+            is_pinned: false,
+            warnings,
+        };
     };
+    let mut warnings = Vec::new();
+    let done = pin(order, outcome, target, api, cancel, &mut warnings).await;
+    let is_pinned = done.is_ok() && *target == PinTarget::Api;
     match done {
         Ok(count) => tracing::info!("{} pinned", Count(count, "image")),
         Err(why) => warnings.push(format!("the images are not pinned: {why}")),
     }
-    warnings
+    Kept { is_pinned, warnings }
 }
 
 /// Whether the kubelet is about to remove images, in words.

@@ -29,6 +29,7 @@ mod mender;
 mod naming;
 mod operators;
 mod order;
+mod os_images;
 mod outcome;
 mod puller;
 mod queue;
@@ -50,6 +51,7 @@ use bringer::Bringer;
 pub use error::JobError;
 use naming::Naming;
 pub use order::Order;
+pub use os_images::OsImages;
 pub use outcome::Outcome;
 use steps::Steps;
 

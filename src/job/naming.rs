@@ -35,6 +35,8 @@ pub(super) struct Naming {
     /// In the order of their naming; several may be for one image.
     pub(super) requests: Vec<ImageRequest>,
     pub(super) excluded: Vec<ExcludedImage>,
+    /// The release's, once its payload is read.
+    pub(super) version: Option<String>,
     read: HashSet<Namer>,
 }
 
@@ -50,6 +52,7 @@ impl Naming {
             requests: requests(spec),
             namers: release.chain(indexes.map(Namer::Index)).collect(),
             excluded: Vec::new(),
+            version: None,
             read: HashSet::new(),
         }
     }

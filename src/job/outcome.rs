@@ -13,6 +13,7 @@ use super::Mode;
 use super::error::JobError;
 use super::knowledge::Knowledge;
 use super::operators::Operators;
+use super::os_images::OsImages;
 
 /// How a run went that was not ended by a [`JobError`].
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Outcome {
     pub plan: Plan,
     /// What registries led to under the names of the plan's images, as far as they were asked.
     pub digests: HashMap<String, Digest>,
+    /// Those of the release's images that an update may download again.
+    pub os_images: Option<OsImages>,
     /// The operators that are asked for, and what catalogs say of them.
     pub operators: Vec<OperatorReport>,
     /// Whether that plan fits the disk, where it was held against it.
@@ -38,6 +41,7 @@ impl Outcome {
         operators: &Operators,
         verdict: Option<Verdict>,
         knowledge: &Knowledge,
+        os_images: Option<OsImages>,
     ) -> Self {
         let digests = plan.images.iter().filter_map(|image| {
             let reference: Reference = image.name.parse().ok()?;
@@ -65,6 +69,7 @@ impl Outcome {
             operators: operators.rows(),
             plan,
             digests,
+            os_images,
             verdict,
             failures,
         }

@@ -63,11 +63,17 @@ impl Report {
                 Printable(reason)
             );
         }
-        for warning in &self.warnings {
-            let _ = writeln!(text, "warning:   {}", Printable(warning));
-        }
+        text.push_str(&self.warned());
         let _ = writeln!(text, "exit code {}: {meaning}", self.exit_code);
         text
+    }
+
+    /// The warnings, a line each.
+    pub fn warned(&self) -> String {
+        let warnings = self.warnings.iter();
+        warnings
+            .map(|warning| format!("warning:   {}\n", Printable(warning)))
+            .collect()
     }
 
     /// What cut it off and what went wrong first, on one line: the step that failed, or else the image; nothing, if nothing

@@ -22,6 +22,7 @@ use super::knowledge::Knowledge;
 use super::lengths::Lengths;
 use super::mender::Mender;
 use super::naming::Naming;
+use super::os_images::OsImages;
 use super::puller::Puller;
 use super::sight::Sight;
 use super::steps::Steps;
@@ -202,8 +203,11 @@ impl<'a> Bringer<'a> {
                     let failures = self.naming.operators.failures().chain(self.gravest(&plan));
                     steps.verified(&plan.totals, failures.min());
                 }
-                let operators = &self.naming.operators;
-                return Ok(Outcome::of(self.mode, plan, operators, verdict, &self.knowledge));
+                let os_images = self.os_images(&plan, &look.sight);
+                let (operators, knowledge) = (&self.naming.operators, &self.knowledge);
+                return Ok(Outcome::of(
+                    self.mode, plan, operators, verdict, knowledge, os_images,
+                ));
             }
             if is_idle {
                 continue;
@@ -234,6 +238,19 @@ impl<'a> Bringer<'a> {
         self.teller.tell(&plan, |name| sight.additional_store_of(name));
         self.fail_contradictions(&plan);
         plan
+    }
+
+    /// Their length is what a registry said, or else what the layers in the store were when they came.
+    fn os_images(&self, plan: &Plan, sight: &Sight) -> Option<OsImages> {
+        OsImages::of(self.naming.version.as_deref()?, plan, |image| {
+            let reference = image.name.parse().ok()?;
+            if let Some(image) = self.knowledge.resolved(&reference) {
+                return Some(image.layers.iter().map(|layer| layer.size).sum());
+            }
+            let layers = sight.image(&reference)?.layers.iter();
+            let sizes = layers.filter_map(|id| sight.inventory.mountable(id)?.blob_size);
+            Some(sizes.sum())
+        })
     }
 
     /// What is here of these layers, and of everybody's blobs.

@@ -149,6 +149,7 @@ impl Bringer<'_> {
         }
         self.list(&selection.wanted);
         self.naming.excluded = excluded;
+        self.naming.version = Some(payload.version);
         self.naming.requests.extend(selection.wanted);
     }
 

@@ -119,8 +119,13 @@ pub(crate) fn image_references<'a>(pull_specs: impl Iterator<Item = (&'a str, St
 /// The image that holds the payload. Its lower layers hold an older payload, whited out, written anew and hidden by an
 /// opaque directory, so that only a reader who applies layers rightly finds the one on top.
 pub(crate) fn release_image(base: &Layer, references: &str) -> Image {
+    release_image_of("4.99.0", base, references)
+}
+
+/// The same of another version.
+pub(crate) fn release_image_of(version: &str, base: &Layer, references: &str) -> Image {
     let metadata =
-        json!({"kind": "cincinnati-metadata-v0", "version": "4.99.0", "previous": [], "metadata": {}});
+        json!({"kind": "cincinnati-metadata-v0", "version": version, "previous": [], "metadata": {}});
     let old = r#"
         dir  /release-manifests 0755 0:0
         file /release-manifests/image-references 0644 0:0 "{\"kind\": \"an older payload, which must not be read\"}"
@@ -152,7 +157,7 @@ pub(crate) fn release_image(base: &Layer, references: &str) -> Image {
         node_architecture(),
         layers,
         |config, _| {
-            config["config"]["Labels"]["io.openshift.release"] = "4.99.0".into();
+            config["config"]["Labels"]["io.openshift.release"] = version.into();
         },
     )
 }

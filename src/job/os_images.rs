@@ -1,0 +1,173 @@
+//! The operating system's images of a release, and whether an update takes them from the store.
+//!
+//! The machine-config daemon of the new release rebases the node, and where it takes the image from depends on that release
+//! (machine-config-operator `pkg/daemon/update.go`: `updateLayeredOS`):
+//!
+//! | release | from the store |
+//! |---|---|
+//! | 4.12 to 4.18 | never; 4.17 and 4.18 with the TechPreview gate `PinnedImages` |
+//! | 4.19 to 4.22 | if a pool of the node has a PinnedImageSet and podman finds the image by its name |
+//! | 4.23 and later | if podman finds the image by its name |
+//!
+//! `machine-os-content` and the extensions come by `podman pull`, which reuses what is in the store.
+
+use crate::plan::{Need, Plan, PlannedImage};
+use crate::report::Size;
+use crate::sources::Source;
+
+/// Tags of a payload, perhaps with a stream behind: `rhel-coreos-9`.
+const TAGS: [&str; 3] = ["rhel-coreos", "stream-coreos", "fedora-coreos"];
+
+/// Not an operating system but packages for one.
+const EXTENSIONS: &str = "-extensions";
+
+/// Where an update takes the operating system from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Registry,
+    /// The store, if the image is pinned.
+    Pinned,
+    Store,
+}
+
+/// The images that a plan wants of a release's operating systems; a node runs one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OsImages {
+    version: String,
+    /// Each tag, and the compressed bytes of its layers.
+    images: Vec<(String, u64)>,
+}
+
+impl OsImages {
+    /// Those of `plan` whose length is known.
+    pub(super) fn of(
+        version: &str,
+        plan: &Plan,
+        bytes: impl Fn(&PlannedImage) -> Option<u64>,
+    ) -> Option<Self> {
+        let wanted = plan.images.iter();
+        let wanted = wanted.filter(|image| !matches!(image.need, Need::Failed(_)));
+        let images: Vec<_> = wanted
+            .filter_map(|image| Some((tag(image)?.to_owned(), bytes(image)?)))
+            .collect();
+        let version = version.to_owned();
+        (!images.is_empty()).then_some(Self { version, images })
+    }
+
+    /// Says that an update downloads the operating system again, unless it does not.
+    pub fn note(&self, is_pinned: bool) -> Option<String> {
+        let condition = match origin(&self.version)? {
+            Origin::Registry => "never from the store",
+            Origin::Pinned if !is_pinned => "from the store only if it is pinned in the cluster",
+            Origin::Pinned | Origin::Store => return None,
+        };
+        let images = self.images.iter();
+        let images: Vec<_> = images
+            .map(|(tag, bytes)| format!("`{tag}` ({})", Size(*bytes)))
+            .collect();
+        let excludes = self.images.iter();
+        let excludes: Vec<_> = excludes
+            .map(|(tag, _)| format!("`--exclude '^\"{tag}\\$'`"))
+            .collect();
+        let pin = match origin(&self.version)? {
+            Origin::Pinned => {
+                "pin the images with `--pin api`, or apply what `--pin FILE` writes before the update; or "
+            }
+            Origin::Registry | Origin::Store => "",
+        };
+        Some(format!(
+            "release {} takes the operating system's image {} {condition}: the update downloads it again\nhint: {pin}leave \
+             it out with {}",
+            self.version,
+            images.join(", "),
+            excludes.join(" ")
+        ))
+    }
+}
+
+/// The payload's tag of an image that is an operating system.
+fn tag(image: &PlannedImage) -> Option<&str> {
+    let is_os = |tag: &&str| {
+        let stream = TAGS.iter().find_map(|os| tag.strip_prefix(os));
+        stream.is_some_and(|stream| stream.is_empty() || stream.starts_with('-'))
+            && !tag.ends_with(EXTENSIONS)
+    };
+    let tags = image.sources.iter().filter_map(|source| match source {
+        Source::Release { tag } => Some(tag.as_str()),
+        _ => None,
+    });
+    tags.into_iter().find(is_os)
+}
+
+/// `None` for a version that is none of OpenShift's, such as those of CI builds.
+fn origin(version: &str) -> Option<Origin> {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
+    Some(match (numbers.next()??, numbers.next()??) {
+        (..=3, _) => return None,
+        (4, ..=18) => Origin::Registry,
+        (4, 19..=22) => Origin::Pinned,
+        _ => Origin::Store,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(version: &str, is_pinned: bool) -> Option<String> {
+        let images = [("rhel-coreos", 1 << 30), ("rhel-coreos-10", 1 << 29)];
+        let images = images.map(|(tag, bytes)| (tag.to_owned(), bytes)).to_vec();
+        let version = version.to_owned();
+        OsImages { version, images }.note(is_pinned)
+    }
+
+    #[test]
+    fn the_release_decides_whether_the_os_is_downloaded_again() {
+        for (version, unpinned, pinned) in [
+            ("4.12.0", true, true),
+            ("4.18.23", true, true),
+            ("4.19.0-rc.1", true, false),
+            ("4.22.1", true, false),
+            ("4.23.0", false, false),
+            ("5.0.0", false, false),
+            ("0.0.1-2024-05-06", false, false),
+            ("nightly", false, false),
+        ] {
+            let notes = [false, true].map(|is_pinned| note(version, is_pinned).is_some());
+            assert_eq!(notes, [unpinned, pinned], "{version}");
+        }
+        assert_eq!(
+            note("4.16.8", false).as_deref(),
+            Some(
+                "release 4.16.8 takes the operating system's image `rhel-coreos` (1.0 GiB), `rhel-coreos-10` (512.0 MiB) \
+                 never from the store: the update downloads it again\nhint: leave it out with \
+                 `--exclude '^\"rhel-coreos\\$'` `--exclude '^\"rhel-coreos-10\\$'`"
+            )
+        );
+    }
+
+    #[test]
+    fn the_tags_of_operating_systems_are_known() {
+        let is_os = |name: &str| {
+            let image = PlannedImage {
+                name: "quay.io/a/b:1".to_owned(),
+                sources: vec![Source::Release { tag: name.to_owned() }],
+                need: Need::Present,
+                layers: Vec::new(),
+                bytes: 0,
+            };
+            tag(&image).is_some()
+        };
+        for name in ["rhel-coreos", "rhel-coreos-8", "rhel-coreos-10", "stream-coreos"] {
+            assert!(is_os(name), "{name}");
+        }
+        for name in [
+            "rhel-coreos-extensions",
+            "rhel-coreos-8-extensions",
+            "rhel-coreosx",
+            "etcd",
+        ] {
+            assert!(!is_os(name), "{name}");
+        }
+    }
+}
