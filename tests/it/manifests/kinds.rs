@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{files, list, objects, parse, text, title, top};
 
 /// Kinds that are not Kubernetes' own, and the fields of theirs that may be used: the path (`[]` for a list's elements), its
-/// type, and `+` before it if it must be there. `{}` after a path is an object or list of any form.
+/// type, and `+` before it if it must be there; null is nothing, for kubectl leaves it out. `{}` after a path is an object or list of any form.
 const FOREIGN: &[(&str, &str, &[&str])] = &[
     (
         "security.openshift.io/v1",
@@ -31,9 +31,9 @@ const FOREIGN: &[(&str, &str, &[&str])] = &[
             "+allowPrivilegedContainer boolean",
             "+readOnlyRootFilesystem boolean",
             "+allowedCapabilities[] string",
-            "+defaultAddCapabilities null",
-            "+requiredDropCapabilities null",
-            "+priority null",
+            "+defaultAddCapabilities[] string",
+            "+requiredDropCapabilities[] string",
+            "+priority integer",
             "+volumes[] string",
             "fsGroup.type string",
             "supplementalGroups.type string",
@@ -120,6 +120,7 @@ const FOREIGN: &[(&str, &str, &[&str])] = &[
         "Kustomization",
         &[
             "resources[] string",
+            "sortOptions.order string",
             "nameSuffix string",
             "images[].name string",
             "images[].newName string",

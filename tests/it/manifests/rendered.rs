@@ -192,6 +192,21 @@ fn the_component_for_pins_adds_its_rights_and_a_variable_and_nothing_else() {
     assert_eq!(titles(&with), BTreeSet::new());
 }
 
+/// `oc apply -k` goes by this order; the Job controller's first pod needs all that the Job does.
+#[test]
+fn a_job_is_applied_after_its_constraints_and_all_else() {
+    let Some(kubectl) = with_kubectl() else { return };
+    for overlay in ["single-node", "several-nodes"] {
+        let objects = rendered(&kubectl, &format!("overlays/{overlay}"));
+        let mut kinds = objects.iter().map(|object| text(&object["kind"]));
+        let before = kinds.by_ref().take_while(|kind| *kind != "Job");
+        let before: Vec<&str> = before.collect();
+        assert!(before.contains(&"SecurityContextConstraints"), "{before:?}");
+        assert_eq!(before[0], "Namespace");
+        assert!(kinds.all(|kind| kind == "Job"), "{overlay}");
+    }
+}
+
 /// Names that one object has and another refers to.
 #[test]
 fn what_refers_to_each_other_is_there() {
