@@ -59,6 +59,8 @@ fn the_same_binary_makes_the_same_image_of_one_file_and_its_names() {
             "bin/bash 777 0:0 -> ../usr/bin/spoke-precache",
             "licenses 755 0:0",
             "licenses/LICENSE 644 0:0",
+            "licenses/RUST-STANDARD-LIBRARY.html 644 0:0",
+            "licenses/THIRD-PARTY.txt 644 0:0",
             "opt 755 0:0",
             "opt/precache 755 0:0",
             "opt/precache/precache.sh 777 0:0 -> ../../usr/bin/spoke-precache",

@@ -6,6 +6,7 @@
 mod built;
 mod cgroup;
 mod contents;
+mod licences;
 mod limits;
 mod mounts;
 mod pod;
