@@ -81,6 +81,13 @@ impl Committer {
                 .commit_layers(staged, &self.halt)
                 .map_err(Trouble::storing),
         };
+        let commit_image = || match &self.mender {
+            Some(mender) => mender.commit_image(image, name, &self.halt),
+            None => self
+                .store
+                .commit_image(image, name, &self.halt)
+                .map_err(Trouble::storing),
+        };
         match layers {
             Ok(layers) => Committed {
                 layers: layers
@@ -88,11 +95,7 @@ impl Committer {
                     .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)))
                     .map(|(id, _)| *id)
                     .collect(),
-                image: self
-                    .store
-                    .commit_image(image, name, &self.halt)
-                    .map(|commit| matches!(commit, ImageCommit::Committed(_)))
-                    .map_err(Trouble::storing),
+                image: commit_image().map(|commit| matches!(commit, ImageCommit::Committed(_))),
             },
             Err(trouble) => Committed {
                 layers: stored(&self.store, ids),

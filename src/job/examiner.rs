@@ -78,14 +78,15 @@ impl Examiner {
             let read = off_the_task(move || {
                 let _lowered = priority.lower();
                 let Some(image) = inventory.image(&id) else {
-                    return Ok((Vec::new(), Vec::new(), Vec::new()));
+                    return Ok(Default::default());
                 };
                 let places = inventory.places_of(image)?.unwrap_or_default();
-                let frames: Result<Vec<_>, StoreError> =
-                    places.iter().map(|place| inventory.check_frame(place)).collect();
-                Ok((inventory.check_data(image)?, places, frames?))
+                let blobs = inventory.blobs_of(image)?;
+                let frame = |(index, place)| inventory.check_frame(place, blobs.get(index));
+                let frames: Result<Vec<_>, StoreError> = places.iter().enumerate().map(frame).collect();
+                Ok((inventory.check_data(image)?, places, blobs, frames?))
             });
-            (seen.data, seen.places, seen.frames) = read.await?;
+            (seen.data, seen.places, seen.blobs, seen.frames) = read.await?;
             places.extend(seen.places.iter().copied());
         }
         self.read(places, &inventory, at_once, cancel).await?;
@@ -179,7 +180,7 @@ impl Examiner {
         seen.unframed.clear();
         seen.unmendable = None;
         let mut out_of_reach = None;
-        for (place, frame) in seen.places.iter().zip(&seen.frames) {
+        for (index, (place, frame)) in seen.places.iter().zip(&seen.frames).enumerate() {
             let (Some(state), Some(frame)) = (self.layers.get(place).cloned(), frame) else {
                 missing.get_or_insert(place.id);
                 continue;
@@ -208,7 +209,7 @@ impl Examiner {
                     }
                 }
                 _ if frame.is_empty() => {}
-                _ if is_ours => seen.unframed.push(*place),
+                _ if is_ours => seen.unframed.push((*place, seen.blobs.get(index).copied())),
                 _ => out_of_reach = Some(layer),
             }
         }
@@ -240,7 +241,7 @@ impl Examiner {
     ) -> Result<bool, JobError> {
         let mut has_mended = false;
         for seen in sight.images() {
-            for place in &seen.unframed {
+            for (place, blob) in &seen.unframed {
                 // Its way leads through those below it.
                 let below = seen.places.iter().take_while(|it| it.id != place.id);
                 let is_unsound =
@@ -248,8 +249,10 @@ impl Examiner {
                 if below.into_iter().any(is_unsound) || !self.tried.insert(place.id) {
                     continue;
                 }
-                let (store, host, cancel, place) = (Arc::clone(store), host.clone(), cancel.clone(), *place);
-                let mended = off_the_task(move || match store.mend_frame(&place, &host, &cancel) {
+                let (store, host, cancel) = (Arc::clone(store), host.clone(), cancel.clone());
+                let (inventory, place, blob) = (Arc::clone(&sight.inventory), *place, *blob);
+                let mend = move || store.mend_frame(&place, blob.as_ref(), &inventory, &host, &cancel);
+                let mended = off_the_task(move || match mend() {
                     Err(StoreError::Stopped { stopped, .. }) => Err(stopped.into()),
                     Err(error @ (StoreError::InUse { .. } | StoreError::Conflict { .. })) => Ok(Some(error)),
                     done => Ok(done.map(|()| None)?),

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::failure::Trouble;
 use super::puller::spec_of;
 use crate::cancel::Cancel;
-use crate::oci::LayerId;
+use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::LayerTask;
 use crate::store::unpack::{Limits, UnpackError, unpack};
-use crate::store::{Home, HostState, Inventory, LayerCommit, Stage, StagedLayer, Store};
+use crate::store::{Home, HostState, ImageCommit, Inventory, LayerCommit, Stage, StagedLayer, Store};
 
 /// As many layers of the same content are tried before it is fetched.
 const DONORS: usize = 4;
@@ -32,7 +32,7 @@ impl Mender {
     /// Stages the layer from one in the store that has the same content: on other parents, or itself, if only its
     /// attributes are damaged. The digest of the whole tar decides whether it does.
     pub(super) fn stage(&self, task: &LayerTask, halt: &Cancel) -> Result<Option<StagedLayer>, Trouble> {
-        let donors = self.inventory.layers_with(task.diff_id).into_iter();
+        let donors = self.inventory.layers_with(task.diff_id, &task.id).into_iter();
         let donors = donors.filter(|(home, _)| self.replaces || *home != Home::GraphRoot);
         for (home, donor) in donors.take(DONORS) {
             match self.stage_from(home, &donor, task, halt) {
@@ -89,6 +89,20 @@ impl Mender {
                 Ok(None)
             }
         }
+    }
+
+    /// Commits an image, and corrects its record where damage is mended.
+    pub(super) fn commit_image(
+        &self,
+        image: &ResolvedImage,
+        name: &Reference,
+        halt: &Cancel,
+    ) -> Result<ImageCommit, Trouble> {
+        let committed = match self.replaces {
+            true => self.store.mend_image(image, name, halt),
+            false => self.store.commit_image(image, name, halt),
+        };
+        committed.map_err(Trouble::storing)
     }
 
     /// Commits layers, in the place of damaged ones where these are to be replaced.

@@ -9,7 +9,7 @@ use super::failure::Reason;
 use crate::exit::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
 use crate::spool::Entry;
-use crate::store::{Damage, Home, Inventory, LayerPlace, Store};
+use crate::store::{Damage, Home, Inventory, LayerBlob, LayerPlace, Store};
 
 /// What was seen.
 pub(super) struct Sight {
@@ -36,6 +36,8 @@ pub(super) struct Seen {
     pub(super) data: Vec<Damage>,
     /// Its layers, base first, as its config has them.
     pub(super) places: Vec<LayerPlace>,
+    /// The blob of each, as its manifest has it.
+    pub(super) blobs: Vec<LayerBlob>,
     /// What is wrong around the tree of each of them; `None` for one that is not there.
     pub(super) frames: Vec<Option<Vec<Damage>>>,
     /// Those of them in the graph root that have to be unpacked anew.
@@ -43,7 +45,7 @@ pub(super) struct Seen {
     /// A damaged layer of an additional store on which one of the graph root was built, in words.
     pub(super) unmendable: Option<String>,
     /// Those of which only the surroundings are damaged.
-    pub(super) unframed: Vec<LayerPlace>,
+    pub(super) unframed: Vec<(LayerPlace, Option<LayerBlob>)>,
 }
 
 impl Seen {
@@ -52,7 +54,7 @@ impl Seen {
         self.damaged
             .iter()
             .copied()
-            .chain(self.unframed.iter().map(|place| place.id))
+            .chain(self.unframed.iter().map(|(place, _)| place.id))
     }
 }
 
@@ -79,6 +81,7 @@ impl Sight {
                     layers: inventory.chain_of(image).unwrap_or_default(),
                     data: Vec::new(),
                     places: Vec::new(),
+                    blobs: Vec::new(),
                     frames: Vec::new(),
                     damaged: Vec::new(),
                     unmendable: None,

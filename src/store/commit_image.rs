@@ -38,9 +38,30 @@ impl Store {
         name: &Reference,
         cancel: &Cancel,
     ) -> Result<ImageCommit, StoreError> {
+        self.put_image(image, name, false, cancel)
+    }
+
+    /// The same; a record that names another layer than the image's top one is corrected, unless that is the top of a chain
+    /// of the same content.
+    pub fn mend_image(
+        &self,
+        image: &ResolvedImage,
+        name: &Reference,
+        cancel: &Cancel,
+    ) -> Result<ImageCommit, StoreError> {
+        self.put_image(image, name, true, cancel)
+    }
+
+    fn put_image(
+        &self,
+        image: &ResolvedImage,
+        name: &Reference,
+        mends: bool,
+        cancel: &Cancel,
+    ) -> Result<ImageCommit, StoreError> {
         let id = image.id();
         let chain = image.layer_ids();
-        let layers = loop {
+        let (layers, table) = loop {
             let layers = SharedLayersLock::acquire(&self.layout, cancel)?;
             let table = LayerTable::read(&self.layout)?;
             for layer in &chain {
@@ -49,7 +70,7 @@ impl Store {
                 }
             }
             if self.synced.has_all(&chain) {
-                break layers;
+                break (layers, table);
             }
             // It may take seconds, and others want the lock. They may remove a layer meanwhile.
             drop(layers);
@@ -63,7 +84,8 @@ impl Store {
         let top = chain.last().map(|layer| layer.to_string());
         if let Some(existing) = images.find(&id) {
             let recorded = existing.layer.as_deref().filter(|layer| !layer.is_empty());
-            if recorded != top.as_deref() {
+            let is_chain = || table.is_chain(recorded, image.layers.iter().map(|layer| layer.diff_id));
+            if recorded != top.as_deref() && (!mends || is_chain()) {
                 return Err(StoreError::Conflict {
                     what: format!("image {id}"),
                     reason: format!("its top layer is {}", recorded.unwrap_or("none")),

@@ -10,6 +10,7 @@ use super::error::StoreError;
 use super::layout::Layout;
 use super::lock::ImagesLock;
 use super::record::{self, Record};
+use super::time;
 use crate::oci::{Digest, ImageId, Reference};
 
 /// containers/storage's order of fields (`images.go`: `Image`).
@@ -31,6 +32,12 @@ const FIELDS: [&str; 12] = [
 /// Items of this name, and of this with `-<digest>`, are manifests.
 pub(super) const MANIFEST: &str = "manifest";
 
+/// Items whose names begin so are signatures.
+const SIGNATURE: &str = "signature";
+
+/// What containers/image writes as the metadata of an image without signatures.
+const NO_SIGNATURES: &str = "{}";
+
 /// What a record says, as far as we ask. Every field but the id may be missing or null.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ImageView {
@@ -38,6 +45,8 @@ pub(super) struct ImageView {
     pub(super) digest: Option<String>,
     pub(super) names: Option<Vec<String>>,
     pub(super) layer: Option<String>,
+    pub(super) metadata: Option<String>,
+    pub(super) created: Option<String>,
     #[serde(rename = "big-data-names")]
     pub(super) big_data_names: Option<Vec<String>>,
     #[serde(rename = "big-data-sizes")]
@@ -74,6 +83,7 @@ pub(super) struct NewImage<'i> {
     pub(super) name: String,
     /// Names that a new record gets besides; nobody else has them.
     pub(super) further_names: Vec<String>,
+    /// Replaces that of an existing record.
     pub(super) layer: Option<String>,
     /// Of the first manifest stored: the list's, if there is one.
     pub(super) digest: Digest,
@@ -187,11 +197,7 @@ fn fresh(image: &NewImage<'_>) -> Result<Record, serde_json::Error> {
         record.set("names", &image.further_names, &FIELDS)?;
     }
     record.set("digest", &image.digest, &FIELDS)?;
-    if let Some(layer) = &image.layer {
-        record.set("layer", layer, &FIELDS)?;
-    }
-    // containers/image writes this for an image without signatures.
-    record.set("metadata", &"{}", &FIELDS)?;
+    record.set("metadata", &NO_SIGNATURES, &FIELDS)?;
     record.set("created", &image.created, &FIELDS)?;
     Ok(record)
 }
@@ -226,9 +232,80 @@ fn merge(record: &mut Record, image: &NewImage<'_>) -> Result<(), serde_json::Er
         );
         digests.insert(item.key.clone(), item.digest.to_string());
     }
+    let unnamed = sizes.keys().filter(|key| !keys.contains(key));
+    let unnamed: Vec<String> = unnamed.cloned().collect();
+    keys.extend(unnamed);
+    correct(record, image, &keys, &sizes, &digests)?;
     record.set("big-data-names", &keys, &FIELDS)?;
     record.set("big-data-sizes", &sizes, &FIELDS)?;
     record.set("big-data-digests", &digests, &FIELDS)
+}
+
+/// Replaces what cannot be so.
+fn correct(
+    record: &mut Record,
+    image: &NewImage<'_>,
+    keys: &[String],
+    sizes: &BTreeMap<String, i64>,
+    digests: &BTreeMap<String, String>,
+) -> Result<(), serde_json::Error> {
+    if let Some(layer) = &image.layer {
+        record.set("layer", layer, &FIELDS)?;
+    }
+    let manifests: Vec<&String> = keys.iter().filter(|key| key.starts_with(MANIFEST)).collect();
+    let mut manifests = manifests.iter().filter_map(|key| digests.get(*key));
+    let digest: String = record.field("digest");
+    // The first that was stored. One that is no digest makes the store unusable for everybody.
+    if let Some(first) = manifests
+        .clone()
+        .next()
+        .filter(|_| manifests.all(|it| *it != digest))
+    {
+        record.set("digest", first, &FIELDS)?;
+    }
+    let created: Option<String> = record.field("created");
+    if !created.as_deref().is_none_or(time::is_time) {
+        record.set("created", &image.created, &FIELDS)?;
+    }
+    let metadata: Option<String> = record.field("metadata");
+    let size_of = |key: &str| sizes.get(key).and_then(|size| u64::try_from(*size).ok());
+    let has_signatures = sizes
+        .iter()
+        .any(|(key, size)| key.starts_with(SIGNATURE) && *size > 0);
+    if flaw_of_metadata(metadata.as_deref(), size_of).is_some() && !has_signatures {
+        record.set("metadata", &NO_SIGNATURES, &FIELDS)?;
+    }
+    Ok(())
+}
+
+/// What containers/image reads of an image's metadata: how long each of its signatures is.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Metadata {
+    signature_sizes: Option<Vec<u64>>,
+    signatures_sizes: Option<BTreeMap<String, Option<Vec<u64>>>>,
+}
+
+/// Why containers/image could not open an image with this metadata, or would not find its signatures.
+pub(super) fn flaw_of_metadata(
+    metadata: Option<&str>,
+    size_of: impl Fn(&str) -> Option<u64>,
+) -> Option<String> {
+    let metadata = metadata.filter(|text| !text.is_empty()).unwrap_or(NO_SIGNATURES);
+    let Ok(metadata) = serde_json::from_str::<Metadata>(metadata) else {
+        return Some("its `metadata` cannot be understood".to_owned());
+    };
+    let of_instances = metadata.signatures_sizes.iter().flatten().map(|(digest, sizes)| {
+        let hex = digest.split_once(':').map_or(&**digest, |(_, hex)| hex);
+        (format!("{SIGNATURE}-{hex}"), sizes.iter().flatten().sum())
+    });
+    let own: u64 = metadata.signature_sizes.iter().flatten().sum();
+    let mut said = of_instances.chain([(format!("{SIGNATURE}s"), own)]);
+    let wrong = said.find(|(key, sum)| *sum != size_of(key).unwrap_or(0))?;
+    Some(format!(
+        "its `metadata` does not say how long its `{}` are",
+        wrong.0
+    ))
 }
 
 #[cfg(test)]
@@ -272,7 +349,7 @@ mod tests {
         };
         assert!(table.put(&image).unwrap());
         let after = format!(
-            r#"[{{"id":"other","novel":1}},{{"id":"third","names":["r/b:1"]}},{{"id":"{id}","digest":"sha256:0","names":["r/a:1","r/c:1"],"names-history":["r/c:1","r/a:1","r/d:1"],"metadata":"{{\"x\":1}}","big-data-names":["signatures","manifest"],"big-data-sizes":{{"manifest":8,"signatures":2}},"big-data-digests":{{"manifest":"{manifest}"}},"created":"2020-01-01T00:00:00Z","novel":[ 1 ]}}]"#
+            r#"[{{"id":"other","novel":1}},{{"id":"third","names":["r/b:1"]}},{{"id":"{id}","digest":"{manifest}","names":["r/a:1","r/c:1"],"names-history":["r/c:1","r/a:1","r/d:1"],"metadata":"{{\"x\":1}}","big-data-names":["signatures","manifest"],"big-data-sizes":{{"manifest":8,"signatures":2}},"big-data-digests":{{"manifest":"{manifest}"}},"created":"2020-01-01T00:00:00Z","novel":[ 1 ]}}]"#
         );
         assert_eq!(text(&table), after);
         assert!(!table.put(&image).unwrap());

@@ -70,16 +70,22 @@ pub struct StoredImage {
     pub names: Vec<String>,
     /// The digests of its manifests and of the lists it was found by.
     pub digests: BTreeSet<Digest>,
-    /// Its top layer, as recorded.
+    /// Its top layer, as recorded. This and what follows may make no sense.
     pub(super) layer: Option<String>,
+    /// The digest that it got first.
+    pub(super) digest: Option<String>,
+    pub(super) metadata: Option<String>,
+    pub(super) created: Option<String>,
     pub(super) items: BTreeMap<String, StoredItem>,
 }
 
 /// A file of big data, as its image's record has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoredItem {
     pub(super) size: Option<u64>,
     pub(super) digest: Option<Digest>,
+    /// Whether `big-data-names` has it.
+    pub(super) is_named: bool,
 }
 
 impl Store {
@@ -265,7 +271,7 @@ impl Inventory {
     }
 
     /// Of all stores, in the order in which they are searched.
-    fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
+    pub(super) fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
         self.homes().flat_map(|home| &self.at(home).images)
     }
 
@@ -399,30 +405,19 @@ impl StoredImage {
     }
 
     fn new(view: &ImageView, home: Home) -> Option<Self> {
-        let sizes = view.big_data_sizes.iter().flatten();
-        let mut items: BTreeMap<_, _> = view
-            .big_data_names
-            .iter()
-            .flatten()
-            .map(|key| {
-                (
-                    key.clone(),
-                    StoredItem {
-                        size: None,
-                        digest: None,
-                    },
-                )
-            })
-            .collect();
-        for (key, size) in sizes {
-            if let Some(item) = items.get_mut(key) {
-                item.size = unsigned(Some(*size));
-            }
+        let (sizes, digests) = (
+            view.big_data_sizes.iter().flatten(),
+            view.big_data_digests.iter().flatten(),
+        );
+        let mut items: BTreeMap<String, StoredItem> = BTreeMap::new();
+        for key in view.big_data_names.iter().flatten() {
+            items.entry(key.clone()).or_default().is_named = true;
         }
-        for (key, digest) in view.big_data_digests.iter().flatten() {
-            if let Some(item) = items.get_mut(key) {
-                item.digest = digest.parse().ok();
-            }
+        for (key, size) in sizes {
+            items.entry(key.clone()).or_default().size = unsigned(Some(*size));
+        }
+        for (key, digest) in digests {
+            items.entry(key.clone()).or_default().digest = digest.parse().ok();
         }
         Some(Self {
             // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks
@@ -432,6 +427,9 @@ impl StoredImage {
             names: view.names.clone().unwrap_or_default(),
             digests: view.digests(),
             layer: view.layer.clone().filter(|layer| !layer.is_empty()),
+            digest: view.digest.clone(),
+            metadata: view.metadata.clone(),
+            created: view.created.clone(),
             items,
         })
     }

@@ -27,6 +27,9 @@ const LINK_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// The length of link names: 130 random bits.
 const LINK_LEN: usize = 26;
 
+/// The mode of the directory of link names.
+pub(super) const LINKS_MODE: u32 = 0o755;
+
 /// The longest `link` or `lower` that is read: 500 parents of 29 bytes are 14,500.
 const TEXT_LIMIT: u64 = 1 << 20;
 
@@ -142,6 +145,37 @@ pub(super) fn lower_on_dir(dir: &Path) -> Result<String, StoreError> {
     Ok(lower)
 }
 
+/// Makes `work`, `merged` and, for a base layer, an empty `empty`, whatever is there now.
+pub(super) fn mend_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
+    let empty = dir.join("empty");
+    if is_base && has_files(&empty)? {
+        fs::remove_dir_all(&empty).map_err(io_error("remove", &empty))?;
+    }
+    for name in ["work", "merged", "empty"] {
+        if exists(&dir.join(name))? && !is_dir(&dir.join(name))? {
+            remove_if_there(&dir.join(name))?;
+        }
+    }
+    make_empty_dirs(dir, is_base)
+}
+
+/// True for a directory with something in it.
+pub(super) fn has_files(dir: &Path) -> Result<bool, StoreError> {
+    Ok(is_dir(dir)? && fs::read_dir(dir).map_err(io_error("list", dir))?.next().is_some())
+}
+
+/// Makes `l` if it is missing or no directory. A crash may take it with all short names; they are in `link` and `lower`.
+pub(super) fn mend_links_dir(layout: &Layout) -> Result<(), StoreError> {
+    let links = layout.links();
+    // Also by way of a symlink, as containers/storage takes it.
+    if fs::metadata(&links).is_ok_and(|metadata| metadata.is_dir()) {
+        return Ok(());
+    }
+    remove_if_there(&links)?;
+    atomic::create_dir(&links, LINKS_MODE)?;
+    atomic::sync_dir(&layout.overlay())
+}
+
 /// Removes a file or symlink.
 pub(super) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
@@ -232,13 +266,13 @@ fn read_link(layout: &Layout, link: &str) -> Result<Option<PathBuf>, StoreError>
     let path = layout.links().join(link);
     match fs::read_link(&path) {
         Ok(target) => Ok(Some(target)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(Some(PathBuf::new())),
         Err(error) => Err(io_error("read", &path)(error)),
     }
 }
 
-fn is_dir(path: &Path) -> Result<bool, StoreError> {
+pub(super) fn is_dir(path: &Path) -> Result<bool, StoreError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(metadata.is_dir()),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),

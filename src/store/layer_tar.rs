@@ -32,11 +32,14 @@ pub struct LayerTar {
 }
 
 impl Inventory {
-    /// The layers whose records say that they hold this tar, with the store that has each.
-    pub fn layers_with(&self, diff_id: DiffId) -> Vec<(Home, LayerId)> {
-        let same = |view: &&LayerView| view.is_complete() && view.diff_id() == Some(diff_id);
+    /// The layers that should hold this tar, as their records or the id of the layer itself say, with the store that has
+    /// each.
+    pub fn layers_with(&self, diff_id: DiffId, own: &LayerId) -> Vec<(Home, LayerId)> {
+        let own = own.to_string();
+        let is_apt =
+            |view: &&LayerView| view.is_complete() && (view.diff_id() == Some(diff_id) || view.id == own);
         let of_store = |home| {
-            let ids = self.at(home).records.views().filter(same);
+            let ids = self.at(home).records.views().filter(&is_apt);
             ids.filter_map(move |view| Some((home, LayerId::from_hex(&view.id)?)))
         };
         self.homes().flat_map(of_store).collect()

@@ -9,16 +9,17 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::atomic;
+use super::check::LayerBlob;
 use super::error::StoreError;
 use super::layout::Layout;
 use super::lock::LayersLock;
 use super::record::{self, Record};
-use super::unpacked::Unpacked;
+use super::unpacked::{Owners, Unpacked};
+use super::{atomic, time};
 use crate::oci::{DiffId, Digest, LayerId};
 
 /// containers/storage's order of fields, as far as we set single ones (`layers.go`: `Layer`).
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 14] = [
     "id",
     "names",
     "parent",
@@ -28,7 +29,11 @@ const FIELDS: [&str; 10] = [
     "compressed-diff-digest",
     "compressed-size",
     "diff-digest",
+    "toc-digest",
     "diff-size",
+    "compression",
+    "uidset",
+    "gidset",
 ];
 
 /// What a record says, as far as we ask. Every field but the id may be missing or null.
@@ -44,6 +49,10 @@ pub(super) struct LayerView {
     pub(super) diff_digest: Option<String>,
     #[serde(rename = "diff-size")]
     pub(super) diff_size: Option<i64>,
+    pub(super) compression: Option<i64>,
+    created: Option<String>,
+    uidset: Option<BTreeSet<u32>>,
+    gidset: Option<BTreeSet<u32>>,
     #[serde(rename = "toc-digest")]
     toc_digest: Option<String>,
     flags: Option<HashMap<String, serde_json::Value>>,
@@ -59,6 +68,19 @@ impl LayerView {
         incomplete != Some(&serde_json::Value::Bool(true))
     }
 
+    /// Go reads the whole file or nothing of it.
+    pub(super) fn has_time(&self) -> bool {
+        self.created.as_deref().is_none_or(time::is_time)
+    }
+
+    /// Whether it says the owners of the tar's entries. One that says nothing of them was written before
+    /// containers/storage 1.20.
+    pub(super) fn has_owners(&self, owners: &Owners) -> bool {
+        let is_same =
+            |recorded: &Option<BTreeSet<u32>>, found| recorded.as_ref().is_none_or(|it| it == found);
+        is_same(&self.uidset, &owners.uids) && is_same(&self.gidset, &owners.gids)
+    }
+
     /// True if the layer was pulled by parts; then its tree was not made from a tar.
     pub(super) fn is_partial(&self) -> bool {
         self.toc_digest.as_ref().is_some_and(|digest| !digest.is_empty())
@@ -68,6 +90,18 @@ impl LayerView {
     pub(super) fn is_mapped(&self) -> bool {
         let mapped = |map: &Option<Vec<_>>| map.as_ref().is_some_and(|map| !map.is_empty());
         mapped(&self.uid_map) || mapped(&self.gid_map)
+    }
+
+    /// Digest of the blob that it was made from, as recorded.
+    pub(super) fn blob_text(&self) -> Option<&str> {
+        self.compressed_diff_digest
+            .as_deref()
+            .filter(|text| !text.is_empty())
+    }
+
+    /// Length of the layer's tar, if it is recorded.
+    pub(super) fn size(&self) -> Option<u64> {
+        self.diff_size.and_then(|size| u64::try_from(size).ok())
     }
 
     /// SHA-256 of the layer's tar, if it is recorded.
@@ -155,8 +189,8 @@ impl<'l> NewLayer<'l> {
             diff_digest: unpacked.diff_id.0,
             diff_size: unpacked.diff_size,
             compression: unpacked.compression as u64,
-            uidset: &unpacked.uids,
-            gidset: &unpacked.gids,
+            uidset: &unpacked.owners.uids,
+            gidset: &unpacked.owners.gids,
             flags: Some(Incomplete { incomplete: true }),
         }
     }
@@ -187,6 +221,23 @@ impl LayerTable {
         self.views().find(|view| view.id == id)
     }
 
+    /// Whether the layer and those below it have this content, base layer first in `diff_ids`.
+    pub(super) fn is_chain(
+        &self,
+        top: Option<&str>,
+        diff_ids: impl DoubleEndedIterator<Item = DiffId>,
+    ) -> bool {
+        let mut next = top;
+        for diff_id in diff_ids.rev() {
+            let view = next.and_then(LayerId::from_hex).and_then(|id| self.find(&id));
+            let Some(view) = view.filter(|view| view.diff_id() == Some(diff_id)) else {
+                return false;
+            };
+            next = view.parent();
+        }
+        next.is_none()
+    }
+
     /// Replaces every record of this id by `record` at the end.
     pub(super) fn put(&mut self, record: &NewLayer<'_>) -> Result<(), serde_json::Error> {
         let raw = serde_json::value::to_raw_value(record)?;
@@ -203,15 +254,49 @@ impl LayerTable {
         parent: Option<LayerId>,
         unpacked: &Unpacked,
     ) -> Result<(), serde_json::Error> {
-        let id = id.to_string();
-        for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id == id) {
-            let mut record: Record = serde_json::from_str(raw.get())?;
+        self.edit(id, |record, _| {
             match parent {
                 Some(parent) => record.set("parent", &parent.to_string(), &FIELDS)?,
                 None => record.remove("parent"),
             }
             record.set("diff-digest", &unpacked.diff_id, &FIELDS)?;
             record.set("diff-size", &unpacked.diff_size, &FIELDS)?;
+            for (key, ids) in [
+                ("uidset", &unpacked.owners.uids),
+                ("gidset", &unpacked.owners.gids),
+            ] {
+                match ids.is_empty() {
+                    true => record.remove(key),
+                    false => record.set(key, ids, &FIELDS)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes what a record says of where the layer came from and when, and nothing else of it.
+    pub(super) fn correct_origin(&mut self, id: &LayerId, blob: &LayerBlob) -> Result<(), serde_json::Error> {
+        self.edit(id, |record, view| {
+            record.set("compressed-diff-digest", &blob.digest, &FIELDS)?;
+            if let Some(size) = blob.size {
+                record.set("compressed-size", &size, &FIELDS)?;
+            }
+            if !view.has_time() {
+                record.set("created", &time::now(), &FIELDS)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn edit(
+        &mut self,
+        id: &LayerId,
+        edit: impl Fn(&mut Record, &LayerView) -> Result<(), serde_json::Error>,
+    ) -> Result<(), serde_json::Error> {
+        let id = id.to_string();
+        for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id == id) {
+            let mut record: Record = serde_json::from_str(raw.get())?;
+            edit(&mut record, view)?;
             *raw = serde_json::value::to_raw_value(&record)?;
             *view = serde_json::from_str(raw.get())?;
         }

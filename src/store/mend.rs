@@ -8,10 +8,11 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::check::{LayerPlace, true_link};
+use super::check::{LayerBlob, LayerPlace, true_link};
 use super::commit_layer::LayerCommit;
 use super::error::StoreError;
-use super::layers::{LayerTable, LayerView};
+use super::inventory::Inventory;
+use super::layers::LayerTable;
 use super::lock::LayersLock;
 use super::placement::{Placement, clone_mount};
 use super::stage::StagedLayer;
@@ -70,6 +71,7 @@ impl Store {
         }
         self.users(host)?.refuse(&id)?;
         self.refuse_foreign(&id)?;
+        layer_dir::mend_links_dir(&self.layout)?;
         let mut placement = Placement::new(self, &layer, root);
         placement.replace(&true_link(&self.layout, &table, &id)?)?;
         placement.correct_record(&view, &lock, &mut table)?;
@@ -80,25 +82,33 @@ impl Store {
     }
 
     /// Writes anew what surrounds the tree of a layer whose tree is sound: `link`, `lower`, `work`, `empty` and
-    /// `l/<link>`. Its record and its parent's short name say what they must be.
+    /// `l/<link>`. Its record and its parent's short name say what they must be. Corrects what the record says of the blob that
+    /// it was made from, if that is not so as `seen` and the image's `blob` have it.
     ///
     /// # Errors
     /// [`StoreError::InUse`] if somebody uses the layer. One that was just removed is left to be found missing.
     pub fn mend_frame(
         &self,
         place: &LayerPlace,
+        blob: Option<&LayerBlob>,
+        seen: &Inventory,
         host: &HostState,
         cancel: &Cancel,
     ) -> Result<(), StoreError> {
         let (layout, id) = (&self.layout, &place.id);
-        let _lock = LayersLock::acquire(layout, cancel)?;
-        let table = LayerTable::read(layout)?;
-        if !table.find(id).is_some_and(LayerView::is_complete) {
+        let lock = LayersLock::acquire(layout, cancel)?;
+        let mut table = LayerTable::read(layout)?;
+        let Some(view) = table.find(id).filter(|view| view.is_complete()) else {
             return Ok(());
-        }
+        };
         self.users(host)?.refuse(id)?;
         self.refuse_foreign(id)?;
+        let origin = match blob {
+            Some(blob) => seen.flaw_of_origin(view, place, blob)?.map(|_| blob),
+            None => None,
+        };
         let dir = layout.layer(id);
+        layer_dir::mend_links_dir(layout)?;
         let link = true_link(layout, &table, id)?;
         layer_dir::mend_text(&dir.join("link"), &link)?;
         match place.parent {
@@ -108,10 +118,15 @@ impl Store {
             )?,
             None => layer_dir::remove_if_there(&dir.join("lower"))?,
         }
-        layer_dir::make_empty_dirs(&dir, place.parent.is_none())?;
+        layer_dir::mend_empty_dirs(&dir, place.parent.is_none())?;
         layer_dir::mend_link(layout, &link, id)?;
         for dir in [dir, layout.links()] {
             atomic::sync_dir(&dir)?;
+        }
+        if let Some(blob) = origin {
+            let json = |error| StoreError::corrupt(&layout.layers_json(), error);
+            table.correct_origin(id, blob).map_err(json)?;
+            table.save(&lock, layout)?;
         }
         tracing::info!(layer = %id, "mended what surrounds a layer");
         Ok(())

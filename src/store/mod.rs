@@ -51,7 +51,7 @@ mod unpacked;
 mod users;
 mod wholeness;
 
-pub use check::{Damage, LayerDamage, LayerPlace, LayerState};
+pub use check::{Damage, LayerBlob, LayerDamage, LayerPlace, LayerState};
 pub use commit_image::ImageCommit;
 pub use commit_layer::LayerCommit;
 pub(crate) use conf::lowered;
@@ -63,5 +63,5 @@ pub use layer_tar::LayerTar;
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
 pub use store::Store;
 pub use tree::{Directory, Entry, EntryKind, Node, Tree};
-pub use unpacked::{Compression, Unpacked};
+pub use unpacked::{Compression, Owners, Unpacked};
 pub use users::{HostState, Users};

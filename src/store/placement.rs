@@ -164,10 +164,9 @@ impl<'p> Placement<'p> {
         table: &mut LayerTable,
     ) -> Result<(), StoreError> {
         let (spec, unpacked) = (&self.layer.spec, &self.layer.unpacked);
-        let size = view.diff_size.and_then(|size| u64::try_from(size).ok());
         // A record may leave out the size.
-        let has_size = size.is_none_or(|size| size == unpacked.diff_size);
-        if view.is_what_its_id_says(&spec.id()) && has_size {
+        let has_size = view.size().is_none_or(|size| size == unpacked.diff_size);
+        if view.is_what_its_id_says(&spec.id()) && has_size && view.has_owners(&unpacked.owners) {
             return Ok(());
         }
         let layout = &self.store.layout;

@@ -133,7 +133,7 @@ impl Store {
         let dirs = [
             (root.to_owned(), 0o700),
             (self.layout.overlay(), 0o700),
-            (self.layout.links(), 0o755),
+            (self.layout.links(), layer_dir::LINKS_MODE),
             (self.layout.layers(), 0o700),
             (self.layout.images(), 0o700),
         ];

@@ -14,6 +14,11 @@ pub(super) fn rewrite(created: &str) -> Option<String> {
     Some(time.to_string()).filter(|text| !text.starts_with('-') && text != "0001-01-01T00:00:00Z")
 }
 
+/// Whether a record's `created` is a time. Where it is none, Go reads nothing of the whole file.
+pub(super) fn is_time(created: &str) -> bool {
+    created.as_bytes().get(10) == Some(&b'T') && created.parse::<Timestamp>().is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +50,7 @@ mod tests {
         ] {
             assert_eq!(rewrite(created).as_deref(), expected, "{created}");
         }
+        assert!(is_time("0001-01-01T00:00:00Z") && !is_time("2024-06-19 19:22:45Z") && !is_time(""));
         let trimmed = Timestamp::from_nanosecond(1_700_000_000_120_000_000).map(|time| time.to_string());
         assert_eq!(trimmed.ok().as_deref(), Some("2023-11-14T22:13:20.12Z"));
     }

@@ -25,8 +25,15 @@ pub struct Unpacked {
     pub diff_size: u64,
     /// Compression of the blob.
     pub compression: Compression,
-    /// Every uid of a tar header, hard links and the root entry included, whiteouts not.
+    /// Who owns its entries.
+    pub owners: Owners,
+}
+
+/// The owners of a tar's entries, hard links and the root entry included, whiteouts not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// Every uid.
     pub uids: BTreeSet<u32>,
-    /// The same for gids.
+    /// Every gid.
     pub gids: BTreeSet<u32>,
 }

@@ -1,8 +1,11 @@
 //! Whether CRI-O could start a container from an image now, as far as that can be seen without reading every
 //! file.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 
+use super::check::LayerBlob;
 use super::error::StoreError;
 use super::images::MANIFEST;
 use super::inventory::{Inventory, StoredImage};
@@ -17,6 +20,16 @@ struct Manifest {
 #[derive(Deserialize)]
 struct Descriptor {
     digest: Digest,
+    size: Option<i64>,
+}
+
+impl Descriptor {
+    fn blob(&self) -> LayerBlob {
+        LayerBlob {
+            digest: self.digest,
+            size: self.size.and_then(|size| u64::try_from(size).ok()),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -81,6 +94,31 @@ impl Inventory {
         Ok(config
             .ok()
             .map(|config| config.rootfs.diff_ids.into_iter().map(DiffId).collect()))
+    }
+
+    /// The blobs of the image's layers, base layer first; none if the manifest cannot be read.
+    pub fn blobs_of(&self, image: &StoredImage) -> Result<Vec<LayerBlob>, StoreError> {
+        let manifest = self.read_json::<Manifest>(image, MANIFEST)?;
+        let layers = manifest.map_or_else(|_| Vec::new(), |manifest| manifest.layers);
+        Ok(layers.iter().map(Descriptor::blob).collect())
+    }
+
+    /// The diffIDs that images of all stores pair with this blob.
+    pub(super) fn diff_ids_of_blob(&self, blob: &Digest) -> Result<HashSet<DiffId>, StoreError> {
+        let mut found = HashSet::new();
+        for image in self.all_images() {
+            let blobs = self.blobs_of(image)?;
+            if blobs.iter().any(|it| it.digest == *blob) {
+                let diff_ids = self.diff_ids(image)?.unwrap_or_default();
+                let pairs = blobs.iter().zip(diff_ids);
+                found.extend(
+                    pairs
+                        .filter(|(it, _)| it.digest == *blob)
+                        .map(|(_, diff_id)| diff_id),
+                );
+            }
+        }
+        Ok(found)
     }
 
     fn flaw_of_chain(&self, image: &StoredImage, manifest: &Manifest, config: &Config) -> Option<String> {

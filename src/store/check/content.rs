@@ -30,6 +30,7 @@ use crate::store::unpack::{
     DIRECTORY, Entries, Entry, Fault, Fragment, Kind, Limits, Seen, Stream, UnpackError, WHITEOUT_PREFIX,
     clean, in_root, split,
 };
+use crate::store::unpacked::Owners;
 
 /// As many damaged files are remembered by name.
 const MAX_NOTED: usize = 10_000;
@@ -60,6 +61,7 @@ pub(super) struct Layer<'a> {
 struct Reading {
     /// Its diffID and length, or why it is no tar.
     tar: Result<(DiffId, u64), String>,
+    owners: Owners,
     /// It has an entry of a kind whose tar-split podman is known to write wrongly: with another size than its data has,
     /// or with data and without a file in the tree.
     is_excused: bool,
@@ -150,10 +152,14 @@ impl Layer<'_> {
                 "its files and its tar-split make up a tar of diffID {diff_id}"
             )),
             Ok((_, size)) => {
-                let recorded = self.recorded_size();
+                let recorded = self.view.size();
                 if let Some(recorded) = recorded.filter(|recorded| recorded != size) {
                     let reason = format!("its tar has {size} bytes, the record says {recorded}");
                     found.add(Damage::Record(reason));
+                }
+                if !self.view.is_partial() && !self.view.has_owners(&reading.owners) {
+                    let reason = "its `uidset` and `gidset` are not the owners in its tar";
+                    found.add(Damage::Record(reason.to_owned()));
                 }
                 None
             }
@@ -163,14 +169,10 @@ impl Layer<'_> {
 
     /// Podman's tar-split has not the end of a tar that ends within a block.
     fn ends_within_block(&self, reading: &Reading) -> bool {
-        match (&reading.tar, self.recorded_size()) {
+        match (&reading.tar, self.view.size()) {
             (Ok((_, size)), Some(recorded)) => (1..BLOCK).contains(&size.abs_diff(recorded)),
             _ => false,
         }
-    }
-
-    fn recorded_size(&self) -> Option<u64> {
-        self.view.diff_size.and_then(|size| u64::try_from(size).ok())
     }
 
     /// The root has the mode of its parent's, or 0555, unless the tar has an entry for it.
@@ -207,15 +209,17 @@ impl Layer<'_> {
         let (tar, read) = (Assembler::new(tar_split, Arc::clone(diff), listener), self.read);
         let (tar, limits) = (
             Counted { tar, read },
-            Limits::for_blob(self.recorded_size().unwrap_or(0)),
+            Limits::for_blob(self.view.size().unwrap_or(0)),
         );
         let mut is_excused = false;
+        let mut owners = Owners::default();
         let run = || -> Result<(DiffId, u64), UnpackError> {
             let mut entries = Entries::new(Stream::open(tar, limits, self.cancel)?);
             loop {
                 let next = entries.next(&mut |_| Ok(()));
                 is_excused |= entries.has_odd_size();
                 let Some(entry) = next? else { break };
+                owners.add(&entry);
                 is_excused |= entry.size > 0 && !is_in_tree(&entry.clean);
                 let spot = expected.add(&entry);
                 if entry.kind == Kind::File {
@@ -245,6 +249,7 @@ impl Layer<'_> {
         let leftover = std::mem::take(&mut heard.borrow_mut().damaged);
         Ok(Reading {
             tar,
+            owners,
             is_excused,
             leftover,
         })

@@ -10,7 +10,7 @@ const SHOWN: usize = 10;
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The layer's record in layers.json.
+    /// The layer's record in layers.json, or the image's in images.json.
     Record(String),
     /// What surrounds a layer's tree: `link`, `lower`, `l/<link>`, `work`, `empty`.
     Frame {

@@ -1,7 +1,8 @@
 //! An image's big data, and the layers that it asks for.
 
+use super::record::flaws_of_image;
 use super::{Damage, LayerPlace};
-use crate::oci::{Digest, LayerId, Manifest, ResolvedImage};
+use crate::oci::{DiffId, Digest, LayerId, Manifest, ResolvedImage};
 use crate::store::error::StoreError;
 use crate::store::home::Home;
 use crate::store::images::MANIFEST;
@@ -10,9 +11,10 @@ use crate::store::layer_dir;
 use crate::store::unpack::Name;
 
 impl Inventory {
-    /// Reads every file of big data, and compares it with its digest and length in the image's record.
+    /// Reads every file of big data, and compares it with its digest and length in the image's record, and the record with
+    /// itself.
     pub fn check_data(&self, image: &StoredImage) -> Result<Vec<Damage>, StoreError> {
-        let mut damages = Vec::new();
+        let mut damages: Vec<Damage> = flaws_of_image(image).into_iter().map(Damage::Record).collect();
         for (key, item) in &image.items {
             let reason = match self.read_item(image, key)? {
                 None => "it is missing".to_owned(),
@@ -68,20 +70,9 @@ impl Inventory {
         let Some(diff_ids) = self.diff_ids(image)? else {
             return Ok(None);
         };
-        let mut ids = LayerId::chain(diff_ids.iter().copied());
-        if ids.last().copied() != image.top_layer() {
-            // Made by somebody who gives other ids.
-            let (mut chain, mut next) = (Vec::new(), image.top_layer());
-            while let Some(id) = next.filter(|_| chain.len() <= diff_ids.len()) {
-                chain.push(id);
-                next = self.parent_of(&id);
-            }
-            chain.reverse();
-            ids = chain;
-        }
-        if ids.len() != diff_ids.len() {
-            return Ok(None);
-        }
+        let ids = self
+            .foreign_chain(image, &diff_ids)
+            .unwrap_or_else(|| LayerId::chain(diff_ids.iter().copied()));
         let parents = std::iter::once(None).chain(ids.iter().copied().map(Some));
         let places = ids.iter().zip(parents).zip(diff_ids);
         let homes = self.homes_of(&ids)?;
@@ -92,6 +83,27 @@ impl Inventory {
             home,
         };
         Ok(Some(places.zip(homes).map(place).collect()))
+    }
+
+    /// The image's layers, if somebody made them who gives other ids. A record may also name a layer by mistake, and others'
+    /// layers are neither checked nor mended for that.
+    pub(in crate::store) fn foreign_chain(
+        &self,
+        image: &StoredImage,
+        diff_ids: &[DiffId],
+    ) -> Option<Vec<LayerId>> {
+        let (mut chain, mut next) = (Vec::new(), image.top_layer());
+        for diff_id in diff_ids.iter().rev() {
+            let id = next?;
+            let view = self.at(self.home_of(&id)?).records.find(&id)?;
+            if view.diff_id().is_some_and(|found| found != *diff_id) {
+                return None;
+            }
+            chain.push(id);
+            next = self.parent_of(&id);
+        }
+        chain.reverse();
+        next.is_none().then_some(chain)
     }
 
     /// Where a mount of the last of `chain` finds each layer: the last where its record is, the others where its `lower`
@@ -152,13 +164,20 @@ mod tests {
         let id = config_digest.hex();
         let top = LayerId::of(None, DiffId(diff_id));
         let (mut sizes, mut digests) = (json!({}), json!({}));
-        for (key, content) in [("manifest", &manifest), (&*config_digest.to_string(), &config)] {
+        let digest = Digest::of(manifest.as_bytes());
+        let (by_digest, config_key) = (format!("manifest-{digest}"), config_digest.to_string());
+        let items = [
+            ("manifest", &manifest),
+            (&*by_digest, &manifest),
+            (&*config_key, &config),
+        ];
+        for (key, content) in items {
             sizes[key] = content.len().into();
             digests[key] = Digest::of(content.as_bytes()).to_string().into();
         }
         let names: Vec<_> = sizes.as_object().unwrap().keys().collect();
         let record = json!([{
-            "id": id, "layer": top.to_string(),
+            "id": id, "digest": digest.to_string(), "layer": top.to_string(),
             "big-data-names": names, "big-data-sizes": sizes, "big-data-digests": digests,
         }]);
         fs::write(root.join("overlay-images/images.json"), record.to_string()).unwrap();
@@ -166,7 +185,7 @@ mod tests {
         let [image] = inventory.images() else {
             panic!("{record}")
         };
-        for (key, content) in [("manifest", &manifest), (&*config_digest.to_string(), &config)] {
+        for (key, content) in items {
             let path = store.layout.big_data(&image.id, key);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();

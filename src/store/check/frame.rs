@@ -32,15 +32,22 @@ pub(super) fn check(inventory: &Inventory, place: &LayerPlace) -> Result<Vec<Dam
         wrong("lower", "a base layer has none".to_owned());
     }
     // `merged` comes and goes with mounts.
-    let dirs: &[&'static str] = if place.parent.is_some() {
-        &["work"]
-    } else {
-        &["work", "empty"]
+    let dirs: &[&'static str] = match (place.parent, layer_dir::exists(&dir.join("merged"))?) {
+        (None, true) => &["work", "empty", "merged"],
+        (None, false) => &["work", "empty"],
+        (Some(_), true) => &["work", "merged"],
+        (Some(_), false) => &["work"],
     };
     for name in dirs {
-        if !fs::symlink_metadata(dir.join(name)).is_ok_and(|metadata| metadata.is_dir()) {
+        if !layer_dir::is_dir(&dir.join(name))? {
             wrong(name, "it is missing, or no directory".to_owned());
         }
+    }
+    if place.parent.is_none() && layer_dir::has_files(&dir.join("empty"))? {
+        wrong(
+            "empty",
+            "it is not empty, and containers see what is in it".to_owned(),
+        );
     }
     Ok(found)
 }

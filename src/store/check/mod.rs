@@ -4,7 +4,7 @@
 //! tar-split + files ─Assembler→ tar ─hash→ the diffID?                                   content
 //!                                └─Entries→ Entry ─Expectations→ what each inode must be ─Walk→ the tree   tree
 //! overlay/<id>/{link,lower,work,empty}, overlay/l/<link>                                 frame
-//! layers.json; big data                                                                  record, data
+//! layers.json, images.json; big data                                                     record, data
 //! ```
 //!
 //! Nothing is locked and nothing is written. The headers are read by the code that unpacks, so that a layer is compared
@@ -18,6 +18,7 @@ mod damage;
 mod data;
 mod expected;
 mod frame;
+mod record;
 mod twin;
 mod walk;
 
@@ -32,9 +33,10 @@ use super::home::Home;
 use super::inventory::Inventory;
 use super::layers::{LayerTable, LayerView};
 use crate::cancel::Cancel;
-use crate::oci::{DiffId, LayerId};
+use crate::oci::{DiffId, Digest, LayerId};
 use content::Layer;
 use damage::Found;
+use record::check_record;
 
 /// Where a layer stands, and what it must hold, as an image's config says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +49,15 @@ pub struct LayerPlace {
     pub diff_id: DiffId,
     /// The store that has it.
     pub home: Home,
+}
+
+/// The blob of a layer, as an image's manifest says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerBlob {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub size: Option<u64>,
 }
 
 /// What reading a layer showed.
@@ -65,15 +76,23 @@ pub enum LayerState {
 }
 
 impl Inventory {
-    /// What is wrong with that which surrounds the layer's tree; `None` if there is no such layer, or no longer. Reads a
-    /// few small files.
-    pub fn check_frame(&self, place: &LayerPlace) -> Result<Option<Vec<Damage>>, StoreError> {
+    /// What is wrong with that which surrounds the layer's tree, and with what its record says of the image's `blob`; `None`
+    /// if there is no such layer, or no longer. Reads a few small files.
+    pub fn check_frame(
+        &self,
+        place: &LayerPlace,
+        blob: Option<&LayerBlob>,
+    ) -> Result<Option<Vec<Damage>>, StoreError> {
         let is_recorded = |table: &LayerTable| table.find(&place.id).is_some_and(LayerView::is_complete);
         let store = self.at(place.home);
-        if !is_recorded(&store.records) {
+        let Some(view) = store.records.find(&place.id).filter(|view| view.is_complete()) else {
             return Ok(None);
-        }
-        let found = frame::check(self, place)?;
+        };
+        let mut found = frame::check(self, place)?;
+        let origin = blob
+            .map(|blob| self.flaw_of_origin(view, place, blob))
+            .transpose()?;
+        found.extend(origin.flatten().map(Damage::Record));
         let is_there = found.is_empty() || is_recorded(&LayerTable::read(&store.layout)?);
         Ok(is_there.then_some(found))
     }
@@ -125,20 +144,5 @@ impl Inventory {
     fn inode_of(&self, place: &LayerPlace) -> Option<u64> {
         let metadata = std::fs::symlink_metadata(self.at(place.home).layout.layer(&place.id).join("diff"));
         metadata.ok().map(|metadata| metadata.ino())
-    }
-}
-
-fn check_record(view: &LayerView, place: &LayerPlace, found: &mut Found) {
-    let mut wrong = |reason: &str| found.add(Damage::Record(reason.to_owned()));
-    if !view.is_filled() {
-        wrong("it does not say what the layer holds");
-    } else if view.diff_id().is_some_and(|diff_id| diff_id != place.diff_id) {
-        wrong("its diffID is not the one of the image's config");
-    }
-    if view.parent() != place.parent.map(|parent| parent.to_string()).as_deref() {
-        wrong("its parent is not the layer below in the image's config");
-    }
-    if view.is_mapped() {
-        wrong("its files have mapped owners");
     }
 }

@@ -43,7 +43,7 @@ mod time;
 mod tree;
 mod write_behind;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::BorrowedFd;
@@ -62,7 +62,7 @@ pub(in crate::store) use tree::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
 use tree::{NewFile, Tree};
 
 use super::tar_split::{Content, Writer};
-use super::{Compression, Unpacked};
+use super::{Compression, Owners, Unpacked};
 use crate::cancel::Cancel;
 
 /// Zeros that are written at once into the holes of a sparse file.
@@ -231,8 +231,7 @@ fn finish<R: Read>(
         diff_id,
         diff_size,
         compression,
-        uids: facts.uids,
-        gids: facts.gids,
+        owners: facts.owners,
     })
 }
 
@@ -240,8 +239,7 @@ fn finish<R: Read>(
 #[derive(Default)]
 struct Facts {
     seen: Seen,
-    uids: BTreeSet<u32>,
-    gids: BTreeSet<u32>,
+    owners: Owners,
 }
 
 impl Facts {
@@ -249,10 +247,16 @@ impl Facts {
         if !self.seen.insert(&entry.clean) {
             return Err(Fault::Duplicate);
         }
+        self.owners.add(entry);
+        Ok(())
+    }
+}
+
+impl Owners {
+    pub(in crate::store) fn add(&mut self, entry: &Entry) {
         if !name::base(&entry.name).starts_with(WHITEOUT_PREFIX) {
             self.uids.insert(entry.uid);
             self.gids.insert(entry.gid);
         }
-        Ok(())
     }
 }

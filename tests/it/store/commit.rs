@@ -6,7 +6,7 @@ use std::io::Write as _;
 use rustix::mount::{MountFlags, mount};
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::oci::{DiffId, Digest, Reference};
-use spoke_precache::store::{Compression, ImageCommit, LayerCommit, StoreError, Unpacked};
+use spoke_precache::store::{Compression, ImageCommit, LayerCommit, Owners, StoreError, Unpacked};
 
 use super::{resolved, specs, stage, store, three_layers};
 use crate::compare::census;
@@ -65,8 +65,7 @@ fn what_does_not_fit_is_refused() {
         diff_id: DiffId(Digest::of(b"other")),
         diff_size: 1,
         compression: Compression::Gzip,
-        uids: [0].into(),
-        gids: [0].into(),
+        owners: Owners::default(),
     };
     let refused = area.layer(specs[0].clone()).unwrap().finish(unpacked);
     assert!(matches!(refused, Err(StoreError::ContentMismatch { .. })));

@@ -76,8 +76,8 @@ pub(super) fn compare_layer(
                 ids.iter().filter_map(Value::as_u64).collect()
             };
             let facts = &ours.facts;
-            let uids: Vec<u64> = facts.uids.iter().map(|&id| id.into()).collect();
-            let gids: Vec<u64> = facts.gids.iter().map(|&id| id.into()).collect();
+            let uids: Vec<u64> = facts.owners.uids.iter().map(|&id| id.into()).collect();
+            let gids: Vec<u64> = facts.owners.gids.iter().map(|&id| id.into()).collect();
             let number = |key: &str| theirs.record[key].as_u64().unwrap_or(0);
             let recorded = (
                 (ids("uidset"), ids("gidset")),
