@@ -34,6 +34,8 @@ pub(super) struct Examiner {
     told: HashSet<String>,
     /// Layers whose surroundings were to be mended, whatever came of it.
     tried: HashSet<LayerId>,
+    /// Layers that were written anew.
+    rewritten: HashSet<LayerId>,
     /// Of the threads that read. What mends holds the store's locks and keeps its own.
     priority: IoPriority,
 }
@@ -45,6 +47,7 @@ impl Examiner {
             layers: HashMap::new(),
             told: HashSet::new(),
             tried: HashSet::new(),
+            rewritten: HashSet::new(),
             priority,
         }
     }
@@ -62,6 +65,16 @@ impl Examiner {
     pub(super) fn forget(&mut self, layers: &HashSet<LayerId>) {
         self.layers.retain(|place, _| !layers.contains(&place.id));
         self.tried.retain(|id| !layers.contains(id));
+    }
+
+    /// The layers were unpacked anew. Another time would make them no better.
+    pub(super) fn note_rewritten(&mut self, layers: &[LayerId]) {
+        self.rewritten.extend(layers);
+    }
+
+    /// Whether a layer of the image is damaged though it was unpacked anew.
+    pub(super) fn is_beyond_repair(&self, seen: &Seen) -> bool {
+        seen.damaged.iter().any(|layer| self.rewritten.contains(layer))
     }
 
     /// Reads every image that was seen, as far as it was not read before, and notes in `sight` what is wrong with it.

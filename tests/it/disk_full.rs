@@ -35,10 +35,10 @@ fn image() -> Image {
 }
 
 /// A disk below the world, which unmounts it in the end.
-struct Disk(PathBuf);
+pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    fn mount(world: &World, kind: &str) -> Self {
+    pub(crate) fn mount(world: &World, kind: &str) -> Self {
         let (file, at) = (world.out("disk"), world.host().join("var/lib/containers"));
         fs::File::create(&file).unwrap().set_len(DISK).unwrap();
         let make: &[&str] = match kind {

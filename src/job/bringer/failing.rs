@@ -65,6 +65,23 @@ impl Bringer<'_> {
         }
     }
 
+    /// What is damaged right after it was written is damaged by what holds it, or is no damage.
+    pub(super) fn fail_what_is_beyond_repair(&mut self, references: &[Reference], sight: &Sight) {
+        for reference in references {
+            let seen = sight
+                .image(reference)
+                .filter(|seen| self.examiner.is_beyond_repair(seen));
+            let Some(flaw) = seen.and_then(|seen| seen.flaw.clone()) else {
+                continue;
+            };
+            let message = format!(
+                "{}, also after it was written anew\nhint: the disk or its file system may be at fault, see the kernel's log",
+                flaw.message
+            );
+            self.fail(reference, Reason { message, ..flaw });
+        }
+    }
+
     /// What somebody uses is not mended, and nothing is fetched for it.
     pub(super) async fn fail_what_is_in_use(
         &mut self,

@@ -37,6 +37,7 @@ impl Bringer<'_> {
         let sight = self.sight(&references).await?;
         if self.mode == Mode::Repair {
             self.fail_what_is_out_of_reach(&references, &sight);
+            self.fail_what_is_beyond_repair(&references, &sight);
             self.fail_what_is_in_use(&references, &sight).await?;
             self.describe(&references, &sight).await?;
         }

@@ -406,6 +406,7 @@ impl<'a> Bringer<'a> {
         };
         self.examiner
             .forget(&plan.layers.iter().map(|layer| layer.id).collect());
+        self.examiner.note_rewritten(&pulled.layers);
         self.counted.extend(pulled.layers);
         let mut came = 0;
         for (image, fate) in plan.images.iter().zip(pulled.fates) {

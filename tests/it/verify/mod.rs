@@ -1,6 +1,7 @@
 //! `verify` names each damage and changes nothing; `verify --repair` mends it, with as few bytes from outside as there can
 //! be, and leaves alone what is in use or was not asked for.
 
+mod attributes;
 mod records;
 mod users;
 
