@@ -44,12 +44,16 @@ use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
 use spoke_precache::sources::catalog::Request;
 use spoke_precache::spec::Excludes;
+use spoke_precache::store::await_removal;
 
 /// How long the cluster may take to hear how a run went that ended by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The same after a stop: what the job leaves of the time before the other thread ends the process.
 const HASTY_FAREWELL: Duration = Duration::from_millis(300);
+
+/// How long staged layers may take to be removed. After a stop the other thread ends the process before.
+const REMOVAL: Duration = Duration::from_millis(500);
 
 /// Threads for sockets; hashing and unpacking have others.
 const RUNTIME_THREADS: usize = 2;
@@ -117,7 +121,8 @@ fn main() -> ExitCode {
         };
         runtime.block_on(herald.finish(&edge.recorder.report(code), patience));
     }
-    // Threads may still be in calls that last, such as the removal of a staged tree; they are not waited for.
+    // What is staged is removed by the threads that staged it. Others may be in calls that last; they are not waited for.
+    await_removal(REMOVAL);
     std::process::exit(code.into())
 }
 

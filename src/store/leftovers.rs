@@ -5,12 +5,17 @@
 //! keep it for minutes, and these files cost a few kilobytes.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::store::Store;
-use super::{atomic, lock};
+use super::{atomic, lock, stage_dir};
 
 impl Store {
+    /// Stages of dead programs, and how many bytes of the disk each takes: [`Store::remove_leftovers`] would remove them.
+    pub fn dead_stages(&self) -> Vec<(PathBuf, u64)> {
+        stage_dir::dead(self.layout.root())
+    }
+
     /// Removes the rests of dead programs, ours and others'. What cannot be removed is left with a warning, and a
     /// directory whose lock somebody has is passed over: a later run comes by.
     pub fn remove_leftovers(&self) {
@@ -48,7 +53,6 @@ fn under_lock(path: &Path, work: impl FnOnce()) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs::File;
-    use std::path::PathBuf;
     use std::time::{Duration, SystemTime};
 
     use super::*;

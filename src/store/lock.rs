@@ -124,6 +124,16 @@ pub(super) fn try_exclusive(path: &Path) -> Result<Option<File>, StoreError> {
         .then_some(file))
 }
 
+/// Whether nobody has the lock, or there is none. Takes and makes none.
+pub(super) fn is_free(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return !path.exists();
+    };
+    let mut found = Mode::Exclusive.flock();
+    let asked = fcntl(&file, libc::F_OFD_GETLK, &mut found);
+    asked.is_ok() && found.l_type == libc::F_UNLCK as libc::c_short
+}
+
 fn wait_for(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, StoreError> {
     loop {
         let file = wait_for_file(path, mode, cancel)?;

@@ -61,6 +61,7 @@ pub use home::Home;
 pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_tar::LayerTar;
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
+pub use stage_dir::await_removal;
 pub use store::Store;
 pub use tree::{Directory, Entry, EntryKind, Node, Tree};
 pub use unpacked::{Compression, Owners, Unpacked};

@@ -1,9 +1,12 @@
 //! The directory of a stage: how it is made, known to be alive, and removed after a kill.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -22,6 +25,20 @@ const SELINUX: &str = "security.selinux";
 
 /// The longest SELinux label that is copied.
 const LABEL_LIMIT: usize = 4096;
+
+/// Stages of this process whose directories are there.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// How often it is looked whether a stage is gone.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Waits for threads to remove what they had staged, so long at most. What they do not come to is removed by the next run.
+pub fn await_removal(patience: Duration) {
+    let begin = Instant::now();
+    while LIVE.load(Ordering::Acquire) > 0 && begin.elapsed() < patience {
+        std::thread::sleep(POLL);
+    }
+}
 
 /// A stage's directory with its lock; removed when dropped.
 #[derive(Debug)]
@@ -68,6 +85,7 @@ impl StageDir {
         if links == 0 {
             return Ok(None);
         }
+        LIVE.fetch_add(1, Ordering::AcqRel);
         Ok(Some(Self { name, path, fd, lock }))
     }
 }
@@ -77,21 +95,47 @@ impl Drop for StageDir {
         if let Err(error) = remove_stage(&self.fd, &self.path) {
             tracing::warn!(stage = %self.path.display(), %error, "cannot remove the stage");
         }
+        LIVE.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// Stages whose programs are gone, and how many bytes of the disk each takes. Writes nothing.
+pub(super) fn dead(root: &Path) -> Vec<(PathBuf, u64)> {
+    let stages = stages(root).filter(|path| lock::is_free(&path.join(LOCK)));
+    stages.map(|path| (path.clone(), used_bytes(path))).collect()
+}
+
+fn stages(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let is_stage = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
+    };
+    entries.filter(is_stage).map(|entry| entry.path())
+}
+
+/// What cannot be read counts as nothing.
+fn used_bytes(path: PathBuf) -> u64 {
+    let (mut bytes, mut linked, mut pending) = (0, HashSet::new(), vec![path]);
+    while let Some(path) = pending.pop() {
+        let Ok(metadata) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        if metadata.is_dir() {
+            let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+            pending.extend(entries.map(|entry| entry.path()));
+        }
+        if metadata.nlink() == 1 || metadata.is_dir() || linked.insert(metadata.ino()) {
+            bytes += metadata.blocks() * 512;
+        }
+    }
+    bytes
 }
 
 /// Removes the stages whose programs are gone. What cannot be removed is left with a warning: it costs space
 /// only.
 pub(super) fn sweep(root: &Path) {
-    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        if !entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(PREFIX.as_bytes())
-        {
-            continue;
-        }
-        let path = entry.path();
+    for path in stages(root) {
         let swept = (|| -> Result<bool, StoreError> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))?;

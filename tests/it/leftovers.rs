@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
+use rustix::process::Signal;
 
 use crate::compare::census;
 use crate::image::zoo::zoo;
-use crate::image::{Image, sha256};
+use crate::image::{Image, Images, sha256};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
@@ -204,4 +205,86 @@ fn two_agents_with_spools_of_their_own_share_a_store() {
         assert_eq!(fs::read_dir(spool).unwrap().count(), 1, "only the lock");
     }
     world.verify(&args).exits(0);
+}
+
+fn stages(world: &World) -> Vec<PathBuf> {
+    let entries = fs::read_dir(world.graph_root()).into_iter().flatten().flatten();
+    let stages = entries.filter(|entry| {
+        entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(".spoke-precache-stage-")
+    });
+    stages.map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn no_stage_is_left_after_a_signal_or_a_deadline() {
+    needs!(root());
+    let registry = Registry::start();
+    let files: String = (0..300)
+        .map(|n| format!("file /f/{n} 0644 0:0 \"{n}\"\n"))
+        .collect();
+    let text =
+        format!("image two oci\nlayer gzip\n{files}layer gzip\nfile /slow 0644 0:0 random=300000 seed=1\n");
+    let images = Images::of(&text, &[]);
+    registry.push_all(&images);
+    let image = images.image("two");
+    registry.fault(Fault::on(&image.layers[1].digest).stall(1000));
+    let args = ["--image", &registry.tagged("two")];
+    for (signal, code) in [(Some(Signal::INT), 130), (Some(Signal::TERM), 143), (None, 124)] {
+        let world = World::trusting(&[registry.host()]);
+        let deadline = if signal.is_none() {
+            &["--deadline", "5s"][..]
+        } else {
+            &[]
+        };
+        let mut run = world.start("run", &[&args[..], deadline].concat());
+        let has_last = |stage: &PathBuf| {
+            let layers = fs::read_dir(stage).into_iter().flatten().flatten();
+            layers
+                .map(|layer| layer.path())
+                .any(|layer| layer.join("diff/f/299").exists())
+        };
+        let is_staged = || stages(&world).iter().any(has_last);
+        while !is_staged() && !run.has_ended() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(signal) = signal {
+            run.signal(signal);
+        }
+        let run = run.wait().exits(code);
+        assert_eq!(stages(&world), Vec::<PathBuf>::new(), "{run}");
+    }
+}
+
+#[test]
+fn verify_and_plan_tell_of_a_stage_that_a_killed_run_left() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--image", &registry.tagged("zoo/base")];
+    world.run(&args).exits(0);
+    let (dead, live) = [
+        ".spoke-precache-stage-00000000deadbeef",
+        ".spoke-precache-stage-0000000011111111",
+    ]
+    .map(|name| world.graph_root().join(name))
+    .into();
+    make(&dead.join("0-aa/diff/file"), &[1; 5 << 20], HOUR);
+    make(&live.join("lock"), b"", HOUR);
+    let lock = File::options()
+        .read(true)
+        .write(true)
+        .open(live.join("lock"))
+        .unwrap();
+    rustix::fs::fcntl_lock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
+    for verb in ["verify", "plan"] {
+        let run = world.start(verb, &args).wait().exits(0);
+        let run = run.says(&format!("`{}` takes 5.0 MiB", dead.display()));
+        assert!(!run.stderr.contains(live.to_str().unwrap()), "{run}");
+        assert!(dead.exists() && !dead.join("lock").exists());
+    }
+    world.run(&args).exits(0);
+    assert_eq!(stages(&world), [live]);
 }

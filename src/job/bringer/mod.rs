@@ -35,7 +35,7 @@ use crate::oci::LayerId;
 use crate::plan::{Action, Here, Plan, Wanted};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
-use crate::report::{Count, Event, ImageState, Observer, Step};
+use crate::report::{Count, Event, ImageState, Observer, Size, Step};
 use crate::sources::{ImageRequest, dedupe};
 use crate::spool::Spool;
 use crate::store::Store;
@@ -143,6 +143,8 @@ impl<'a> Bringer<'a> {
                 Ok(())
             })
             .await?;
+        } else {
+            self.tell_of_dead_stages().await?;
         }
         let mut verdict = None;
         let mut is_first = true;
@@ -216,6 +218,20 @@ impl<'a> Bringer<'a> {
             let pulled = self.pull(&plan, &look.sight, scope, round_steps).await;
             pulled.map_err(|error| self.ended_by(scope, Step::Pull, error))?;
         }
+    }
+
+    /// What runs have left that were killed, where nothing is to be removed.
+    async fn tell_of_dead_stages(&self) -> Result<(), JobError> {
+        let store = Arc::clone(&self.store);
+        for (stage, bytes) in off_the_task(move || Ok(store.dead_stages())).await? {
+            let message = format!(
+                "`{}` takes {} and belongs to a run that was killed\nhint: the next `run` removes it",
+                stage.display(),
+                Size(bytes)
+            );
+            self.observer.observe(Event::Warned { message });
+        }
+        Ok(())
     }
 
     /// Whether what is missing is pulled.
