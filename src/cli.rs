@@ -180,6 +180,11 @@ pub struct HostPaths {
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_GRAPH_ROOT")]
     pub graph_root: Option<PathBuf>,
 
+    /// Make host root, graph root and spool where they are missing [default: only a graph root in an existing `containers`
+    /// directory, and one that storage.conf names or implies on a host]
+    #[arg(long, env = "SPOKE_PRECACHE_CREATE")]
+    pub create: bool,
+
     /// storage.conf, which crio.conf overrides [default: etc/containers, then usr/share/containers]
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_STORAGE_CONF")]
     pub storage_conf: Option<PathBuf>,

@@ -67,6 +67,16 @@ impl HostRoot {
         }
     }
 
+    /// Whether it looks like a host's, and not like an empty directory. The root of a container has `etc` too, for the
+    /// kubelet makes it.
+    pub(super) fn is_host(&self) -> bool {
+        let [etc, var_lib] = ["etc", "var/lib"].map(|dir| self.join(dir).is_dir());
+        match self.0 == Path::new("/") {
+            true => etc && var_lib,
+            false => etc || var_lib,
+        }
+    }
+
     /// A path of the host as we see it.
     pub(super) fn join(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();

@@ -6,6 +6,7 @@
 mod cluster;
 mod crio_conf;
 mod host;
+mod places;
 mod proxy;
 mod short_names;
 mod version_spec;
@@ -107,6 +108,14 @@ pub enum SettingsError {
     /// There is no place for the report, or for the pins.
     #[error(transparent)]
     Report(#[from] WriteError),
+    /// A directory that was named, or that follows from one, is not there.
+    #[error("there is no {what} `{}`\nhint: see whether the path is right; `--create` begins a new one there", path.display())]
+    Missing {
+        /// What it should be.
+        what: &'static str,
+        /// Where it should be.
+        path: PathBuf,
+    },
     /// storage.conf makes no sense.
     #[error("cannot use `{}`: {source}", path.display())]
     StorageConf {
@@ -181,6 +190,7 @@ impl SettingsError {
             | Self::Unreadable { .. }
             | Self::ShortName(_)
             | Self::Proxy { .. }
+            | Self::Missing { .. }
             | Self::Environment { .. } => Failure::Usage,
             Self::Report(error) => Failure::of_report(error).unwrap_or(Failure::Usage),
         }
@@ -191,6 +201,7 @@ impl SettingsError {
         match self {
             Self::StorageConf { .. }
             | Self::StorageDropIn { .. }
+            | Self::Missing { .. }
             | Self::CrioFile { .. }
             | Self::CrioConf { .. } => Step::Store,
             // registries.conf, its drop-ins, certificate authorities and proxies: how images are asked for.
@@ -250,6 +261,7 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
         (None, Some(path)) => host.join(path),
         (None, None) => host.join(GRAPH_ROOT),
     };
+    places::check(&flags.host, &host, &graph_root)?;
     let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
     short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::image::zoo::zoo;
@@ -241,4 +242,91 @@ fn without_root_it_says_so_and_writes_nothing() {
     run.says("can only be used by root, not by user 65534")
         .says("run it privileged");
     assert!(!world.graph_root().exists());
+}
+
+/// Images that are pulled into a place that nobody looks at are on no node.
+#[test]
+fn a_mistyped_host_root_graph_root_or_spool_is_refused_and_not_made() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let image = registry.tagged("zoo/base");
+    for (what, flag, place) in [
+        ("host root", "--host-root", "hots"),
+        ("graph root", "--host-root", "empty"),
+        ("graph root", "--graph-root", "host/var/lib/contianers/storage"),
+        ("graph root", "--graph-root", "host/var/lib/kubelet/storage"),
+        ("spool", "--spool", "host/var/lib/continers/spool"),
+    ] {
+        let world = World::trusting(&[registry.host()]);
+        let top = world.host().parent().unwrap().to_owned();
+        fs::create_dir(top.join("empty")).unwrap();
+        let path = top.join(place);
+        let before = names(&top);
+        for verb in ["run", "plan", "verify"] {
+            let mut command = Command::new(product());
+            command.args([verb, "--image", &image]);
+            command.args(["--image-gc-high-threshold", "100"]);
+            if flag != "--host-root" {
+                command.arg("--host-root").arg(world.host());
+            }
+            let output = command.arg(flag).arg(&path).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{verb} {flag} {place}: {said}");
+            let expected = format!("there is no {what} `{}", path.display());
+            assert!(said.contains(&expected) && said.contains("--create"), "{said}");
+            assert_eq!(names(&top), before, "{verb} {flag} {place}");
+        }
+    }
+}
+
+#[test]
+fn create_makes_what_is_missing() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    let new = world.host().join("new/graph/root");
+    let spool = world.host().join("other/new/spool");
+    let args = [
+        "--image",
+        &registry.tagged("zoo/base"),
+        "--spool",
+        spool.to_str().unwrap(),
+    ];
+    let args = [&args[..], &["--graph-root", new.to_str().unwrap()]].concat();
+    world.run(&args).exits(2);
+    world.run(&[&args[..], &["--create"]].concat()).exits(0);
+    assert!(new.join("overlay-images/images.json").exists() && spool.exists());
+    // And is no longer needed.
+    world.verify(&args).exits(0);
+    let world = World::trusting(&[registry.host()]);
+    run_with(&world, &["SPOKE_PRECACHE_CREATE=true"], &args).exits(0);
+}
+
+/// As TALM's Job finds it: below `/var/lib/containers`, which the node has from its start.
+#[test]
+fn a_fresh_node_needs_no_create() {
+    needs!(root());
+    let registry = registry_with_zoo();
+    let world = World::trusting(&[registry.host()]);
+    for place in [None, Some("var/lib/containers/other")] {
+        let place = place.map(|place| world.host().join(place));
+        let flags: Vec<&str> = place
+            .iter()
+            .flat_map(|it| ["--graph-root", it.to_str().unwrap()])
+            .collect();
+        world
+            .run(&[&["--image", &registry.tagged("zoo/base")][..], &flags].concat())
+            .exits(0);
+    }
+}
+
+/// Every name below a directory.
+fn names(dir: &Path) -> Vec<PathBuf> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        names.push(entry.path());
+        names.extend(self::names(&entry.path()));
+    }
+    names.sort();
+    names
 }
