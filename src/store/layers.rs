@@ -73,8 +73,7 @@ impl LayerView {
         self.created.as_deref().is_none_or(time::is_time)
     }
 
-    /// Whether it says the owners of the tar's entries. One that says nothing of them was written before
-    /// containers/storage 1.20.
+    /// Whether it says the owners of the tar's entries. A record may leave them out.
     pub(super) fn has_owners(&self, owners: &Owners) -> bool {
         let is_same =
             |recorded: &Option<BTreeSet<u32>>, found| recorded.as_ref().is_none_or(|it| it == found);
