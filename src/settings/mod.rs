@@ -29,7 +29,7 @@ use crate::oci::Platform;
 use crate::registry::{ProxyError, RegistriesConfError, RegistrySettings, ShortNameError};
 use crate::report::{ProgressMode, Step, WriteError, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
-use crate::store::StorageConfError;
+use crate::store::{StorageConfError, StoreError, require_root};
 
 pub use cluster::{account, cluster_patience};
 use crio_conf::CrioConf;
@@ -64,6 +64,9 @@ pub struct Display {
 /// Why the settings cannot be had: arguments, version spec or a file of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
+    /// Who runs it cannot write a store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The version spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -178,7 +181,8 @@ impl SettingsError {
     /// What it means for the exit code.
     pub fn failure(&self) -> Failure {
         match self {
-            Self::StorageConf { .. }
+            Self::Store(_)
+            | Self::StorageConf { .. }
             | Self::StorageDropIn { .. }
             | Self::CrioFile { .. }
             | Self::CrioConf { .. }
@@ -199,7 +203,8 @@ impl SettingsError {
     /// The step that cannot be done.
     pub fn step(&self) -> Step {
         match self {
-            Self::StorageConf { .. }
+            Self::Store(_)
+            | Self::StorageConf { .. }
             | Self::StorageDropIn { .. }
             | Self::Missing { .. }
             | Self::CrioFile { .. }
@@ -244,6 +249,7 @@ pub fn version_spec(flags: &Flags) -> Result<(VersionSpec, Vec<String>), Setting
 
 /// What to do. Reads whatever the flags name or leave to be found; what `cluster` knows fills what these leave open.
 pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
+    require_root()?;
     talm_log_level()?;
     if let Some(path) = &flags.output.report {
         clear_place(path)?;

@@ -28,10 +28,8 @@ pub enum StoreError {
         reason: String,
     },
     /// The caller may not change owners, make devices or set trusted attributes.
-    #[error("the store `{}` can only be used by root, not by user {uid}\nhint: run it privileged, or as root", root.display())]
+    #[error("only root can write a store, and this is user {uid}\nhint: run it privileged, or as root")]
     NotRoot {
-        /// The graph root.
-        root: PathBuf,
         /// The effective user id.
         uid: u32,
     },

@@ -60,6 +60,7 @@ pub use error::StoreError;
 pub use home::Home;
 pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_tar::LayerTar;
+pub use rights::require_root;
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
 pub use stage_dir::await_removal;
 pub use store::Store;

@@ -2,6 +2,8 @@
 
 use rustix::thread::{CapabilitySet, capabilities};
 
+use super::StoreError;
+
 /// Without one of these a call fails in the middle of a layer; without `CAP_FSETID` none does, and set-group-ID bits get
 /// lost in silence.
 const NEEDED: [(CapabilitySet, &str); 7] = [
@@ -14,6 +16,14 @@ const NEEDED: [(CapabilitySet, &str); 7] = [
     // For the `trusted` attributes of overlay.
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
 ];
+
+/// Says who is not root before anything is read that only root can read.
+pub fn require_root() -> Result<(), StoreError> {
+    match rustix::process::geteuid().as_raw() {
+        0 => Ok(()),
+        uid => Err(StoreError::NotRoot { uid }),
+    }
+}
 
 /// Names of those that this thread does not have.
 pub(super) fn missing() -> std::io::Result<Vec<&'static str>> {

@@ -56,13 +56,7 @@ impl Store {
     /// When the caller is not root, when the store is of a kind that would be damaged by our writing (another driver, a
     /// mount program, id mappings and the like, storage-format.md section 4.8), or when its records do not parse.
     pub fn open(graph_root: &Path, conf: &StorageConf) -> Result<Self, StoreError> {
-        let uid = rustix::process::geteuid().as_raw();
-        if uid != 0 {
-            return Err(StoreError::NotRoot {
-                root: graph_root.to_owned(),
-                uid,
-            });
-        }
+        rights::require_root()?;
         let root = match fs::canonicalize(graph_root) {
             Ok(root) => root,
             Err(error) if error.kind() == ErrorKind::NotFound => {

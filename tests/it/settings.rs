@@ -239,7 +239,7 @@ fn without_root_it_says_so_and_writes_nothing() {
         .start_under(&nobody, "run", &["--image", "127.0.0.1:1/a:1"])
         .wait()
         .exits(7);
-    run.says("can only be used by root, not by user 65534")
+    run.says("only root can write a store, and this is user 65534")
         .says("run it privileged");
     assert!(!world.graph_root().exists());
 }
