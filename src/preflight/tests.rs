@@ -159,18 +159,23 @@ fn a_no_gives_its_numbers_and_what_would_help() {
 not enough space for precaching: store and spool may need 30.01 GiB, 30.00 GiB can be filled before the kubelet \
 collects images at 85 % of 100.00 GiB on /dev/sda4 (xfs at /var): 0.01 GiB short
 highThresholdPercent: 85 diskSize: 100.00 GiB used: 54.00 GiB
-hint: remove unused images (`crictl rmi --prune`), leave out images (`excludePrecachePatterns`, `--exclude`), or \
-enlarge the file system"
+hint: leave out images (`excludePrecachePatterns`, `--exclude`), or enlarge the file system, or remove images one by one \
+that nothing needs: `podman images --filter dangling=true` lists those without a name, `crictl images --pinned` all and \
+which are pinned, `crictl ps --all` which are in use; what is cached for an update is neither pinned nor in use"
     );
 
     let required = verdict(&one(100, 46), demand(3, 9, 40, 5), Threshold::default());
     assert!(
         required.to_string().ends_with(
+            "what is cached for an update is neither pinned nor in use\n"
+        ) && required.to_string().contains(
             "hint: `spaceRequired` is 40.00 GiB, of which 5.00 GiB are cached; the plan itself needs 12.00 GiB: lower \
-             it, or remove unused images (`crictl rmi --prune`), or enlarge the file system\n"
+             it, or enlarge the file system, or remove images one by one"
         ),
         "{required}"
     );
+    // It takes cached images too.
+    assert!(!format!("{error}{required}").contains("prune"), "{error}");
 }
 
 #[test]

@@ -19,6 +19,11 @@ use crate::report::Printable;
 
 const GIB: u128 = 1 << 30;
 
+/// How to find what may go. No command that removes whatever no container uses: cached images are among that.
+const REMOVE: &str = "remove images one by one that nothing needs: `podman images --filter dangling=true` lists those without \
+                      a name, `crictl images --pinned` all and which are pinned, `crictl ps --all` which are in use; what is \
+                      cached for an update is neither pinned nor in use";
+
 /// The file systems in question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spaces {
@@ -200,8 +205,8 @@ impl Check {
         match (self.cause, self.holds) {
             (Cause::SpaceRequired, _) => writeln!(
                 f,
-                "hint: `spaceRequired` is {}, of which {} are cached; the plan itself needs {}: lower it, or remove \
-                 unused images (`crictl rmi --prune`), or enlarge the file system",
+                "hint: `spaceRequired` is {}, of which {} are cached; the plan itself needs {}: lower it, or enlarge the file \
+                 system, or {REMOVE}",
                 gib_up(demand.required),
                 gib_down(demand.cached.min(demand.required)),
                 gib_up(match self.holds {
@@ -214,8 +219,7 @@ impl Check {
             }
             (Cause::Plan, Holds::Both | Holds::Store) => writeln!(
                 f,
-                "hint: remove unused images (`crictl rmi --prune`), leave out images (`excludePrecachePatterns`, \
-                 `--exclude`), or enlarge the file system"
+                "hint: leave out images (`excludePrecachePatterns`, `--exclude`), or enlarge the file system, or {REMOVE}"
             ),
         }
     }
