@@ -56,6 +56,8 @@ pub(super) fn demand(order: &Order, mode: Mode, scope: Scope, plan: &Plan, sight
         required: match (mode, scope) {
             // Whether everything fits is what `plan` is to say; for that it needs what is named.
             (Mode::Plan, Scope::Naming) => 0,
+            // The hub sends its default of 35 GiB whenever nobody set it; that is for a release.
+            _ if order.spec.platform_image.is_none() => 0,
             _ => order.spec.space_required,
         },
         cached: match scope {
@@ -64,6 +66,18 @@ pub(super) fn demand(order: &Order, mode: Mode, scope: Scope, plan: &Plan, sight
             Scope::Naming => sight.inventory.stored_bytes().saturating_add(sum(&sight.spooled)),
         },
     }
+}
+
+/// What to say where everything fits, but less than `spaceRequired` is free and no release is asked for.
+pub(super) fn less_than_required(order: &Order, demand: Demand) -> Result<Option<String>, JobError> {
+    let required = order.spec.space_required;
+    let asked = hold(order, Demand { required, ..demand })?;
+    let message = format!(
+        "`spaceRequired` is {}, and less is free below the kubelet's line; what the plan needs fits, and no more is required, \
+         for no release is asked for",
+        Size(required)
+    );
+    Ok((order.spec.platform_image.is_none() && !asked.fits).then_some(message))
 }
 
 /// What of everything that is wanted lies here already, in bytes: unpacked layers and spooled blobs.

@@ -101,13 +101,21 @@ fn a_spool_on_another_file_system_has_to_have_room_by_itself() {
     sound(&world);
 }
 
+/// An image that needs twice so many mebibytes: as a blob and unpacked.
+fn large(registry: &Registry, mib: u64) -> (String, Layer) {
+    let line = format!("file /data 0644 0:0 random={} seed={mib}", mib * MIB);
+    let layer = Layer::of(&line, Compression::None);
+    let (name, layers) = (format!("large-{mib}"), vec![layer.clone()]);
+    let image = Image::build(&name, Format::Oci, node_architecture(), layers, |_, _| {});
+    registry.push(&name, Some("latest"), &image);
+    (registry.tagged(&name), layer)
+}
+
 /// design.md, 4: removed when nothing in the plan wants them and the disk does.
 #[test]
 fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let images = zoo(b"no program");
-    let layer = &images.image("zoo/compressions").layers[0];
+    let registry = Registry::start();
     let world = World::trusting(&[registry.host()]);
     let disk = world.host().join("var/lib/containers");
     tmpfs(&disk, 64);
@@ -116,39 +124,36 @@ fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay(
     // Used in this boot.
     fs::copy("/proc/sys/kernel/random/boot_id", spool.join("lock")).unwrap();
     let stale = spool.join(sha256(b"of another release"));
-    let begun = spool.join(format!("{}.partial", layer.digest));
-    let arrange = || {
+    let arrange = |layer: &Layer| {
         fs::write(&stale, vec![1; 40 << 20]).unwrap();
+        let begun = spool.join(format!("{}.partial", layer.digest));
         fs::write(&begun, &layer.blob[..1000]).unwrap();
-    };
-    let args = |space| {
-        [
-            "--image",
-            &registry.tagged("zoo/compressions"),
-            "--space-required",
-            space,
-        ]
-        .map(str::to_owned)
-    };
-    let run = |space| {
-        let args = args(space);
-        world.run(&args.each_ref().map(String::as_str))
+        begun
     };
     // It would not help.
-    arrange();
-    run("70MiB")
+    let (image, layer) = large(&registry, 40);
+    let begun = arrange(&layer);
+    world
+        .run(&["--image", &image])
         .exits(3)
         .says("not enough space for precaching")
         .says("highThresholdPercent: ");
     assert!(stale.exists() && begun.exists());
+    fs::remove_file(begun).unwrap();
     // It does.
-    let done = run("50MiB").exits(0).says("removed 1 blobs of earlier runs");
+    let (image, layer) = large(&registry, 20);
+    arrange(&layer);
+    let done = world
+        .run(&["--image", &image])
+        .exits(0)
+        .says("removed 1 blobs of earlier runs");
     assert!(!stale.exists());
     assert_eq!(done.total("bytesResumed"), 1000, "{done}");
     // There is no need.
     fs::remove_dir_all(world.graph_root()).unwrap();
-    arrange();
-    run("5MiB").exits(0);
+    let (image, layer) = large(&registry, 1);
+    arrange(&layer);
+    world.run(&["--image", &image]).exits(0);
     assert!(stale.exists());
 }
 
@@ -163,13 +168,8 @@ fn what_a_killed_run_had_unpacked_does_not_count_against_the_next() {
     let stage = world.graph_root().join(".spoke-precache-stage-0123456789abcdef");
     fs::create_dir_all(stage.join("0-aa/diff")).unwrap();
     fs::write(stage.join("0-aa/diff/large"), vec![1; 40 << 20]).unwrap();
-    let args = [
-        "--image",
-        &registry.tagged("zoo/links"),
-        "--space-required",
-        "50MiB",
-    ];
-    world.run(&args).exits(0);
+    let (image, _) = large(&registry, 20);
+    world.run(&["--image", &image]).exits(0);
     assert!(!stage.exists());
 }
 

@@ -322,6 +322,12 @@ impl<'a> Bringer<'a> {
         if must_fit {
             verdict = verdict.into_result()?;
         }
+        if verdict.fits
+            && scope == Scope::Everything
+            && let Some(message) = room::less_than_required(self.order, demand)?
+        {
+            self.observer.observe(Event::Warned { message });
+        }
         let reason = match verdict.fits {
             true => "SpaceSuffices",
             false => Failure::Space.reason(),
