@@ -6,7 +6,7 @@
 //!   2  arguments or version spec unusable
 //!   3  not enough disk space
 //!   4  a registry refused the credentials
-//!   5  a release or catalog is not as expected: payload, package, pattern, platform, manifest
+//!   5  a release, a catalog or an image is not as expected: payload, package, pattern, platform, manifest, layer's tar
 //!   6  content did not match its digest or diffID at any mirror
 //!   7  containers/storage cannot be used
 //! 124  deadline         128+n  signal n         in both cases a later run goes on
@@ -89,7 +89,9 @@ impl Failure {
             Self::Payload => {
                 "a release, a catalog, an image or a pattern is not as expected; another run will not help"
             }
-            Self::Content => "content did not match its digest at any mirror",
+            Self::Content => {
+                "content did not match its digest or diffID at any mirror; mend the mirror, or the image"
+            }
             Self::Store => "the store, or another part of the host, is damaged or cannot be used",
         }
     }

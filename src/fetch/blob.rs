@@ -8,6 +8,7 @@
 //! makes us fetch it for ever.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use super::claims::Next;
 use super::pieces::{LARGE, Pieces};
 use super::place::{Place, Places};
 use super::traffic::Traffic;
-use super::{BlobRequest, FetchError};
+use super::{BlobRequest, FetchError, trial};
 
 /// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
 const CHUNKS: usize = 16;
@@ -78,8 +79,8 @@ impl Download<'_> {
         let (spool, blob) = (self.spool.clone(), self.request.digest);
         if let Some(found) = on_disk(move || spool.verified(&blob)).await? {
             if found.size() != self.request.size {
-                return Err(FetchError::from(RegistryError::WrongLength {
-                    what: format!("blob {blob} in the spool"),
+                return Err(FetchError::from(RegistryError::WrongSize {
+                    blob,
                     expected: self.request.size,
                     found: found.size(),
                 }));
@@ -100,7 +101,10 @@ impl Download<'_> {
             false => self.request.connections,
         };
         let places = self.places.take(own, self.cancel).await?;
-        let result = self.download(partial, places).await;
+        let result = match self.download(partial, places).await {
+            Err(FetchError::Registry(error)) => Err(self.blame(error).await),
+            result => result,
+        };
         self.observer.observe(match &result {
             Ok(_) => Event::BlobVerified { blob },
             Err(_) => Event::BlobAbandoned { blob },
@@ -230,6 +234,13 @@ impl Download<'_> {
             }
             last = Some(source);
         }
+    }
+
+    async fn blame(&self, error: Arc<RegistryError>) -> FetchError {
+        let sources = self.sources().unwrap_or_default();
+        let blob = self.request.digest;
+        let found = trial::blame(&error, blob, &sources, self.registries, self.cancel).await;
+        found.map_or(FetchError::Registry(error), FetchError::from)
     }
 
     /// The sources of all images that have the blob, each repository once.

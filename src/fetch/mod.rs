@@ -28,6 +28,7 @@ mod once;
 mod pieces;
 mod place;
 mod traffic;
+mod trial;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

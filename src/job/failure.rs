@@ -68,8 +68,9 @@ impl Trouble {
             UnpackError::Stopped(_) => Self::Stopped,
             error if error.is_no_space() => Self::Host(JobError::Full(message)),
             error if error.is_broken_disk() => Self::Host(JobError::Broken(message)),
+            // The blob matched its digest before it was unpacked, so every mirror has the same.
             error if error.is_content() => Self::Image(Reason {
-                failure: Failure::Content,
+                failure: Failure::Payload,
                 message,
             }),
             _ => Self::Host(JobError::Local(message)),
@@ -88,6 +89,64 @@ impl Trouble {
                 message: error.to_string(),
             }),
             error => Self::Host(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Ending;
+    use crate::store::unpack::{Fault, Place};
+
+    /// What somebody does next depends on it: mend the mirror, or ask whoever made the image.
+    #[test]
+    fn bad_content_is_told_from_content_that_is_not_what_its_digest_says() {
+        let blob = Digest::of(b"blob");
+        let place = || Place {
+            offset: 0,
+            entry: None,
+        };
+        let malformed = UnpackError::Content {
+            place: place(),
+            fault: Fault::Truncated("a header"),
+        };
+        let limit = UnpackError::Limit {
+            what: "bytes",
+            max: 1,
+            found: 2,
+            place: place(),
+        };
+        let size = RegistryError::WrongSize {
+            blob,
+            expected: 1,
+            found: 2,
+        };
+        let what = "blob".to_owned();
+        let length = RegistryError::WrongLength {
+            what: what.clone(),
+            expected: 1,
+            found: 2,
+        };
+        let digest = RegistryError::WrongDigest {
+            what,
+            found: Digest::of(b"other"),
+            mixed: false,
+        };
+        let (image, mirror) = ("another run will not help", "mend the mirror");
+        for (trouble, code, advice) in [
+            (Trouble::unpacking(blob, malformed), 5, image),
+            (Trouble::unpacking(blob, limit), 5, image),
+            (Trouble::fetching(&size.into()), 5, image),
+            (Trouble::fetching(&length.into()), 6, mirror),
+            (Trouble::fetching(&digest.into()), 6, mirror),
+        ] {
+            let Trouble::Image(reason) = trouble else {
+                panic!("an image's trouble");
+            };
+            let ending = Ending::Failed(reason.failure);
+            assert_eq!(ending.code(), code, "{}", reason.message);
+            assert!(ending.meaning(None).contains(advice), "{}", reason.message);
         }
     }
 }

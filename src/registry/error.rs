@@ -161,6 +161,16 @@ pub enum RegistryError {
         /// As the registry announces, or as there are.
         found: u64,
     },
+    /// The manifest gives a blob another length than it has; its digest matches.
+    #[error("blob {blob} has {found} bytes and matches its digest, but the manifest says {expected} bytes")]
+    WrongSize {
+        /// Its digest.
+        blob: Digest,
+        /// As the manifest says.
+        expected: u64,
+        /// As there are.
+        found: u64,
+    },
     /// The body ended before its time.
     #[error("{what}: the answer ended {missing} bytes early")]
     Short {
@@ -267,7 +277,9 @@ impl RegistryError {
             }
             | Self::WrongDigest { .. }
             | Self::WrongLength { .. } => Kind::DigestMismatch,
-            Self::NoRegistry(_) | Self::Manifest { .. } | Self::TooLarge { .. } => Kind::Malformed,
+            Self::NoRegistry(_) | Self::Manifest { .. } | Self::TooLarge { .. } | Self::WrongSize { .. } => {
+                Kind::Malformed
+            }
             Self::Status { status: 404, .. } => Kind::NotFound,
             Self::Transport { lasting: true, .. } => Kind::Refused,
             Self::ProxyRefusal { .. } if !self.may_pass() => Kind::Refused,
@@ -310,6 +322,19 @@ impl RegistryError {
             self,
             Self::WrongDigest { .. } | Self::WrongLength { .. } | Self::TooLarge { .. }
         )
+    }
+
+    /// The length that the manifest says and the one that every source has, where that is all that is wrong.
+    pub(crate) fn lengths(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::WrongLength { expected, found, .. } => Some((*expected, *found)),
+            Self::Sources { failures, .. } => {
+                let mut lengths = failures.iter().map(Self::lengths);
+                let first = lengths.next()??;
+                lengths.all(|other| other == Some(first)).then_some(first)
+            }
+            _ => None,
+        }
     }
 
     /// How long the registry wants to be left alone.
