@@ -3,8 +3,8 @@
 //! # Design
 //!
 //! Events of the run only count, in whatever thread they come, under a lock that is held for no I/O. Two tasks look at that
-//! state: one patches the Job's annotations with what is true at that moment, at once and then every [`INTERVAL`] at most,
-//! so nothing queues up behind an API that is slow; the other sends Kubernetes' events, of which few are kept. The run waits
+//! state: one patches the Job's annotations with what is true at that moment, at once, when a plan wants more images than the
+//! one before it, and in step with the hub ([`Pace`]), so nothing queues up behind an API that is slow; the other sends Kubernetes' events, of which few are kept. The run waits
 //! for neither, and neither task for the other. At the end both are dropped, and [`Herald::finish`] sends the last annotation
 //! and the events that are left in the time that its caller has.
 //!
@@ -54,11 +54,16 @@ struct Shared {
     state: Mutex<State>,
     /// There is an event to send.
     news: Notify,
+    /// More images are wanted than the Job says: a first plan, or what a release or a catalog names. That is a handful of
+    /// times.
+    growth: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     progress: Progress,
+    /// Images of the plan that wants most.
+    wanted: u64,
     step: Option<Step>,
     /// The last request that failed and is tried again.
     retried: Option<(Moment, String)>,
@@ -77,6 +82,7 @@ impl Herald {
             messenger: Messenger::new(api, owner),
             state: Mutex::default(),
             news: Notify::new(),
+            growth: Notify::new(),
         });
         let on_node = node.map_or(String::new(), |node| format!(" on node `{node}`"));
         shared.happened(Happening::new(
@@ -160,6 +166,10 @@ impl Observer for Herald {
         state.progress.note(&event, now);
         match event {
             Event::StepStarted(step) => state.step = Some(step),
+            Event::Planned { images, .. } if images > state.wanted => {
+                state.wanted = images;
+                self.shared.growth.notify_one();
+            }
             Event::StepEnded {
                 step,
                 ok: false,
@@ -284,9 +294,12 @@ impl Shared {
 }
 
 async fn annotate(shared: Arc<Shared>) {
-    let (mut pace, mut is_well) = (Pace::new(), true);
+    let (mut pace, mut is_well) = (Pace::new(shared.messenger.age()), true);
     loop {
-        pace.turn().await;
+        tokio::select! {
+            () = pace.turn() => {}
+            () = shared.growth.notified(), if is_well => {}
+        }
         match (shared.tell().await, is_well) {
             (Ok(()), true) => {}
             (Ok(()), false) => {

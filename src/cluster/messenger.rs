@@ -1,6 +1,7 @@
 //! Speaks to the cluster of our own Job, or of our pod where there is none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -24,6 +25,14 @@ impl Messenger {
         Self {
             api,
             owner: Mutex::new(owner),
+        }
+    }
+
+    /// How long ago our Job began, as far as that is known.
+    pub(super) fn age(&self) -> Duration {
+        match &*self.owner() {
+            Owner::Job(job) => Timestamp::now().duration_since(job.start).unsigned_abs(),
+            Owner::Unknown | Owner::Nobody => Duration::ZERO,
         }
     }
 

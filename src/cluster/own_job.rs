@@ -28,7 +28,9 @@ pub struct OwnJob {
     pub name: String,
     /// Its uid: another Job may have the name later.
     pub uid: String,
-    /// When it will be killed, if ever: `status.startTime` and `spec.activeDeadlineSeconds`.
+    /// When it began: `status.startTime`.
+    pub start: Timestamp,
+    /// When it will be killed, if ever: so long after that as `spec.activeDeadlineSeconds` says.
     pub end: Option<Timestamp>,
 }
 
@@ -97,8 +99,10 @@ pub(super) async fn owner(api: &Api, effort: Effort) -> Result<Owner, ClusterErr
         return Ok(Owner::Nobody);
     };
     let job: Job = api.get(&GET_JOB, &name, effort).await?;
+    let start = start(&job, Timestamp::now());
     Ok(Owner::Job(OwnJob {
-        end: end(&job, Timestamp::now()),
+        start,
+        end: end(&job, start),
         name,
         uid,
     }))
@@ -116,17 +120,14 @@ pub(super) async fn version(api: &Api, job: &OwnJob, effort: Effort) -> Result<S
 }
 
 /// The Job's controller may make the pod before it writes when the Job started; that was a moment ago then.
-fn end(job: &Job, now: Timestamp) -> Option<Timestamp> {
+fn start(job: &Job, now: Timestamp) -> Timestamp {
+    let start = job.status.start_time.as_ref();
+    start.and_then(|start| start.parse().ok()).unwrap_or(now)
+}
+
+fn end(job: &Job, start: Timestamp) -> Option<Timestamp> {
     let seconds = job.spec.active_deadline_seconds?;
-    let start = job
-        .status
-        .start_time
-        .as_ref()
-        .and_then(|start| start.parse().ok());
-    start
-        .unwrap_or(now)
-        .checked_add(Duration::from_secs(seconds))
-        .ok()
+    start.checked_add(Duration::from_secs(seconds)).ok()
 }
 
 #[cfg(test)]
@@ -163,7 +164,7 @@ mod tests {
             let job: Job = serde_json::from_str(text).unwrap();
             let now = "2026-01-02T03:00:00Z".parse().unwrap();
             assert_eq!(
-                end(&job, now).map(|end| end.to_string()).as_deref(),
+                end(&job, start(&job, now)).map(|end| end.to_string()).as_deref(),
                 expected,
                 "{text}"
             );

@@ -173,6 +173,9 @@ impl Snapshot {
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.images == 0 {
+            return f.write_str("how many images are wanted is not known yet");
+        }
         write!(f, "images {}/{}", self.images_here, self.images)?;
         if self.images_failed > 0 {
             write!(f, " ({} failed)", self.images_failed)?;

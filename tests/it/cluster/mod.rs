@@ -132,9 +132,9 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
         "Succeeded: the image is in the store (exit code 0)"
     );
     assert_eq!(api.annotation("other"), "kept");
-    // One at the start, one at the end, and no time for another.
+    // One at the start, one at the end, and perhaps one with the plan.
     let patches = api.patches();
-    assert_eq!(patches.len(), 2, "{patches:?}");
+    assert!((2..=3).contains(&patches.len()), "{patches:?}");
     let first: Value = serde_json::from_str(&patches[0].body).unwrap();
     let first = first["metadata"]["annotations"]["spoke-precache.io/status"]
         .as_str()

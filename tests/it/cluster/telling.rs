@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::process::Signal;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::double::{ApiDouble, Asked, JOB_PATH, POD};
 use super::faults::Fault;
-use super::{has_begun, reasons, registry_with_zoo, run, start, with_termination_log};
+use super::{PATIENCE, has_begun, reasons, registry_with_zoo, run, start, with_termination_log};
 use crate::needs::needs;
 use crate::registry::faults::Fault as RegistryFault;
 use crate::world::World;
@@ -80,6 +80,31 @@ fn what_comes_late_does_not_come_after_the_end() {
         "Interrupted",
         "what was true before came after the end"
     );
+}
+
+/// The next one in step comes 25 s after the Job's start.
+#[test]
+fn the_first_plan_is_told_before_the_hub_looks() {
+    needs!(root());
+    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    registry.fault(RegistryFault::on("/blobs/").after(1).stall(100));
+    let world = World::trusting(&[registry.host()]);
+    let threshold = "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100";
+    let image = registry.tagged("zoo/base");
+    let running = start(&world, &api, &[threshold], &["--image", &image]);
+    has_begun(&api);
+    let first: Value = serde_json::from_str(&api.patches()[0].body).unwrap();
+    assert_eq!(
+        first["metadata"]["annotations"]["spoke-precache.io/progress"],
+        "how many images are wanted is not known yet"
+    );
+    let begin = Instant::now();
+    while api.status()["images"]["wanted"] != 1 {
+        assert!(begin.elapsed() < PATIENCE, "{}", running.stderr());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let told = api.annotation("spoke-precache.io/progress");
+    assert!(told.starts_with("images 0/1, "), "{told}");
 }
 
 /// The kubelet sends the same signal for all of these.
@@ -228,9 +253,10 @@ fn the_job_is_written_every_thirty_seconds_at_most() {
                 std::thread::sleep(Duration::from_secs(95));
                 let patches = api.patches();
                 assert_eq!(patches.len(), 4, "{case}: {patches:?}");
-                for pair in patches.windows(2) {
+                // The second is in step with the hub, which looks 30 s after the Job's start; then so are all.
+                for (pair, least) in patches.windows(2).zip([20, 29, 29]) {
                     let between = pair[1].at - pair[0].at;
-                    assert!(between > Duration::from_secs(29), "{case}: {between:?}");
+                    assert!(between > Duration::from_secs(least), "{case}: {between:?}");
                 }
                 running.signal(Signal::TERM);
                 running.wait().exits(143);
