@@ -17,8 +17,8 @@ use oci_distribution::manifest::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::names::{WellSpelt, taken_for};
-use super::{Digest, Index};
+use super::schema::{IMAGE_MANIFEST, INDEX};
+use super::{Digest, Index, go};
 
 /// What we ask a registry for, best first. Schema 1 is asked for only to be refused by name: without it some
 /// registries answer 404 for an image that is there.
@@ -94,7 +94,7 @@ impl Manifest {
     pub fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
         let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
         let form = Form::of(&fields)?;
-        form.admit(&fields)?;
+        go::check(bytes, form.schema()).map_err(ManifestError::not_json)?;
         form.agree(content_type)?;
         match form {
             Form::Image => {
@@ -122,17 +122,6 @@ impl<'a> Fields<'a> {
             .and_then(|value| serde_json::from_str(value.get()).ok())
     }
 }
-
-/// The fields that say what a body is; all but the first two belong to one form only.
-const DEFINING: [&str; 7] = [
-    "mediaType",
-    "schemaVersion",
-    "config",
-    "layers",
-    "manifests",
-    "fsLayers",
-    "history",
-];
 
 /// What a body claims to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -170,23 +159,12 @@ impl Form {
         })
     }
 
-    /// Refuses a body that has the other forms' fields too, or any that matters in another spelling.
-    fn admit(self, fields: &Fields<'_>) -> Result<(), ManifestError> {
-        let own: &[&str] = match self {
-            Self::Image => &["config", "layers"],
-            Self::Index { .. } => &["manifests"],
-        };
-        for (name, value) in &fields.0 {
-            let name = name.as_str();
-            let is_own = own.contains(&name);
-            if taken_for(name, &DEFINING).is_some() || DEFINING[2..].contains(&name) && !is_own {
-                return Err(ManifestError::Ambiguous(excerpt(name)));
-            }
-            if is_own {
-                serde_json::from_str::<WellSpelt>(value.get()).map_err(ManifestError::not_json)?;
-            }
+    /// What Go decodes such a body into.
+    fn schema(self) -> go::Type {
+        match self {
+            Self::Image => IMAGE_MANIFEST,
+            Self::Index { .. } => INDEX,
         }
-        Ok(())
     }
 
     /// Docker's and OCI's types for the same form are taken for each other, and types that say nothing, such as
@@ -297,7 +275,7 @@ pub(super) fn excerpt(text: &str) -> String {
 /// Why an image cannot be used. None of these goes away by trying again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// Not JSON, or without a field that must be there.
+    /// Not JSON that Go decodes, ambiguous, or without a field that must be there.
     #[error("the manifest cannot be read: {0}")]
     NotJson(String),
     /// Schema 1, signed or not.
@@ -312,9 +290,6 @@ pub enum ManifestError {
     /// `mediaType` is none of those that we know.
     #[error("the manifest's `mediaType` is not supported: `{0}`")]
     MediaType(String),
-    /// The body can be read in two ways.
-    #[error("the manifest is ambiguous: `{0}` does not belong into a manifest of its type")]
-    Ambiguous(String),
     /// The header contradicts the body.
     #[error("the registry calls the manifest `{0}`, its body says otherwise")]
     ContentType(String),
@@ -470,15 +445,15 @@ mod tests {
             (layer(tar, r#","size":4"#), "duplicate field"),
             (
                 image("").replacen('{', r#"{"manifests":[],"#, 1),
-                "`manifests` does not belong",
+                "`manifests`: does not belong",
             ),
             (
                 image("").replacen('{', r#"{"Layers":[],"#, 1),
-                "`Layers` does not belong",
+                "`Layers` may be read as `layers`",
             ),
             (
                 image("").replacen('{', r#"{"layer\u017f":[],"#, 1),
-                "`layer\u{17f}` does not belong",
+                "`layer\u{17f}` may be read as `layers`",
             ),
             (image("").replace("[]", "null"), "cannot be read"),
             (r#"{"schemaVersion":1,"fsLayers":[]}"#.into(), "schema 1"),

@@ -3,16 +3,16 @@
 //! Nothing here does I/O. A value that was received keeps its bytes ([`Content`]), for a manifest is stored,
 //! hashed and compared as the bytes that crossed the wire and never as what they were parsed to.
 
-mod config;
 mod content;
 mod digest;
+mod go;
 mod id;
 mod image;
 mod index;
 mod manifest;
-mod names;
 mod platform;
 mod reference;
+mod schema;
 
 pub use content::Content;
 pub use digest::{Digest, DigestError, Hasher};

@@ -46,6 +46,7 @@ mod logins;
 mod manifests;
 mod names;
 mod network;
+mod odd_json;
 mod oracles;
 mod page_cache;
 mod pins;
