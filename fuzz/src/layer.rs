@@ -12,8 +12,9 @@ use spoke_precache::store::tar_split::assemble;
 use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
 
 /// Small enough that a bomb costs milliseconds, large enough for every layer of the corpus but its bombs.
-const LIMITS: Limits = Limits {
+const LIMITS: Limits<'_> = Limits {
     bytes: 4 << 20,
+    room: None,
     entries: 200,
     record: 64 << 10,
     path: 1000,

@@ -68,6 +68,10 @@ impl Trouble {
             UnpackError::Stopped(_) => Self::Stopped,
             error if error.is_no_space() => Self::Host(JobError::Full(message)),
             error if error.is_broken_disk() => Self::Host(JobError::Broken(message)),
+            UnpackError::NoRoom { .. } => Self::Image(Reason {
+                failure: Failure::Space,
+                message,
+            }),
             // The blob matched its digest before it was unpacked, so every mirror has the same.
             error if error.is_content() => Self::Image(Reason {
                 failure: Failure::Payload,

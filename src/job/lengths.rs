@@ -20,7 +20,7 @@ use super::error::JobError;
 use super::off_the_task;
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Reference};
-use crate::plan::{BlobTask, Plan, tar_length, telling_bytes};
+use crate::plan::{BlobTask, Plan, TarLength, tar_length, telling_bytes};
 use crate::registry::Registries;
 use crate::spool::Spool;
 
@@ -34,7 +34,7 @@ const FAILURES: u32 = 3;
 pub(super) struct Lengths {
     registries: Arc<Registries>,
     spool: PathBuf,
-    known: HashMap<Digest, u64>,
+    known: HashMap<Digest, TarLength>,
     asked: HashSet<Digest>,
 }
 
@@ -59,8 +59,8 @@ impl Lengths {
         }
     }
 
-    /// In bytes, by the digest of the blob.
-    pub(super) fn known(&self) -> &HashMap<Digest, u64> {
+    /// By the digest of the blob.
+    pub(super) fn known(&self) -> &HashMap<Digest, TarLength> {
         &self.known
     }
 

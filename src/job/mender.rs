@@ -10,7 +10,7 @@ use super::puller::spec_of;
 use crate::cancel::Cancel;
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::LayerTask;
-use crate::store::unpack::{Limits, UnpackError, unpack};
+use crate::store::unpack::{Limits, Room, UnpackError, unpack};
 use crate::store::{Home, HostState, ImageCommit, Inventory, LayerCommit, Stage, StagedLayer, Store};
 
 /// As many layers of the same content are tried before it is fetched.
@@ -23,6 +23,7 @@ pub(super) struct Mender {
     pub(super) stage: Arc<Stage>,
     pub(super) inventory: Arc<Inventory>,
     pub(super) host: HostState,
+    pub(super) room: Arc<Room>,
     /// Whether damaged layers are replaced. Else only additional image stores are looked into, for what is in the graph
     /// root was seen to be missing or is reused as it is.
     pub(super) replaces: bool,
@@ -75,11 +76,12 @@ impl Mender {
             }
             Err(error) => return Err(Trouble::storing(error)),
         };
-        let size = self.inventory.tar_size(home, donor).unwrap_or(task.size);
+        let size = self.inventory.tar_size(home, donor);
+        let limits = Limits::foreseen(size.unwrap_or(task.tar.bytes()), &self.room);
         let staging = self.stage.layer(spec_of(task)).map_err(Trouble::storing)?;
         let diff = staging.open_diff().map_err(Trouble::storing)?;
         let tar_split = staging.create_tar_split().map_err(Trouble::storing)?;
-        match unpack(tar, diff.as_fd(), &tar_split, Limits::for_blob(size), halt) {
+        match unpack(tar, diff.as_fd(), &tar_split, limits, halt) {
             Ok(unpacked) => staging.finish(unpacked).map(Some).map_err(Trouble::storing),
             Err(UnpackError::Stopped(_)) => Err(Trouble::Stopped),
             Err(error) if error.is_no_space() => Err(Trouble::unpacking(task.blob, error)),

@@ -34,7 +34,7 @@ use crate::oci::{Digest, LayerDescriptor, LayerId, Reference};
 use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::report::{Event, ImageState, Observer};
 use crate::spool::{Spool, VerifiedBlob};
-use crate::store::unpack::{Limits, unpack};
+use crate::store::unpack::{Limits, Room, unpack};
 use crate::store::{LayerSpec, Stage, StagedLayer, Store};
 use crate::write_back;
 
@@ -56,6 +56,8 @@ pub(super) struct Puller {
     pub(super) stage: Arc<Stage>,
     /// If damaged layers are to be replaced, or there is more than one store to take layers from.
     pub(super) mender: Option<Mender>,
+    /// For layers that are larger than was foreseen.
+    pub(super) room: Arc<Room>,
     pub(super) spool: Spool,
     pub(super) fetcher: Arc<Fetcher>,
     pub(super) observer: Arc<dyn Observer>,
@@ -321,13 +323,14 @@ impl Puller {
         let spec = spec_of(layer);
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
         let (priority, onlooker) = (self.disk_priority, self.onlooker.clone());
+        let (room, foreseen) = (Arc::clone(&self.room), layer.tar.bytes());
         let task = tokio::task::spawn_blocking(move || {
             let _lowered = priority.lower();
             let file = blob.open().map_err(|error| Trouble::Host(error.into()))?;
             let staging = stage.layer(spec).map_err(Trouble::storing)?;
             let diff = staging.open_diff().map_err(Trouble::storing)?;
             let tar_split = staging.create_tar_split().map_err(Trouble::storing)?;
-            let limits = Limits::for_blob(blob.size());
+            let limits = Limits::foreseen(foreseen, &room);
             let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
                 .map_err(|error| Trouble::unpacking(blob.digest(), error))?;
             // It may lie in the spool for as long as its image's other blobs take to come; then its removal does this.

@@ -13,6 +13,7 @@ use crate::plan::{Action, Need, Plan};
 use crate::preflight::{Demand, Holds, Space, Spaces, Verdict, verdict};
 use crate::report::Size;
 use crate::spool::{Entry, Spool};
+use crate::store::unpack::Room;
 
 /// How long a file system may take to give removed files' blocks back.
 const SETTLING: Duration = Duration::from_secs(2);
@@ -78,6 +79,26 @@ pub(super) fn less_than_required(order: &Order, demand: Demand) -> Result<Option
         Size(required)
     );
     Ok((order.spec.platform_image.is_none() && !asked.fits).then_some(message))
+}
+
+/// What lies below the kubelet's line on the store's disk and nothing in the plan needs, for layers that turn out larger
+/// than was foreseen.
+pub(super) fn to_spare(order: &Order, plan: &Plan) -> Result<Room, JobError> {
+    let demand = Demand {
+        spool: plan.totals.bytes_to_fetch,
+        store: plan.totals.unpacked_estimate,
+        ..Demand::default()
+    };
+    let verdict = hold(order, demand)?;
+    let mut checks = verdict.checks.iter();
+    let store = checks.find(|check| matches!(check.holds, Holds::Both | Holds::Store));
+    let (spare, reserve) = store.map_or((0, 0), |check| {
+        (
+            check.headroom.saturating_sub(check.needed),
+            check.space.available - check.headroom,
+        )
+    });
+    Ok(Room::new(order.graph_root.clone(), spare, reserve))
 }
 
 /// What of everything that is wanted lies here already, in bytes: unpacked layers and spooled blobs.

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Action, BlobTask, ExcludedImage, Here, LayerTask, Need, Plan, PlannedImage, PlannedLayer, Totals, Wanted,
-    order, select,
+    Action, BlobTask, ExcludedImage, Here, LayerTask, Need, Plan, PlannedImage, PlannedLayer, TarLength,
+    Totals, Wanted, order, select,
 };
 use crate::oci::{Digest, ResolvedImage};
 
@@ -22,7 +22,7 @@ impl Plan {
         let mut images: Vec<PlannedImage> = wanted.into_iter().map(|image| unplanned(image, here)).collect();
         let layers = plan_layers(&mut images, here);
         let blobs = plan_blobs(&mut images, &layers, here);
-        let totals = Totals::of(&images, &excluded, &layers, &blobs, here);
+        let totals = Totals::of(&images, &excluded, &layers, &blobs);
         Self {
             images,
             excluded,
@@ -122,6 +122,7 @@ fn plan_layers(images: &mut [PlannedImage], here: &Here) -> Vec<LayerTask> {
                     blob: layer.blob,
                     size: layer.size,
                     media_type: layer.media_type.clone(),
+                    tar: tar_of(layer, here),
                     images: Vec::new(),
                 });
                 tasks.len() - 1
@@ -131,11 +132,17 @@ fn plan_layers(images: &mut [PlannedImage], here: &Here) -> Vec<LayerTask> {
                 task.blob = layer.blob;
                 task.size = layer.size;
                 task.media_type.clone_from(&layer.media_type);
+                task.tar = tar_of(layer, here);
             }
             task.images.push(index);
         }
     }
     tasks
+}
+
+fn tar_of(layer: &PlannedLayer, here: &Here) -> TarLength {
+    let known = here.tars.get(&layer.blob).copied();
+    known.unwrap_or_else(|| TarLength::unasked(&layer.media_type, layer.size))
 }
 
 /// What a layer costs by way of this blob: the bytes that are missing. The digest decides between equals, so that the

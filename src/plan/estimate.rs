@@ -21,6 +21,34 @@ const BLOCKS: u64 = 4;
 /// inode, 32 on ext4.
 const LAYER: u64 = 24 << 10;
 
+/// How long a layer's tar is, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TarLength {
+    /// As the blob says.
+    Known(u64),
+    /// As the blob says modulo 4 GiB, and there may be more of these.
+    AtLeast(u64),
+    /// By a usual ratio.
+    Guessed(u64),
+}
+
+impl TarLength {
+    /// That of a blob which was not asked.
+    pub(super) fn unasked(media_type: &str, size: u64) -> Self {
+        match is_uncompressed(media_type) {
+            true => Self::Known(size),
+            false => Self::Guessed(guessed_tar_bytes(media_type, size)),
+        }
+    }
+
+    /// The number to go by.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Known(bytes) | Self::AtLeast(bytes) | Self::Guessed(bytes) => bytes,
+        }
+    }
+}
+
 /// Length of the tar in a blob of `size` bytes, to go by the media type. A guess unless that is an uncompressed tar's; an
 /// unknown type is taken for gzip, which nearly everything is.
 pub(super) fn guessed_tar_bytes(media_type: &str, size: u64) -> u64 {

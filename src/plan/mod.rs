@@ -28,6 +28,7 @@ use crate::oci::{DiffId, Digest, LayerId, ResolvedImage};
 use crate::sources::Source;
 
 pub use document::Document;
+pub use estimate::TarLength;
 pub use tar_length::{tar_length, telling_bytes};
 pub use totals::Totals;
 
@@ -71,8 +72,8 @@ pub struct Here {
     pub layers: HashSet<LayerId>,
     /// Bytes in the spool, by the digest of the blob: all of it or its beginning.
     pub blobs: HashMap<Digest, u64>,
-    /// Lengths of the tars in blobs, in bytes, as far as the blobs were asked for them: [`tar_length()`].
-    pub tars: HashMap<Digest, u64>,
+    /// Lengths of the tars in blobs, as far as the blobs were asked for them: [`tar_length()`].
+    pub tars: HashMap<Digest, TarLength>,
 }
 
 /// What a run would do. Made by [`Plan::build`].
@@ -164,6 +165,8 @@ pub struct LayerTask {
     pub size: u64,
     /// Its media type.
     pub media_type: String,
+    /// Length of its uncompressed tar.
+    pub tar: TarLength,
     /// Indexes into [`Plan::images`] of those that wait for it, ascending.
     pub images: Vec<usize>,
 }

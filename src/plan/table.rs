@@ -114,9 +114,19 @@ impl Plan {
             0 => String::new(),
             bytes => format!(", {} of it by a usual ratio", Size(bytes)),
         };
+        let (about, least) = match sums.unpacked_at_least {
+            0 => ("about", String::new()),
+            bytes => (
+                "at least",
+                format!(", {} of it counted modulo 4 GiB by gzip", Size(bytes)),
+            ),
+        };
         line(
             table,
-            format_args!("unpacked:  about {}{guessed}", Size(sums.unpacked_estimate)),
+            format_args!(
+                "unpacked:  {about} {}{guessed}{least}",
+                Size(sums.unpacked_estimate)
+            ),
         );
     }
 }

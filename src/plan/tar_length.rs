@@ -11,8 +11,7 @@
 
 use std::ops::Range;
 
-use super::estimate::{guessed_tar_bytes, is_uncompressed, is_zstd};
-use crate::store::unpack::Limits;
+use super::estimate::{TarLength, guessed_tar_bytes, is_uncompressed, is_zstd};
 
 /// Of a blob that is smaller than this the length is guessed and nobody asked: 500 of these make a release's forecast
 /// wrong by less than a thousandth.
@@ -34,6 +33,16 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// is the length of one.
 const GROWTH: u64 = 1_000;
 
+/// Deflate's best: two bits for 258 bytes. So many times its own length a blob cannot exceed.
+const GZIP_MOST: u64 = 1032;
+
+/// zstd's: a block of 4 bytes for 128 KiB.
+const ZSTD_MOST: u64 = 1 << 15;
+
+/// Layers of real images stay below this ratio. One that claims more is made of zeros, and of these there may be any
+/// number.
+const ORDINARY: u64 = 20;
+
 /// Where in a blob its tar's length is found; none if it is not worth asking.
 pub fn telling_bytes(media_type: &str, size: u64) -> Option<Range<u64>> {
     if size < WORTH_ASKING || is_uncompressed(media_type) {
@@ -47,11 +56,17 @@ pub fn telling_bytes(media_type: &str, size: u64) -> Option<Range<u64>> {
 
 /// Length of the tar in a blob of `size` bytes, by the blob's `telling` bytes; none if they do not say, or nothing
 /// that can be.
-pub fn tar_length(media_type: &str, size: u64, telling: &[u8]) -> Option<u64> {
+pub fn tar_length(media_type: &str, size: u64, telling: &[u8]) -> Option<TarLength> {
     let shortest = size - size / GROWTH;
-    let plausible = shortest..=Limits::for_blob(size).bytes;
+    let most = size.saturating_mul(match is_zstd(media_type) {
+        true => ZSTD_MOST,
+        false => GZIP_MOST,
+    });
+    let plausible = shortest..=most;
     match is_zstd(media_type) {
-        true => frame_content_size(telling).filter(|length| plausible.contains(length)),
+        true => frame_content_size(telling)
+            .filter(|length| plausible.contains(length))
+            .map(TarLength::Known),
         false => {
             let modulo = u64::from(u32::from_le_bytes(telling.try_into().ok()?));
             // The first of its class that is not too short. The next ones are as good, if they can be at all.
@@ -69,8 +84,15 @@ pub fn tar_length(media_type: &str, size: u64, telling: &[u8]) -> Option<u64> {
             let near = [turns, turns.saturating_add(1)]
                 .into_iter()
                 .filter_map(|turns| least.checked_add(turns.checked_mul(GZIP_MODULUS)?));
-            near.filter(|length| plausible.contains(length))
-                .min_by_key(|length| length.abs_diff(guess))
+            let length = near
+                .filter(|length| plausible.contains(length))
+                .min_by_key(|length| length.abs_diff(guess))?;
+            let next = length.saturating_add(GZIP_MODULUS);
+            let may_be_more = length > size.saturating_mul(ORDINARY) && plausible.contains(&next);
+            Some(match may_be_more {
+                true => TarLength::AtLeast(length),
+                false => TarLength::Known(length),
+            })
         }
     }
 }
@@ -127,9 +149,8 @@ mod tests {
             (100 * MB, 285 * MB, Some(285 * MB)),
             // Not compressible, and a little less.
             (100 * MB, 99_990_000, Some(99_990_000)),
-            // A gibibyte of zeros, and three of them.
-            (MB, GIB, Some(GIB)),
-            (15 * MB, 3 * GIB, Some(3 * GIB)),
+            // A gibibyte of zeros.
+            (2 * MB, GIB, Some(GIB)),
             // More than the modulus: what is nearest to the guess.
             (2_000 * MB, 5_700 * MB, Some(5_700 * MB)),
             (2_000 * MB, 4 * GIB, Some(4 * GIB)),
@@ -143,8 +164,33 @@ mod tests {
             (WORTH_ASKING, 3 * GIB, None),
         ] {
             let telling = ((length % GZIP_MODULUS) as u32).to_le_bytes();
+            let said = said.map(TarLength::Known);
             assert_eq!(tar_length(GZIP, size, &telling), said, "{length} from {size}");
         }
+    }
+
+    #[test]
+    fn a_gzip_length_that_may_have_wrapped_is_a_lower_bound() {
+        for (size, length, said) in [
+            // Five gibibytes of zeros, and three with something else.
+            (5_222_000, 5 * GIB, GIB),
+            (15 * MB, 3 * GIB, 3 * GIB),
+            (15 * MB, 7 * GIB, 3 * GIB),
+        ] {
+            let telling = ((length % GZIP_MODULUS) as u32).to_le_bytes();
+            let found = tar_length(GZIP, size, &telling);
+            assert_eq!(found, Some(TarLength::AtLeast(said)), "{length} from {size}");
+        }
+    }
+
+    #[test]
+    fn a_zstd_head_is_believed_up_to_what_zstd_can_do() {
+        let head = |length: u64| [&ZSTD_MAGIC[..], &[0xe0], &length.to_le_bytes()].concat();
+        assert_eq!(
+            tar_length(ZSTD, 170_000, &head(5 * GIB)),
+            Some(TarLength::Known(5 * GIB))
+        );
+        assert_eq!(tar_length(ZSTD, 100_000, &head(5 * GIB)), None);
     }
 
     #[test]
@@ -152,9 +198,9 @@ mod tests {
         for size in [WORTH_ASKING, 100 * MB, GIB, 1 << 40, u64::MAX / 200, u64::MAX] {
             for number in [0, 1, u32::MAX / 2, u32::MAX] {
                 let length = tar_length(GZIP, size, &number.to_le_bytes());
-                let most = Limits::for_blob(size).bytes;
+                let most = size.saturating_mul(GZIP_MOST);
                 assert!(
-                    length.is_none_or(|length| length <= most),
+                    length.is_none_or(|length| length.bytes() <= most),
                     "{length:?} from {size}"
                 );
             }
@@ -165,9 +211,9 @@ mod tests {
                     head[4] = descriptor;
                     for end in 0..=head.len() {
                         let length = tar_length(ZSTD, size, &head[..end]);
-                        let most = Limits::for_blob(size).bytes;
+                        let most = size.saturating_mul(ZSTD_MOST);
                         assert!(
-                            length.is_none_or(|length| length <= most),
+                            length.is_none_or(|length| length.bytes() <= most),
                             "{length:?} from {size}"
                         );
                     }

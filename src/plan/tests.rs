@@ -409,7 +409,8 @@ fn the_document_says_the_same_to_machines() {
             "imagesWanted": 4, "imagesPresent": 1, "imagesToPull": 2, "imagesFailed": 1, "imagesExcluded": 1,
             "layersToFetch": 3, "layersToReuse": 0, "blobsToFetch": 3, "bytesToFetch": 6 * MIB, "bytesInSpool": 0,
             "unpackedEstimate": unpacked('a') + unpacked('b') + unpacked('c'),
-            "unpackedGuessed": unpacked('a') + unpacked('b') + unpacked('c'), "largestLayer": 3 * MIB,
+            "unpackedGuessed": unpacked('a') + unpacked('b') + unpacked('c'), "unpackedAtLeast": 0,
+            "largestLayer": 3 * MIB,
         })
     );
     let tuning = &document["images"][1];

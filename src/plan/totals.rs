@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use super::estimate::{disk_bytes, guessed_tar_bytes, is_uncompressed};
-use super::{Action, BlobTask, ExcludedImage, Here, LayerTask, Need, PlannedImage};
+use super::estimate::{TarLength, disk_bytes};
+use super::{Action, BlobTask, ExcludedImage, LayerTask, Need, PlannedImage};
 
 /// Sums over a plan. Sizes come from manifests, so from strangers: they are added up saturating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,6 +35,8 @@ pub struct Totals {
     pub unpacked_estimate: u64,
     /// The part of it that rests on a usual ratio, for the blobs did not say how long their tars are.
     pub unpacked_guessed: u64,
+    /// The part of it that is the least it can be, for gzip counts a tar's length modulo 4 GiB.
+    pub unpacked_at_least: u64,
     /// Compressed length of the largest blob, in bytes.
     pub largest_layer: u64,
 }
@@ -45,18 +47,13 @@ impl Totals {
         excluded: &[ExcludedImage],
         layers: &[LayerTask],
         blobs: &[BlobTask],
-        here: &Here,
     ) -> Self {
         let count =
             |wanted: fn(&Need) -> bool| images.iter().filter(|image| wanted(&image.need)).count() as u64;
-        let known = |layer: &LayerTask| match here.tars.get(&layer.blob) {
-            Some(length) => Some(*length),
-            None => is_uncompressed(&layer.media_type).then_some(layer.size),
+        let unpacked = |counts: fn(&TarLength) -> bool| {
+            let tars = layers.iter().map(|layer| layer.tar).filter(counts);
+            sum(tars.map(|tar| disk_bytes(tar.bytes())))
         };
-        let guess = |layer: &LayerTask| guessed_tar_bytes(&layer.media_type, layer.size);
-        let (told, untold): (Vec<&LayerTask>, Vec<_>) = layers.iter().partition(|it| known(it).is_some());
-        let told = sum(told.into_iter().filter_map(known).map(disk_bytes));
-        let guessed = sum(untold.into_iter().map(guess).map(disk_bytes));
         let reused: HashSet<_> = images
             .iter()
             .flat_map(|image| &image.layers)
@@ -74,8 +71,9 @@ impl Totals {
             blobs_to_fetch: blobs.iter().filter(|blob| blob.missing() > 0).count() as u64,
             bytes_to_fetch: sum(blobs.iter().map(BlobTask::missing)),
             bytes_in_spool: sum(blobs.iter().map(|blob| blob.spooled)),
-            unpacked_estimate: told.saturating_add(guessed),
-            unpacked_guessed: guessed,
+            unpacked_estimate: unpacked(|_| true),
+            unpacked_guessed: unpacked(|tar| matches!(tar, TarLength::Guessed(_))),
+            unpacked_at_least: unpacked(|tar| matches!(tar, TarLength::AtLeast(_))),
             largest_layer: blobs.iter().map(|blob| blob.size).max().unwrap_or(0),
         }
     }

@@ -61,8 +61,12 @@ fn a_disk_that_fills_up_in_the_middle_is_left_as_free_as_it_was_and_another_run_
     let disk = world.host().join("var/lib/containers");
     tmpfs(&disk, 40);
     let args = ["--image", &registry.tagged("zeros")];
-    let run = world.run(&args).exits(3).says("the disk is full").says("hint: ");
-    assert_eq!(run.images("pending"), [&registry.tagged("zeros")], "{run}");
+    let run = world
+        .run(&args)
+        .exits(3)
+        .says("the disk has no room")
+        .says("hint: ");
+    assert_eq!(run.images("failed"), [&registry.tagged("zeros")], "{run}");
     sound(&world);
     let free = rustix::fs::statvfs(&disk).unwrap();
     let used = (free.f_blocks - free.f_bavail) * free.f_frsize;

@@ -380,12 +380,14 @@ impl<'a> Bringer<'a> {
             Ok(store.stage()?)
         });
         let stage = Arc::new(stage.await?);
+        let room = Arc::new(room::to_spare(self.order, plan)?);
         let replaces = self.mode == Mode::Repair;
         let mender = (replaces || sight.inventory.has_additional()).then(|| Mender {
             store: Arc::clone(&self.store),
             stage: Arc::clone(&stage),
             inventory: Arc::clone(&sight.inventory),
             host: self.order.host_state.clone(),
+            room: Arc::clone(&room),
             replaces,
         });
         let fetcher = self.fetcher.get_or_insert_with(|| {
@@ -403,6 +405,7 @@ impl<'a> Bringer<'a> {
             store: Arc::clone(&self.store),
             stage,
             mender,
+            room,
             fetcher: Arc::clone(&fetcher),
             spool,
             observer: Arc::clone(&self.observer),

@@ -38,6 +38,17 @@ pub enum UnpackError {
         /// Where in the tar.
         place: Place,
     },
+    /// The layer is larger than was foreseen, and nothing is left that other layers do not need.
+    #[error(
+        "the disk has no room for this layer, which is larger than was foreseen: at least {found} bytes ({place})\nhint: free \
+         more space than that and run again, or leave the image out"
+    )]
+    NoRoom {
+        /// Bytes of it so far.
+        found: u64,
+        /// Where in the tar.
+        place: Place,
+    },
     /// The run ends early; nothing is wrong.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -157,7 +168,9 @@ impl UnpackError {
 
     /// Names the entry in an error that does not know it.
     pub(super) fn in_entry(mut self, name: &[u8]) -> Self {
-        if let Self::Content { place, .. } | Self::Limit { place, .. } = &mut self {
+        if let Self::Content { place, .. } | Self::Limit { place, .. } | Self::NoRoom { place, .. } =
+            &mut self
+        {
             place.entry.get_or_insert_with(|| Name::new(name));
         }
         self

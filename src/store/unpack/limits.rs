@@ -3,11 +3,15 @@
 //! Every number is far above what a real layer has; the largest of an OpenShift release hold about 100,000 entries
 //! and unpack to some two gigabytes.
 
+use super::room::Room;
+
 /// Bounds of one layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+#[derive(Clone, Copy, Debug)]
+pub struct Limits<'a> {
     /// Bytes of the uncompressed tar, and of files written, the holes of sparse ones included.
     pub bytes: u64,
+    /// Where more bytes than these are taken from, if they may be.
+    pub room: Option<&'a Room>,
     /// Headers of any kind, PAX and long-name ones included.
     pub entries: u64,
     /// Bytes of one PAX header, long name or sparse map.
@@ -20,7 +24,7 @@ pub struct Limits {
     pub directory_names: usize,
 }
 
-/// Any layer may unpack to this much: a gibibyte of zeros in a small blob is legitimate.
+/// Without a disk that decides, any layer may unpack to this much: a gibibyte of zeros in a small blob is legitimate.
 const BASE_BYTES: u64 = 1 << 30;
 
 /// Gzip reaches 1030 and zstd much more on zeros; layers of real images stay below 20.
@@ -41,13 +45,27 @@ const MAX_DEPTH: usize = MAX_PATH / 2;
 /// A hundred thousand directories with names of a kilobyte.
 const MAX_DIRECTORY_NAMES: usize = 100 << 20;
 
-impl Limits {
-    /// The limits of a layer whose blob has this many bytes.
+/// A layer whose length was guessed may be so much longer before it needs room that others could need: half as much
+/// again, which is what a plan fits with for certain, and what small layers differ by.
+const SLACK: u64 = 1 << 20;
+
+impl<'a> Limits<'a> {
+    /// The limits of a layer of which this many bytes of tar were foreseen, and which takes more from `room`.
+    pub fn foreseen(tar_bytes: u64, room: &'a Room) -> Self {
+        Self {
+            bytes: tar_bytes.saturating_add(tar_bytes / 2).saturating_add(SLACK),
+            room: Some(room),
+            ..Self::for_blob(0)
+        }
+    }
+
+    /// The limits of a layer whose blob has this many bytes, whatever room there is.
     pub fn for_blob(compressed_bytes: u64) -> Self {
         Self {
             bytes: compressed_bytes
                 .saturating_mul(MAX_RATIO)
                 .saturating_add(BASE_BYTES),
+            room: None,
             entries: MAX_ENTRIES,
             record: MAX_RECORD,
             path: MAX_PATH,

@@ -37,6 +37,7 @@ mod name;
 mod parents;
 mod pax;
 mod remove;
+mod room;
 mod sparse;
 mod stream;
 mod time;
@@ -55,6 +56,7 @@ pub use limits::Limits;
 pub use name::Name;
 pub(in crate::store) use name::{Seen, clean, in_root, split};
 pub(in crate::store) use parents::{DIRECTORY, IMPLICIT_MODE, open_in};
+pub use room::Room;
 pub(in crate::store) use sparse::Fragment;
 pub(in crate::store) use stream::Stream;
 pub(in crate::store) use tree::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
@@ -77,7 +79,7 @@ pub fn unpack(
     mut blob: impl Read + Seek,
     diff: BorrowedFd<'_>,
     mut tar_split: &File,
-    limits: Limits,
+    limits: Limits<'_>,
     cancel: &Cancel,
 ) -> Result<Unpacked, UnpackError> {
     let host = |action, what: &'static str| move |error| UnpackError::host(action, what.as_bytes(), error);
@@ -109,6 +111,12 @@ pub fn unpack(
             .seek(io::SeekFrom::Start(split_start))
             .and_then(|_| tar_split.set_len(split_start))
             .map_err(host("truncate", "the tar-split"))?;
+        // The same bytes once more, and no file is written.
+        let limits = Limits {
+            bytes: u64::MAX,
+            room: None,
+            ..limits
+        };
         let again = write_tar_split(&mut blob, &readable, tar_split, limits, cancel)?;
         if again != unpacked {
             let changed = io::Error::other("its content changed between two reads");
@@ -123,7 +131,7 @@ fn write_tar_split(
     blob: impl Read,
     readable: &HashSet<u64>,
     tar_split: &File,
-    limits: Limits,
+    limits: Limits<'_>,
     cancel: &Cancel,
 ) -> Result<Unpacked, UnpackError> {
     let mut entries = Entries::new(Stream::open(blob, limits, cancel)?);

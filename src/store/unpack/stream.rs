@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use super::decompress::{Decompressor, OpenError};
 use super::error::{Fault, Place, UnpackError};
 use super::limits::Limits;
+use super::room::Taken;
 use crate::cancel::Cancel;
 use crate::oci::{DiffId, Hasher};
 use crate::store::Compression;
@@ -41,12 +42,18 @@ pub(in crate::store) struct Stream<'a, R: Read> {
     produced: u64,
     /// Bytes of holes that were written to files.
     holes: u64,
-    limits: Limits,
+    limits: Limits<'a>,
+    /// Beyond the limit.
+    taken: Taken<'a>,
     cancel: &'a Cancel,
 }
 
 impl<'a, R: Read> Stream<'a, R> {
-    pub(in crate::store) fn open(blob: R, limits: Limits, cancel: &'a Cancel) -> Result<Self, UnpackError> {
+    pub(in crate::store) fn open(
+        blob: R,
+        limits: Limits<'a>,
+        cancel: &'a Cancel,
+    ) -> Result<Self, UnpackError> {
         let opened = Decompressor::open(Stoppable { blob, cancel });
         if opened.is_err() {
             // The error may be a stop's.
@@ -67,6 +74,7 @@ impl<'a, R: Read> Stream<'a, R> {
             hasher: Hasher::default(),
             produced: 0,
             holes: 0,
+            taken: Taken::of(limits.room),
             limits,
             cancel,
         })
@@ -78,7 +86,7 @@ impl<'a, R: Read> Stream<'a, R> {
     }
 
     /// The bounds that hold for this blob.
-    pub(in crate::store) fn limits(&self) -> &Limits {
+    pub(in crate::store) fn limits(&self) -> &Limits<'a> {
         &self.limits
     }
 
@@ -149,6 +157,7 @@ impl<'a, R: Read> Stream<'a, R> {
 
     /// The SHA-256 of the uncompressed bytes and their number; the blob must have been read to its end.
     pub(in crate::store) fn finish(self) -> (DiffId, u64) {
+        self.taken.keep();
         (DiffId(self.hasher.finish()), self.produced)
     }
 
@@ -183,11 +192,15 @@ impl<'a, R: Read> Stream<'a, R> {
         self.check_bytes()
     }
 
-    fn check_bytes(&self) -> Result<(), UnpackError> {
-        let bytes = self.produced.saturating_add(self.holes);
-        if bytes > self.limits.bytes {
-            return Err(self.limit("uncompressed bytes", self.limits.bytes, bytes));
+    fn check_bytes(&mut self) -> Result<(), UnpackError> {
+        let (found, foreseen) = (self.produced.saturating_add(self.holes), self.limits.bytes);
+        match self.limits.room {
+            _ if self.taken.reach(found.saturating_sub(foreseen)) => Ok(()),
+            None => Err(self.limit("uncompressed bytes", foreseen, found)),
+            Some(_) => Err(UnpackError::NoRoom {
+                found,
+                place: self.place(),
+            }),
         }
-        Ok(())
     }
 }

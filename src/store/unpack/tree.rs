@@ -35,7 +35,7 @@ pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaqu
 pub(super) struct Tree<'a> {
     cancel: &'a Cancel,
     parents: Parents,
-    limits: Limits,
+    limits: Limits<'a>,
     /// Directories with the times to set when nothing will be made in them any more.
     directories: Vec<(Vec<u8>, Timestamps)>,
     directory_names: usize,
@@ -64,7 +64,11 @@ impl NewFile {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(diff: BorrowedFd<'_>, limits: Limits, cancel: &'a Cancel) -> Result<Self, UnpackError> {
+    pub(super) fn new(
+        diff: BorrowedFd<'_>,
+        limits: Limits<'a>,
+        cancel: &'a Cancel,
+    ) -> Result<Self, UnpackError> {
         let parents = Parents::new(diff);
         Ok(Self {
             cancel,
