@@ -2,23 +2,27 @@
 //!
 //! ```text
 //! overlay/<id>/        0700
-//!   diff/              the layer; 0555 for a base layer, the parent's mode for another
+//!   diff/              the layer; 0555 for a base layer, the parent's owner and mode for another
 //!   link        0644   26 characters, no newline: a short name, for a page holds all mount options
 //!   lower       0644   l/<parent's link>[:<parent's lower>], no newline; only with a parent
-//!   work/ merged/      0700, empty
+//!   work/ merged/      0700, empty, of the same owner as diff/ before its tar is unpacked
 //!   empty/             0700, empty; only without a parent
 //! overlay/l/<link>     → ../<id>/diff
 //! ```
+//!
+//! A tar's `./` says nothing about `diff/`, an entry that is literally named `/` gives it owner, mode and attributes. What a
+//! layer above then inherits is what containers/storage since 1.47 does (podman since 4.6, CRI-O since 1.28): owner and mode of
+//! the parent's `diff/`, for `diff/`, and the owner for `work/` and `merged/`. Before 1.47 it was the mode alone, and 0:0. Both
+//! read either: whoever mounts a layer to write gives its `diff/` to 0:0 anyway.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use super::atomic;
 use super::error::{StoreError, io_error};
 use super::layout::Layout;
-use super::stage::BASE_MODE;
 use crate::oci::LayerId;
 
 /// The alphabet of link names (base32).
@@ -193,20 +197,34 @@ fn lower_in(dir: &Path) -> Result<Option<String>, StoreError> {
     Ok(text(&dir.join("lower"))?.filter(|lower| lower.starts_with("l/")))
 }
 
-/// Gives a child's root the mode of its parent's, unless its tar has an entry `/` of its own, which changed it. Says
-/// whether it did.
-pub(super) fn inherit_mode(parent: &Path, child: &Path) -> Result<bool, StoreError> {
-    let mode = |path: &Path| match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(metadata.permissions().mode() & 0o7777),
-        Err(error) => Err(io_error("examine", path)(error)),
+/// Gives a layer's directories what they inherit of its parent, unless `has_root` says that its own tar decides about
+/// `diff/`. Says whether `diff/` was changed.
+pub(super) fn inherit_root(parent: &Path, layer: &Path, has_root: bool) -> Result<bool, StoreError> {
+    let examine = |path: &Path| fs::symlink_metadata(path).map_err(io_error("examine", path));
+    let from = examine(&parent.join("diff"))?;
+    let owner = (from.uid(), from.gid());
+    let own = |path: &Path| -> Result<bool, StoreError> {
+        let now = examine(path)?;
+        let differs = (now.uid(), now.gid()) != owner;
+        if differs {
+            lchown(path, Some(owner.0), Some(owner.1)).map_err(io_error("set the owner of", path))?;
+        }
+        Ok(differs)
     };
-    let inherited = mode(parent)?;
-    if mode(child)? != BASE_MODE || inherited == BASE_MODE {
+    own(&layer.join("work"))?;
+    own(&layer.join("merged"))?;
+    if has_root {
         return Ok(false);
     }
-    fs::set_permissions(child, fs::Permissions::from_mode(inherited))
-        .map_err(io_error("set the mode of", child))?;
-    Ok(true)
+    let diff = layer.join("diff");
+    let mut changed = own(&diff)?;
+    let mode = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o7777;
+    if mode(&examine(&diff)?) != mode(&from) {
+        let mode = fs::Permissions::from_mode(mode(&from));
+        fs::set_permissions(&diff, mode).map_err(io_error("set the mode of", &diff))?;
+        changed = true;
+    }
+    Ok(changed)
 }
 
 /// The file's text without what surrounds it: a newline there would break every child.

@@ -175,16 +175,14 @@ impl<'p> Placement<'p> {
         table.save(lock, layout)
     }
 
-    /// Writes `link` and `lower` into the staged directory, and gives its root the mode of its parent's, where that has
-    /// not been done ahead of the sync ([`Store::sync_staged`]). Says whether anything was written.
+    /// Writes `link` and `lower` into the staged directory, and gives its root what it inherits, where that has not been done ahead of the sync ([`Store::sync_staged`]). Says whether anything was written.
     fn write_way(&self, staged: &Path, link: &str) -> Result<bool, StoreError> {
         let layout = &self.store.layout;
         let mut written = put_text(&staged.join("link"), link)?;
         if let Some(parent) = self.layer.spec.parent() {
             written |= put_text(&staged.join("lower"), &layer_dir::lower_on(layout, &parent)?)?;
-            let diff = staged.join("diff");
-            if layer_dir::inherit_mode(&layout.layer(&parent).join("diff"), &diff)? {
-                atomic::sync_dir(&diff)?;
+            if layer_dir::inherit_root(&layout.layer(&parent), staged, self.layer.unpacked.has_root)? {
+                atomic::sync_dir(&staged.join("diff"))?;
             }
         }
         Ok(written)

@@ -146,7 +146,7 @@ impl Stage {
 }
 
 /// The mode of a base layer's `diff`, whatever the tar's `./` entry says. A child's is set when it is
-/// committed.
+/// committed (`layer_dir.rs`).
 pub(super) const BASE_MODE: u32 = 0o555;
 
 impl StagingLayer {

@@ -53,9 +53,9 @@ impl Store {
         {
             atomic::create(&dir.join("lower"), 0o644, lower.as_bytes())?;
         }
-        // A root's mode cannot be corrected later, and one in the store may be about to be mended.
+        // What a root inherits cannot be corrected later, and one in the store may be about to be mended.
         if let Some(parent) = staged {
-            layer_dir::inherit_mode(&parent.join("diff"), &dir.join("diff"))?;
+            layer_dir::inherit_root(parent, &dir, layer.unpacked.has_root)?;
         }
         Ok(())
     }

@@ -27,6 +27,8 @@ pub struct Unpacked {
     pub compression: Compression,
     /// Who owns its entries.
     pub owners: Owners,
+    /// Whether an entry is named `/`, which gives `diff/` itself owner, mode, times and attributes; `./` gives none.
+    pub has_root: bool,
 }
 
 /// The owners of a tar's entries, hard links and the root entry included, whiteouts not.

@@ -55,6 +55,7 @@ mod readme;
 mod refusals;
 mod release;
 mod resume;
+mod root_entry;
 mod scale;
 mod service;
 mod settings;

@@ -506,7 +506,9 @@ fn what_podman_cannot_decode_is_refused_and_podman_goes_on_working() {
             wrong.join("\n")
         );
 
-        let listed = ours.podman_of(&top, &["images", "--all", "--format", "json"]).json();
+        let listed = ours
+            .podman_of(&top, &["images", "--all", "--format", "json"])
+            .json();
         assert_eq!(
             listed.as_array().map(Vec::len),
             Some(accepted.len()),

@@ -240,6 +240,7 @@ fn finish<R: Read>(
         diff_size,
         compression,
         owners: facts.owners,
+        has_root: facts.has_root,
     })
 }
 
@@ -248,6 +249,7 @@ fn finish<R: Read>(
 struct Facts {
     seen: Seen,
     owners: Owners,
+    has_root: bool,
 }
 
 impl Facts {
@@ -256,6 +258,7 @@ impl Facts {
             return Err(Fault::Duplicate);
         }
         self.owners.add(entry);
+        self.has_root |= entry.path().is_empty() && !entry.is_dot();
         Ok(())
     }
 }

@@ -62,6 +62,7 @@ fn what_does_not_fit_is_refused() {
     let (area, specs, cancel) = (store.stage().unwrap(), specs(&resolved), Cancel::default());
     // Another content than the config promises.
     let unpacked = Unpacked {
+        has_root: false,
         diff_id: DiffId(Digest::of(b"other")),
         diff_size: 1,
         compression: Compression::Gzip,
