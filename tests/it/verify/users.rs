@@ -47,7 +47,7 @@ fn what_another_mount_namespace_has_mounted_is_left_alone() {
     needs!(root(), stock());
     let scene = Scene::new();
     let root = scene.ours.graph_root();
-    let script = "mkdir x y; mount -t overlay overlay -o lowerdir=overlay/l/$(cat overlay/$TOP/link):overlay/l/$(cat overlay/$BASE/link) x
+    let script = "mkdir y x; mount -t overlay overlay -o lowerdir=overlay/l/$(cat overlay/$TOP/link):overlay/l/$(cat overlay/$BASE/link) x
                   rmdir y; exec sleep 600";
     let mut other = Command::new("unshare")
         .args(["--mount", "bash", "-euc", script])
