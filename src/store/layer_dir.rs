@@ -163,6 +163,14 @@ pub(super) fn mend_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreErro
     make_empty_dirs(dir, is_base)
 }
 
+/// Whether [`mend_empty_dirs`] has nothing to change; `merged` comes and goes with mounts.
+pub(super) fn has_empty_dirs(dir: &Path, is_base: bool) -> Result<bool, StoreError> {
+    let (empty, merged) = (dir.join("empty"), dir.join("merged"));
+    Ok(is_dir(&dir.join("work"))?
+        && (is_dir(&merged)? || !exists(&merged)?)
+        && (!is_base || is_dir(&empty)? && !has_files(&empty)?))
+}
+
 /// True for a directory with something in it.
 pub(super) fn has_files(dir: &Path) -> Result<bool, StoreError> {
     Ok(is_dir(dir)? && fs::read_dir(dir).map_err(io_error("list", dir))?.next().is_some())

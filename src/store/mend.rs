@@ -86,7 +86,7 @@ impl Store {
     /// it was made from, if that is not so as `seen` and the image's `blob` have it.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if somebody uses the layer. One that was just removed is left to be found missing.
+    /// [`StoreError::InUse`] if somebody uses the layer and might notice. One that was just removed is left to be found missing.
     pub fn mend_frame(
         &self,
         place: &LayerPlace,
@@ -101,24 +101,34 @@ impl Store {
         let Some(view) = table.find(id).filter(|view| view.is_complete()) else {
             return Ok(());
         };
-        self.users(host)?.refuse(id)?;
         self.refuse_foreign(id)?;
         let origin = match blob {
             Some(blob) => seen.flaw_of_origin(view, place, blob)?.map(|_| blob),
             None => None,
         };
         let dir = layout.layer(id);
-        layer_dir::mend_links_dir(layout)?;
+        let is_base = place.parent.is_none();
         let link = true_link(layout, &table, id)?;
+        let lower = match place.parent {
+            Some(parent) => Some(layer_dir::lower_on(self.layout_with(&parent), &parent)?),
+            None => None,
+        };
+        // What was mounted by way of a symlink that is missing now does not notice that it comes back, and nobody mounts by
+        // the record.
+        let is_harmless = layer_dir::link(layout, id)?.as_ref() == Some(&link)
+            && layer_dir::lower(layout, id)? == lower
+            && layer_dir::has_empty_dirs(&dir, is_base)?
+            && (layer_dir::is_linked(layout, &link, id)? || !layer_dir::exists(&layout.links().join(&link))?);
+        if !is_harmless {
+            self.users(host)?.refuse(id)?;
+        }
+        layer_dir::mend_links_dir(layout)?;
         layer_dir::mend_text(&dir.join("link"), &link)?;
-        match place.parent {
-            Some(parent) => layer_dir::mend_text(
-                &dir.join("lower"),
-                &layer_dir::lower_on(self.layout_with(&parent), &parent)?,
-            )?,
+        match &lower {
+            Some(lower) => layer_dir::mend_text(&dir.join("lower"), lower)?,
             None => layer_dir::remove_if_there(&dir.join("lower"))?,
         }
-        layer_dir::mend_empty_dirs(&dir, place.parent.is_none())?;
+        layer_dir::mend_empty_dirs(&dir, is_base)?;
         layer_dir::mend_link(layout, &link, id)?;
         for dir in [dir, layout.links()] {
             atomic::sync_dir(&dir)?;

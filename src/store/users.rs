@@ -10,6 +10,7 @@
 //! an answer stands as long as the lock is held. In doubt a layer is in use: a mount of another store that has a layer
 //! of the same id counts too.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -112,9 +113,13 @@ impl Store {
         let own = fs::read(&host.mount_table).map_err(io_error("read", &host.mount_table))?;
         note_mounts(&own, &mut mounted);
         note_mounts_of_all(&host.proc, &mut mounted)?;
+        let names = ShortNames {
+            layout,
+            own: OnceCell::new(),
+        };
         for (word, place) in mounted {
             let layer = match layer_dir::is_link_name(&word) {
-                true => linked(layout, &word),
+                true => names.layer(&word),
                 false => Some(word),
             };
             used.extend(layer.map(|layer| (layer, format!("the mount `{place}`"))));
@@ -126,7 +131,7 @@ impl Store {
             };
             let lower = layer_dir::lower(layout, &id)?.unwrap_or_default();
             let links = lower.split(':').filter_map(|name| name.strip_prefix("l/"));
-            let below = links.filter_map(|link| linked(layout, link));
+            let below = links.filter_map(|link| names.layer(link));
             used.extend(below.map(|layer| (layer, user.clone())));
         }
         let mut users = Users::default();
@@ -233,11 +238,34 @@ fn note_mounts(table: &[u8], mounted: &mut HashMap<String, Name>) {
     }
 }
 
-/// The layer to which `l/<link>` leads in this store.
-fn linked(layout: &Layout, link: &str) -> Option<String> {
-    let target = fs::read_link(layout.links().join(link)).ok()?;
-    let id = target.parent().and_then(Path::file_name)?;
-    id.to_str().map(str::to_owned)
+/// Which layer of a store has a short name.
+struct ShortNames<'l> {
+    layout: &'l Layout,
+    /// What the layers themselves say, read when a symlink is missing.
+    own: OnceCell<HashMap<String, String>>,
+}
+
+impl ShortNames<'_> {
+    /// The layer to which `l/<link>` leads; a crash may have taken that while the layer was mounted.
+    fn layer(&self, link: &str) -> Option<String> {
+        let Ok(target) = fs::read_link(self.layout.links().join(link)) else {
+            return self.own.get_or_init(|| self.own_names()).get(link).cloned();
+        };
+        let id = target.parent().and_then(Path::file_name)?;
+        id.to_str().map(str::to_owned)
+    }
+
+    fn own_names(&self) -> HashMap<String, String> {
+        let layers = fs::read_dir(self.layout.overlay())
+            .into_iter()
+            .flatten()
+            .flatten();
+        let named = layers.filter_map(|layer| {
+            let link = layer_dir::link_in(&layer.path()).ok().flatten()?;
+            Some((link, layer.file_name().to_str()?.to_owned()))
+        });
+        named.collect()
+    }
 }
 
 #[cfg(test)]

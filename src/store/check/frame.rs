@@ -1,6 +1,7 @@
 //! What surrounds a layer's tree, checked: the short name, the way to the parents, the empty directories.
 
 use std::fs;
+use std::io::ErrorKind;
 
 use super::LayerPlace;
 use super::damage::Damage;
@@ -124,7 +125,12 @@ pub(in crate::store) fn true_link(
         }
     }
     let links = layout.links();
-    for entry in fs::read_dir(&links).map_err(io_error("list", &links))? {
+    let entries = match fs::read_dir(&links) {
+        Ok(entries) => Some(entries),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
+        Err(error) => return Err(io_error("list", &links)(error)),
+    };
+    for entry in entries.into_iter().flatten() {
         let name = entry.map_err(io_error("list", &links))?.file_name();
         if let Some(link) = name.to_str().filter(|link| layer_dir::is_link_name(link))
             && layer_dir::is_linked(layout, link, id)?

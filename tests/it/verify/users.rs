@@ -41,6 +41,43 @@ fn what_is_in_use_or_was_not_asked_for_is_left_alone() {
     scene.verify().exits(0);
 }
 
+/// Nothing of what a container has mounted changes by it, and after a power loss there are containers on most layers.
+#[test]
+fn a_missing_overlay_l_and_a_changed_digest_are_mended_under_containers() {
+    needs!(root(), stock());
+    let scene = Scene::new();
+    scene
+        .ours
+        .podman(&["create", "--name", "web", &scene.name, "/bin/x"])
+        .ok();
+    let digest = r#"jq -c 'map(if .id == env.BASE then ."compressed-diff-digest" = "sha256:" + ("0" * 64) else . end)' \
+        overlay-layers/layers.json > x; cat x > overlay-layers/layers.json; rm x"#;
+    for script in [
+        "rm -r overlay/l",
+        "rm overlay/l/$(cat overlay/$MIDDLE/link)",
+        digest,
+    ] {
+        scene.damage(script);
+        scene.verify().exits(7);
+        let trees = || {
+            snapshot(
+                &scene
+                    .ours
+                    .graph_root()
+                    .join("overlay")
+                    .join(&layer_ids(&scene.rich)[0]),
+            )
+        };
+        let before = trees();
+        scene.repair().exits(0);
+        scene.verify().exits(0);
+        assert_eq!(trees(), before, "{script}");
+    }
+    scene.ours.podman(&["rm", "web"]).ok();
+    let wrong = scene.wrong();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// As that of a container in a container that has our graph root as an additional store.
 #[test]
 fn what_another_mount_namespace_has_mounted_is_left_alone() {
@@ -59,7 +96,8 @@ fn what_another_mount_namespace_has_mounted_is_left_alone() {
         assert!(other.try_wait().unwrap().is_none());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    scene.damage("chmod 0600 overlay/$BASE/diff/d/a");
+    // Its options name the layers by their short names.
+    scene.damage("chmod 0600 overlay/$BASE/diff/d/a; rm -r overlay/l");
     let before = snapshot(&root);
     // Other tests do not show it: they have the same layers, and podman's mounts of those are seen by all.
     let proc = scene.ours.host().join("proc");
