@@ -56,9 +56,13 @@ impl OsImages {
 
     /// Says that an update downloads the operating system again, unless it does not.
     pub fn note(&self, is_pinned: bool) -> Option<String> {
-        let condition = match origin(&self.version)? {
-            Origin::Registry => "never from the store",
-            Origin::Pinned if !is_pinned => "from the store only if it is pinned in the cluster",
+        let (never, condition, pin) = match origin(&self.version)? {
+            Origin::Registry => ("never ", ": the update downloads it again", ""),
+            Origin::Pinned if !is_pinned => (
+                "",
+                " only if it is pinned in the cluster: otherwise the update downloads it again",
+                "pin the images with `--pin api`, or apply what `--pin FILE` writes before the update; or ",
+            ),
             Origin::Pinned | Origin::Store => return None,
         };
         let images = self.images.iter();
@@ -69,15 +73,8 @@ impl OsImages {
         let excludes: Vec<_> = excludes
             .map(|(tag, _)| format!("`--exclude '^\"{tag}\\$'`"))
             .collect();
-        let pin = match origin(&self.version)? {
-            Origin::Pinned => {
-                "pin the images with `--pin api`, or apply what `--pin FILE` writes before the update; or "
-            }
-            Origin::Registry | Origin::Store => "",
-        };
         Some(format!(
-            "release {} takes the operating system's image {} {condition}: the update downloads it again\nhint: {pin}leave \
-             it out with {}",
+            "release {} {never}takes the operating system's image {} from the store{condition}\nhint: {pin}leave it out with {}",
             self.version,
             images.join(", "),
             excludes.join(" ")
@@ -139,8 +136,8 @@ mod tests {
         assert_eq!(
             note("4.16.8", false).as_deref(),
             Some(
-                "release 4.16.8 takes the operating system's image `rhel-coreos` (1.0 GiB), `rhel-coreos-10` (512.0 MiB) \
-                 never from the store: the update downloads it again\nhint: leave it out with \
+                "release 4.16.8 never takes the operating system's image `rhel-coreos` (1.0 GiB), `rhel-coreos-10` (512.0 MiB) \
+                 from the store: the update downloads it again\nhint: leave it out with \
                  `--exclude '^\"rhel-coreos\\$'` `--exclude '^\"rhel-coreos-10\\$'`"
             )
         );
