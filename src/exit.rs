@@ -5,7 +5,7 @@
 //!   1  some images are missing after retries
 //!   2  arguments or version spec unusable
 //!   3  not enough disk space
-//!   4  a registry refused the credentials
+//!   4  a registry or a proxy refused the credentials
 //!   5  a release, a catalog or an image is not as expected: payload, package, pattern, platform, manifest, layer's tar
 //!   6  content did not match its digest or diffID at any mirror
 //!   7  containers/storage cannot be used
@@ -83,16 +83,20 @@ impl Failure {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Incomplete => "some images are missing; another run may get them",
-            Self::Usage => "the arguments or the version spec cannot be used",
-            Self::Space => "there is not enough disk space",
-            Self::Credentials => "a registry refused the credentials, or they cannot be read",
+            Self::Usage => "the arguments or the version spec cannot be used; mend what the message names",
+            Self::Space => "there is not enough disk space; what was fetched is kept",
+            Self::Credentials => {
+                "a registry or a proxy refused the credentials, or they cannot be read; mend the pull secret or the proxy's URL"
+            }
             Self::Payload => {
                 "a release, a catalog, an image or a pattern is not as expected; another run will not help"
             }
             Self::Content => {
                 "content did not match its digest or diffID at any mirror; mend the mirror, or the image"
             }
-            Self::Store => "the store, or another part of the host, is damaged or cannot be used",
+            Self::Store => {
+                "the store, or another part of the host, is damaged or cannot be used; the message says what helps"
+            }
         }
     }
 }
@@ -176,6 +180,29 @@ mod tests {
         for code in [7, 3, 4, 6, 5, 1] {
             assert_eq!(Ending::of(failures.iter().copied()).code(), code);
             failures.pop();
+        }
+    }
+
+    #[test]
+    fn each_code_says_what_to_do() {
+        use Failure::*;
+        for (failure, code, advice) in [
+            (Incomplete, 1, "another run may get them"),
+            (Usage, 2, "mend what the message names"),
+            (Space, 3, "what was fetched is kept"),
+            (Credentials, 4, "mend the pull secret or the proxy's URL"),
+            (Payload, 5, "another run will not help"),
+            (Content, 6, "mend the mirror, or the image"),
+            (Store, 7, "the message says what helps"),
+        ] {
+            let ending = Ending::Failed(failure);
+            assert_eq!(ending.code(), code);
+            assert!(ending.meaning(None).ends_with(advice), "{}", ending.meaning(None));
+        }
+        for (reason, code) in [(StopReason::Deadline, 124), (StopReason::Signal(15), 143)] {
+            let ending = Ending::Stopped(reason);
+            assert_eq!(ending.code(), code);
+            assert!(ending.meaning(None).ends_with("a later run goes on from here"));
         }
     }
 

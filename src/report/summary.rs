@@ -14,7 +14,7 @@ impl Report {
         text.push('\n');
         let totals = &self.totals;
         let pending = totals.images_missing().saturating_sub(totals.images_failed);
-        let more = self.unlisted().map_or("", |_| " and more not known yet");
+        let more = self.unlisted().map_or("", |_| " and more not known");
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
