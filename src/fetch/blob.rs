@@ -29,10 +29,6 @@ use super::{BlobRequest, FetchError, trial};
 /// Pieces that wait between socket and disk. Enough to hide a short stall of the disk.
 const CHUNKS: usize = 16;
 
-/// An answer that brings less counts for nothing when it is asked how long nothing has moved: who gives a byte for each
-/// request would never be given up, nor be asked less often.
-const PROGRESS: u64 = 16 << 10;
-
 pub(super) struct Download<'a> {
     pub(super) registries: &'a Registries,
     pub(super) spool: &'a Spool,
@@ -127,9 +123,9 @@ impl Download<'_> {
             ..Givers::default()
         };
         self.begin(here);
-        let mut attempts = self
-            .registries
-            .attempts(format!("blob {}", self.request.digest), sources);
+        let mut attempts =
+            self.registries
+                .attempts(format!("blob {}", self.request.digest), self.images(), sources);
         // Who gave something last, and whether to ask it again.
         let (mut last, mut goes_on) = (None::<PullSource>, false);
         loop {
@@ -156,7 +152,7 @@ impl Download<'_> {
                         continue;
                     }
                     done => {
-                        attempts.moved();
+                        attempts.done();
                         return Ok(done?);
                     }
                 },
@@ -201,7 +197,7 @@ impl Download<'_> {
                 self.begin(0);
             }
             let before = partial.offset();
-            let (until, free) = pieces.claim();
+            let (until, free) = pieces.claim(&source);
             let mut wanted = Wanted {
                 blob: self.request.digest,
                 size: self.request.size,
@@ -211,22 +207,30 @@ impl Download<'_> {
             if givers.rangeless.remove(&source.reference.repository()) {
                 (wanted.from, wanted.until) = (0, wanted.size);
             }
+            let began = Instant::now();
             let received = self.receive(&source, wanted, until, free, partial, &mut attempts);
             let (back, received) = pieces.beside(received).await??;
             partial = back;
+            let judged = attempts.judge(partial.offset() - before, began.elapsed());
             givers.brings = partial.offset() > before;
             if partial.offset() > 0 {
                 givers.sources.insert(source.reference.repository());
             }
+            let received = match received {
+                // What comes after all that was wanted is no fault.
+                Err(_) if partial.offset() >= until => Ok(false),
+                received => received,
+            };
+            let received = match judged {
+                Err(slow) if partial.offset() < self.request.size => received.and(Err(slow)),
+                _ => received,
+            };
             pieces.ask(match received {
-                Ok(true) => Some(&source),
+                Ok(true) => Some((&source, attempts.open())),
                 Ok(false) | Err(_) => None,
             });
-            // What comes after all that was wanted is no fault.
-            goes_on = received.is_ok() || partial.offset() >= until;
-            if let Err(error) = received
-                && !goes_on
-            {
+            goes_on = received.is_ok();
+            if let Err(error) = received {
                 if let RegistryError::RangeNotSatisfiable { .. } | RegistryError::WrongRange { .. } = error {
                     givers.rangeless.insert(source.reference.repository());
                 }
@@ -263,6 +267,11 @@ impl Download<'_> {
         }
     }
 
+    /// Who needs it, for messages.
+    fn images(&self) -> Vec<String> {
+        self.request.from.iter().map(ToString::to_string).collect()
+    }
+
     async fn partial(&self) -> Result<Partial, SpoolError> {
         let (spool, digest, size) = (self.spool.clone(), self.request.digest, self.request.size);
         on_disk(move || spool.partial(&digest, size)).await
@@ -294,17 +303,16 @@ impl Download<'_> {
         until: u64,
         free: u64,
         partial: Partial,
-        attempts: &mut Attempts<'_>,
+        attempts: &mut Attempts,
     ) -> Result<(Partial, Result<bool, RegistryError>), SpoolError> {
-        let (before, began) = (partial.offset(), Instant::now());
-        let mut stream = match self.registries.open_blob(source, wanted, self.cancel).await {
+        let opened = self.registries.open_blob(source, wanted, attempts, self.cancel);
+        let mut stream = match opened.await {
             Ok(stream) => stream,
             Err(error) => return Ok((partial, Err(error))),
         };
         let is_range = stream.is_range();
         stream.end_at(if is_range { until } else { free });
         let (partial, received) = self.pour(stream, partial, attempts).await?;
-        self.traffic.note_pace(partial.offset() - before, began.elapsed());
         Ok((partial, received.map(|()| is_range)))
     }
 
@@ -313,7 +321,7 @@ impl Download<'_> {
         &self,
         mut stream: BlobStream,
         mut partial: Partial,
-        attempts: &mut Attempts<'_>,
+        attempts: &mut Attempts,
     ) -> Result<(Partial, Result<(), RegistryError>), SpoolError> {
         let offset = partial.offset();
         let (pieces, mut queue) = mpsc::channel::<Bytes>(CHUNKS);
@@ -333,11 +341,10 @@ impl Download<'_> {
         stream: &mut BlobStream,
         offset: u64,
         pieces: mpsc::Sender<Bytes>,
-        attempts: &mut Attempts<'_>,
+        attempts: &mut Attempts,
     ) -> Result<(), RegistryError> {
         // A registry without ranges begins at 0.
         let mut known = offset.saturating_sub(stream.start());
-        let mut brought = 0;
         while let Some(mut piece) = stream.next(self.cancel).await? {
             let skipped = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
             known -= skipped as u64;
@@ -352,10 +359,7 @@ impl Download<'_> {
                 continue;
             }
             let bytes = piece.len() as u64;
-            brought += bytes;
-            if brought >= PROGRESS {
-                attempts.moved();
-            }
+            attempts.came(bytes);
             self.observer.observe(Event::BlobReceived {
                 blob: self.request.digest,
                 bytes,

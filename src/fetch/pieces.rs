@@ -42,8 +42,8 @@ pub(super) struct Pieces<'a> {
     /// Places that are the blob's beside that of its first bytes, and how many of them there may be with those in use.
     places: Vec<Place<'a>>,
     own: usize,
-    /// Who gives ranges.
-    source: Option<PullSource>,
+    /// Who gives ranges, and who else may have the blob, both in the order of preference.
+    source: Option<(PullSource, Vec<PullSource>)>,
     /// If it is to come whole from one source.
     is_whole: bool,
     since: Instant,
@@ -131,16 +131,17 @@ impl<'a> Pieces<'a> {
     }
 
     /// Claims what comes next for the first bytes: a range to be asked for, and where it ends if the answer is the whole.
-    pub(super) fn claim(&mut self) -> (u64, u64) {
-        let pace = (!self.is_whole).then(|| self.download.traffic.pace());
+    pub(super) fn claim(&mut self, source: &PullSource) -> (u64, u64) {
+        let pace = (!self.is_whole).then(|| self.download.registries.pace(source));
         let (until, free) = self.claims.claim_next(pace);
         // Others may claim what is free while this comes.
         (until, if self.source.is_some() { until } else { free })
     }
 
     /// The source of the first bytes gives ranges, or has failed.
-    pub(super) fn ask(&mut self, source: Option<&PullSource>) {
-        self.source = source.filter(|_| !self.is_whole).cloned();
+    pub(super) fn ask(&mut self, source: Option<(&PullSource, Vec<PullSource>)>) {
+        let source = source.filter(|_| !self.is_whole);
+        self.source = source.map(|(source, open)| (source.clone(), open));
         if self.source.is_none() {
             self.give_up_places();
         }
@@ -231,23 +232,25 @@ impl<'a> Pieces<'a> {
     }
 
     fn begin(&mut self, place: Place<'a>) -> bool {
-        let Some(source) = self.source.clone() else {
+        let Some((source, open)) = self.source.clone() else {
             return false;
         };
-        let Some(range) = self.claims.claim_piece(self.download.traffic.pace()) else {
+        // Nothing is claimed of a source before it is known how fast it is.
+        let pace = self.download.registries.pace(&source);
+        let Some(range) = (pace > 0).then(|| self.claims.claim_piece(pace)).flatten() else {
             return false;
         };
         let (blob, Range { start, end }) = (self.download.request.digest, &range);
         tracing::debug!("blob {blob}: bytes {start} to {end} come by another connection");
         self.running
-            .push(Box::pin(fetch(self.download, source, range, place)));
+            .push(Box::pin(fetch(self.download, (source, open), range, place)));
         true
     }
 }
 
 async fn fetch<'a>(
     download: &'a Download<'a>,
-    source: PullSource,
+    (source, open): (PullSource, Vec<PullSource>),
     range: Range<u64>,
     place: Place<'a>,
 ) -> Result<Piece<'a>, SpoolError> {
@@ -260,22 +263,22 @@ async fn fetch<'a>(
     let spool = download.spool.clone();
     let opened = on_disk(move || spool.piece(&wanted.blob, wanted.size, wanted.from));
     let (partial, began) = (opened.await?, Instant::now());
-    let mut attempts = download
-        .registries
-        .attempts(format!("a piece of blob {}", wanted.blob), vec![source.clone()]);
+    let mut attempts =
+        download
+            .registries
+            .attempts(format!("a piece of blob {}", wanted.blob), Vec::new(), open);
+    attempts.begin_with(&source);
     let opened = download
         .registries
-        .open_blob(&source, wanted, download.cancel)
+        .open_blob(&source, wanted, &mut attempts, download.cancel)
         .await;
     let (partial, result) = match opened {
         Ok(stream) if stream.is_range() => download.pour(stream, partial, &mut attempts).await?,
         Ok(_) => (partial, Ok(())),
         Err(error) => (partial, Err(error)),
     };
-    download
-        .traffic
-        .note_pace(partial.offset() - wanted.from, began.elapsed());
-    if let Err(error) = result {
+    let judged = attempts.judge(partial.offset() - wanted.from, began.elapsed());
+    if let Err(error) = result.and(judged) {
         tracing::debug!(
             "blob {}: a piece ends at {}: {error}",
             wanted.blob,

@@ -1,19 +1,12 @@
-//! What came over the link, and how fast.
+//! What came over the link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// A new figure counts for one part of so many.
-const WEIGHT: u64 = 4;
-
-/// Fewer bytes say nothing of a rate.
-const TELLING: u64 = 256 << 10;
 
 /// All blobs', since the beginning.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     received: AtomicU64,
-    pace: AtomicU64,
 }
 
 impl Traffic {
@@ -24,27 +17,6 @@ impl Traffic {
 
     pub(super) fn add(&self, bytes: u64) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// What one connection brings, in bytes a second; 0 as long as nobody knows.
-    pub(super) fn pace(&self) -> u64 {
-        self.pace.load(Ordering::Relaxed)
-    }
-
-    /// Notes what one connection brought, and in which time.
-    pub(super) fn note_pace(&self, bytes: u64, took: Duration) {
-        if bytes < TELLING {
-            return;
-        }
-        let pace = rate(bytes, took).max(1);
-        let mixed = match self.pace() {
-            0 => pace,
-            known => (known / WEIGHT)
-                .saturating_mul(WEIGHT - 1)
-                .saturating_add(pace / WEIGHT),
-        };
-        // Two who do so at the same time: one of them is not noted.
-        self.pace.store(mixed.max(1), Ordering::Relaxed);
     }
 }
 

@@ -47,7 +47,10 @@ async fn digest_of(
         from: 0,
         until: size,
     };
-    let mut stream = registries.open_blob(source, wanted, cancel).await?;
+    let mut attempts = registries.attempts(format!("blob {blob}"), Vec::new(), vec![source.clone()]);
+    let mut stream = registries
+        .open_blob(source, wanted, &mut attempts, cancel)
+        .await?;
     let mut hasher = Hasher::default();
     while let Some(bytes) = stream.next(cancel).await? {
         hasher.update(&bytes);

@@ -10,6 +10,7 @@ use crate::cancel::Cancel;
 use super::credentials::Credential;
 use super::error::{Message, RegistryError};
 use super::http;
+use super::watch::Watch;
 
 /// How much of an error's body is read.
 const MAX_ERROR_BODY: u64 = 64 << 10;
@@ -21,12 +22,13 @@ pub(super) async fn failure(
     is_refused: bool,
     credential: Option<&Credential>,
     what: &str,
+    watch: &Watch,
     cancel: &Cancel,
 ) -> RegistryError {
     let status = response.status().as_u16();
     let retry_after = retry_after(response.headers(), SystemTime::now());
     let what = http::asked(what, &response);
-    let message = match http::body(response, MAX_ERROR_BODY, &what, cancel).await {
+    let message = match http::body(response, MAX_ERROR_BODY, &what, watch, cancel).await {
         Ok(body) => Message::of_body(&body),
         Err(RegistryError::Stopped(stopped)) => return stopped.into(),
         // The status says enough.

@@ -25,6 +25,7 @@ use super::challenge::TokenServer;
 use super::credentials::Credential;
 use super::error::RegistryError;
 use super::http::{self, Http};
+use super::watch::Watch;
 
 /// Tokens of real registries have a few kilobytes.
 const MAX_TOKEN_ANSWER: u64 = 1 << 20;
@@ -65,6 +66,7 @@ pub(super) struct TokenRequest<'a> {
     pub(super) https_only: bool,
     /// The request that needs the token, for messages.
     pub(super) what: &'a str,
+    pub(super) watch: &'a Watch,
 }
 
 impl Tokens {
@@ -167,11 +169,11 @@ impl TokenRequest<'_> {
             }
         };
         let response = http
-            .send(request, &what, cancel)
+            .send(request, &what, self.watch, cancel)
             .await
             .map_err(|failed| failed.error)?;
         let response = self.admit(response, &what, cancel).await?;
-        let body = http::body(response, MAX_TOKEN_ANSWER, &what, cancel).await?;
+        let body = http::body(response, MAX_TOKEN_ANSWER, &what, self.watch, cancel).await?;
         let unreadable = || refuse("the token server's answer holds no token");
         // serde's own message would quote the token.
         let answer: Answer = serde_json::from_slice(&body).map_err(|_| unreadable())?;
@@ -210,7 +212,7 @@ impl TokenRequest<'_> {
         }
         // A bad refresh token is 400 by OAuth2 (RFC 6749, 5.2).
         let is_refused = matches!(response.status().as_u16(), 400 | 401 | 403);
-        Err(failure(response, is_refused, self.credential, what, cancel).await)
+        Err(failure(response, is_refused, self.credential, what, self.watch, cancel).await)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A blob on its way: where the bytes that a registry sends really begin, and how many there should be.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,9 @@ use super::error::{RegistryError, printable};
 use super::http;
 use super::lane::Lane;
 use super::mirrors::PullSource;
+use super::rates::Busy;
+use super::retry::Attempts;
+use super::watch::Watch;
 
 /// At least this much has to come in each [`SPELL`], or the answer is dropped and another source has its turn. At this
 /// rate a layer of 10 MB would take two days; a source that is slower than that means it, for a byte now and then
@@ -60,6 +64,8 @@ pub struct BlobStream {
     /// Time spent waiting in this spell, and what came in it.
     waited: Duration,
     came: u64,
+    watch: Arc<Watch>,
+    _busy: Busy,
 }
 
 impl Registries {
@@ -71,8 +77,10 @@ impl Registries {
         &self,
         source: &PullSource,
         wanted: Wanted,
+        attempts: &mut Attempts,
         cancel: &Cancel,
     ) -> Result<BlobStream, RegistryError> {
+        let watch = attempts.watch();
         let what = format!("blob {} from `{}`", wanted.blob, source.reference.repository());
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -88,10 +96,13 @@ impl Registries {
             headers,
             credential: credential.as_ref(),
             what: &what,
+            watch: &watch,
         };
         let (response, lane) = client.get_on_lane(&get, cancel).await?;
         match response.status() {
-            StatusCode::OK | StatusCode::PARTIAL_CONTENT => BlobStream::check(response, lane, what, wanted),
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
+                BlobStream::check(response, lane, what, wanted, Arc::clone(&watch))
+            }
             StatusCode::RANGE_NOT_SATISFIABLE if wanted.is_range() => {
                 Err(RegistryError::RangeNotSatisfiable {
                     what,
@@ -109,6 +120,7 @@ impl BlobStream {
         lane: Option<Lane>,
         what: String,
         wanted: Wanted,
+        watch: Arc<Watch>,
     ) -> Result<Self, RegistryError> {
         let wrong_length = |found| RegistryError::WrongLength {
             what: what.clone(),
@@ -156,6 +168,8 @@ impl BlobStream {
             offset: start,
             waited: Duration::ZERO,
             came: 0,
+            _busy: watch.rates().busy(),
+            watch,
         })
     }
 
@@ -187,7 +201,8 @@ impl BlobStream {
         }
         self.weigh()?;
         let asked = Instant::now();
-        let chunk = http::chunk(&mut self.response, &self.what, cancel).await?;
+        let chunk = http::chunk(&mut self.response, &self.what, cancel);
+        let chunk = self.watch.piece(&self.what, chunk).await?;
         self.waited += asked.elapsed();
         match chunk {
             Some(mut bytes) => {
@@ -265,7 +280,8 @@ mod tests {
             from: 0,
             until: size,
         };
-        let mut stream = BlobStream::check(response, None, "it".into(), wanted).expect("a body");
+        let mut stream =
+            BlobStream::check(response, None, "it".into(), wanted, Watch::idle()).expect("a body");
         let mut came = 0;
         loop {
             match stream.next(&Cancel::default()).await {

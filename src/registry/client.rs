@@ -22,6 +22,7 @@ use super::credentials::Credential;
 use super::error::RegistryError;
 use super::http::{self, Http};
 use super::lane::Lane;
+use super::watch::Watch;
 
 /// Docker Hub's API does not live where its images' names point.
 const DOCKER_HUB: &str = "registry-1.docker.io";
@@ -50,6 +51,7 @@ pub(super) struct Get<'a> {
     pub(super) credential: Option<&'a Credential>,
     /// The thing and the registry, for messages.
     pub(super) what: &'a str,
+    pub(super) watch: &'a Watch,
 }
 
 impl Client {
@@ -108,7 +110,7 @@ impl Client {
             let from_here = !self.is_elsewhere(&response);
             let presented = get.credential.filter(|_| authorization.is_some());
             if response.status() == StatusCode::FORBIDDEN && from_here {
-                return Err(failure(response, true, presented, get.what, cancel).await);
+                return Err(failure(response, true, presented, get.what, get.watch, cancel).await);
             }
             if response.status() != StatusCode::UNAUTHORIZED || !from_here {
                 return Ok(response);
@@ -125,7 +127,7 @@ impl Client {
                 Challenge::Basic => challenge.as_ref() != Some(&learnt) && has_password,
             };
             if rejected.is_some() || !is_worth_it {
-                return Err(failure(response, true, presented, get.what, cancel).await);
+                return Err(failure(response, true, presented, get.what, get.watch, cancel).await);
             }
             self.learn(learnt);
             drop(first_turn.take());
@@ -172,6 +174,7 @@ impl Client {
                     credential: get.credential,
                     https_only: !self.insecure,
                     what: get.what,
+                    watch: get.watch,
                 };
                 let tokens = &self.tokens;
                 tokens
@@ -205,10 +208,14 @@ impl Client {
             }
         };
         if let Some(scheme) = self.scheme.get() {
-            let sent = self.http.send(request(scheme), get.what, cancel).await;
+            let sent = self.http.send(request(scheme), get.what, get.watch, cancel).await;
             return sent.map_err(|failed| failed.error);
         }
-        let over_tls = match self.http.send(request("https"), get.what, cancel).await {
+        let over_tls = match self
+            .http
+            .send(request("https"), get.what, get.watch, cancel)
+            .await
+        {
             Ok(response) => {
                 self.scheme.get_or_init(|| "https");
                 return Ok(response);
@@ -216,7 +223,7 @@ impl Client {
             Err(failed) if !(self.insecure && failed.unconnected) => return Err(failed.error),
             Err(failed) => failed.error,
         };
-        match self.http.send(request("http"), get.what, cancel).await {
+        match self.http.send(request("http"), get.what, get.watch, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "http");
                 Ok(response)
@@ -240,7 +247,7 @@ impl Client {
     /// The error that an answer without success stands for.
     pub(super) async fn refusal(&self, response: Response, get: &Get<'_>, cancel: &Cancel) -> RegistryError {
         let redirected = self.is_elsewhere(&response);
-        let mut error = failure(response, false, None, get.what, cancel).await;
+        let mut error = failure(response, false, None, get.what, get.watch, cancel).await;
         if let RegistryError::Status { redirected: from, .. } = &mut error {
             *from = redirected;
         }

@@ -110,7 +110,7 @@ pub enum RegistryError {
         why: String,
     },
     /// Any other status that is no success.
-    #[error("{what}: the registry answers {status}{message}")]
+    #[error("{what}: the registry answers {status}{message}{}", missing(.status))]
     Status {
         /// What was asked for, and of whom.
         what: String,
@@ -197,8 +197,20 @@ pub enum RegistryError {
         /// The offset.
         asked: u64,
     },
-    /// Nothing moved for as long as was allowed.
-    #[error("gave up after {} seconds in which nothing moved: {last}", after.as_secs())]
+    /// Another source is worth leaving this one.
+    #[error("{what}: {came} bytes came in {} s, going on with `{other}`", took.as_secs())]
+    Slow {
+        /// What was asked for, and of whom.
+        what: String,
+        /// How many bytes.
+        came: u64,
+        /// In which time.
+        took: Duration,
+        /// The registry of the other source.
+        other: String,
+    },
+    /// Next to nothing came for as long as was allowed.
+    #[error("gave up after {} seconds without progress: {last}", after.as_secs())]
     GaveUp {
         /// How long.
         after: Duration,
@@ -230,6 +242,14 @@ fn doubt(credential: &Option<Origin>) -> &'static str {
     match credential {
         Some(_) => "",
         None => "\nhint: many registries answer so for a repository that does not exist, too",
+    }
+}
+
+/// What to do about what is not there.
+fn missing(status: &u16) -> &'static str {
+    match status {
+        404 => "\nhint: correct the reference, or bring the image to that registry: a mirror may lack it",
+        _ => "",
     }
 }
 
@@ -289,6 +309,7 @@ impl RegistryError {
             | Self::Short { .. }
             | Self::WrongRange { .. }
             | Self::RangeNotSatisfiable { .. }
+            | Self::Slow { .. }
             | Self::GaveUp { .. } => Kind::Network,
             // The gravest says most about what is to be done.
             Self::Sources { failures, .. } => failures.iter().map(Self::kind).max().unwrap_or(Kind::NotFound),
@@ -310,9 +331,17 @@ impl RegistryError {
             // Its rules forbid the host or the port.
             Self::ProxyRefusal { status, .. } => !matches!(status, Some(403 | 405)),
             Self::WrongDigest { mixed, .. } => *mixed,
-            Self::Short { .. } | Self::WrongRange { .. } | Self::RangeNotSatisfiable { .. } => true,
+            Self::Short { .. }
+            | Self::WrongRange { .. }
+            | Self::RangeNotSatisfiable { .. }
+            | Self::Slow { .. } => true,
             _ => false,
         }
+    }
+
+    /// Whether there was no answer, which says something of the registry and not only of what it was asked for.
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Transport { .. } | Self::ProxyRefusal { .. })
     }
 
     /// Whether it may have been an accident that one more request shows to be over: a bit that flipped, a page that a

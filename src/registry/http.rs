@@ -17,6 +17,7 @@ use super::names::Names;
 use super::proxy::{Proxies, Proxy};
 use super::trouble::{TUNNEL, Trouble, brief};
 use super::tunnel;
+use super::watch::Watch;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -131,20 +132,24 @@ impl Http {
         &self,
         request: RequestBuilder,
         what: &str,
+        watch: &Watch,
         cancel: &Cancel,
     ) -> Result<Response, SendError> {
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-            sent = self.sent(request, what) => sent,
+            sent = self.sent(request, what, watch) => sent,
         }
     }
 
-    async fn sent(&self, request: RequestBuilder, what: &str) -> Result<Response, SendError> {
+    async fn sent(&self, request: RequestBuilder, what: &str, watch: &Watch) -> Result<Response, SendError> {
         let (client, request) = request.build_split();
         let again = request.as_ref().ok().and_then(Request::try_clone);
         let sent = match request {
-            Ok(request) => client.execute(request).await,
+            Ok(request) => {
+                let host = request.url().authority().to_owned();
+                watch.head(what, &host, client.execute(request)).await
+            }
             Err(error) => Err(error),
         };
         let sent = match (sent, again) {
@@ -326,9 +331,11 @@ pub(super) async fn body(
     response: Response,
     limit: u64,
     what: &str,
+    watch: &Watch,
     cancel: &Cancel,
 ) -> Result<Bytes, RegistryError> {
-    let whole = collect(response, limit, what, cancel);
+    let _busy = watch.rates().busy();
+    let whole = collect(response, limit, what, watch, cancel);
     let too_slow = |_| RegistryError::Transport {
         what: what.into(),
         why: format!(
@@ -346,6 +353,7 @@ async fn collect(
     mut response: Response,
     limit: u64,
     what: &str,
+    watch: &Watch,
     cancel: &Cancel,
 ) -> Result<Bytes, RegistryError> {
     let too_large = || RegistryError::TooLarge {
@@ -356,7 +364,7 @@ async fn collect(
         return Err(too_large());
     }
     let mut whole = BytesMut::new();
-    while let Some(piece) = chunk(&mut response, what, cancel).await? {
+    while let Some(piece) = watch.piece(what, chunk(&mut response, what, cancel)).await? {
         if (whole.len() + piece.len()) as u64 > limit {
             return Err(too_large());
         }
@@ -386,7 +394,7 @@ mod tests {
         });
         let response = Response::from(axum::http::Response::new(reqwest::Body::wrap_stream(pieces)));
         let began = tokio::time::Instant::now();
-        let error = body(response, 1000, "it", &Cancel::default())
+        let error = body(response, 1000, "it", &Watch::idle(), &Cancel::default())
             .await
             .expect_err("it never ends");
         assert_eq!(

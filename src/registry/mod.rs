@@ -4,7 +4,7 @@
 //! RegistriesConf ─full_name→ Reference           what a name without registry means  registries_conf, short_names
 //! Registries ── sources ──→ PullSource*          registries.conf: mirrors first      registries_conf, mirrors
 //!      ├────── resolve ──→ ResolvedImage         manifests and config, verified      resolve
-//!      ├────── attempts ─→ Attempts              the one retry loop                  retry
+//!      ├────── attempts ─→ Attempts              the one retry loop                  retry, rates, watch
 //!      ├────── blob_part → Bytes                 a few of a blob's, unverified       part
 //!      └────── open_blob → BlobStream            one answer, its range checked       blob
 //!                              │
@@ -38,6 +38,7 @@ mod names;
 mod no_proxy;
 mod part;
 mod proxy;
+mod rates;
 mod registries_conf;
 mod resolve;
 mod retry;
@@ -45,6 +46,7 @@ mod short_names;
 mod tls;
 mod trouble;
 mod tunnel;
+mod watch;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -135,7 +137,7 @@ pub struct Registries {
     idle_timeout: Duration,
     limit: Arc<Limit>,
     forwarder: Option<Arc<Forwarder>>,
-    pace: Pace,
+    pace: Arc<Pace>,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
     clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
 }
@@ -145,6 +147,7 @@ impl Registries {
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
         let conf = RegistriesConf::parse(&settings.registries_conf)?;
         let credentials = Credentials::read(&settings.auth_files)?;
+        let least = settings.limit.rate.least();
         let (proxies, limit) = (Arc::new(settings.proxies), Arc::new(Limit::new(settings.limit)));
         let names = Names::new(settings.name_files, settings.node_name_files);
         let forwarder = match limit.is_any() {
@@ -168,7 +171,7 @@ impl Registries {
             idle_timeout: settings.idle_timeout,
             limit,
             forwarder,
-            pace: Pace::new(observer, settings.give_up_after),
+            pace: Arc::new(Pace::new(observer, settings.give_up_after, least)),
             clients: Mutex::default(),
         })
     }
@@ -182,9 +185,14 @@ impl Registries {
         Ok(self.conf.pull_sources(reference)?)
     }
 
-    /// Begins an operation that may take several attempts. `what` is for messages.
-    pub fn attempts(&self, what: String, sources: Vec<PullSource>) -> Attempts<'_> {
-        Attempts::new(&self.pace, what, sources)
+    /// Begins an operation that may take several attempts. `what` is for messages, `images` are those that need it.
+    pub fn attempts(&self, what: String, images: Vec<String>, sources: Vec<PullSource>) -> Attempts {
+        Attempts::new(&self.pace, what, images, sources)
+    }
+
+    /// What one connection to the source's registry brings, in bytes a second; 0 if nobody knows.
+    pub fn pace(&self, source: &PullSource) -> u64 {
+        self.pace.rates.pace(source.reference.domain())
     }
 
     /// What bounds the rate of all of them together.

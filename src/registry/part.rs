@@ -40,6 +40,9 @@ impl Registries {
             (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
             (RANGE, HeaderValue::try_from(header).expect("digits are ASCII")),
         ]);
+        let watch = self
+            .attempts(what.clone(), Vec::new(), vec![source.clone()])
+            .watch();
         let client = self.client(source)?;
         let credential = self.credentials.find(&source.reference)?;
         let get = Get {
@@ -48,6 +51,7 @@ impl Registries {
             headers,
             credential: credential.as_ref(),
             what: &what,
+            watch: &watch,
         };
         let response = client.get(&get, cancel).await?;
         match response.status() {
@@ -65,7 +69,7 @@ impl Registries {
             return Ok(None);
         }
         let length = range.end - range.start;
-        let bytes = http::body(response, length, &what, cancel).await?;
+        let bytes = http::body(response, length, &what, &watch, cancel).await?;
         Ok(Some(bytes).filter(|bytes| bytes.len() as u64 == length))
     }
 }

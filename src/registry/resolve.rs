@@ -15,6 +15,7 @@ use super::client::Get;
 use super::error::RegistryError;
 use super::http;
 use super::mirrors::PullSource;
+use super::watch::Watch;
 
 impl Registries {
     /// Finds the image that `reference` names for `platform`: its list, if there is one, its manifest and its
@@ -85,12 +86,16 @@ impl Registries {
             limit: MAX_MANIFEST_SIZE,
             digest,
         };
-        let mut attempts = self.attempts(format!("the manifest of `{reference}`"), sources.to_vec());
+        let mut attempts = self.attempts(
+            format!("the manifest of `{reference}`"),
+            vec![reference.to_string()],
+            sources.to_vec(),
+        );
         loop {
             let source = attempts.next(cancel).await?;
-            let parsed = match self.item(&source, &item, cancel).await {
+            let parsed = match self.item(&source, &item, &attempts.watch(), cancel).await {
                 Ok((content, content_type)) => {
-                    attempts.moved();
+                    attempts.done();
                     parse(&content, content_type.as_deref()).map(|manifest| (content, manifest))
                 }
                 Err(error) => Err(error),
@@ -122,12 +127,16 @@ impl Registries {
             limit: image.config_size.min(MAX_CONFIG_SIZE),
             digest: Some(image.config),
         };
-        let mut attempts = self.attempts(format!("the config of `{reference}`"), sources);
+        let mut attempts = self.attempts(
+            format!("the config of `{reference}`"),
+            vec![reference.to_string()],
+            sources,
+        );
         loop {
             let source = attempts.next(cancel).await?;
-            match self.item(&source, &item, cancel).await {
+            match self.item(&source, &item, &attempts.watch(), cancel).await {
                 Ok((content, _)) => {
-                    attempts.moved();
+                    attempts.done();
                     return Ok(content);
                 }
                 Err(error) => attempts.failed(error),
@@ -140,6 +149,7 @@ impl Registries {
         &self,
         source: &PullSource,
         item: &Item,
+        watch: &Watch,
         cancel: &Cancel,
     ) -> Result<(Content, Option<String>), RegistryError> {
         let what = format!("{} from `{}`", item.name, source.reference.repository());
@@ -152,6 +162,7 @@ impl Registries {
             headers: HeaderMap::from_iter([(ACCEPT, accept)]),
             credential: credential.as_ref(),
             what: &what,
+            watch,
         };
         let response = client.get(&get, cancel).await?;
         if response.status() != StatusCode::OK {
@@ -162,7 +173,7 @@ impl Registries {
             .get(CONTENT_TYPE)
             .and_then(|value| value.to_str().ok());
         let content_type = content_type.map(str::to_owned);
-        let bytes: Bytes = http::body(response, item.limit, &what, cancel).await?;
+        let bytes: Bytes = http::body(response, item.limit, &what, watch, cancel).await?;
         let content = Content::new(bytes);
         match item.digest {
             Some(digest) if digest != content.digest() => Err(RegistryError::WrongDigest {

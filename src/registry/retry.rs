@@ -3,29 +3,33 @@
 //! # Design
 //!
 //! An operation asks [`Attempts::next`] where to try, and says [`Attempts::failed`] when it did not work. Sources
-//! come in the order of preference and without delay; one that failed for good does not come again, nor one that gave the
-//! wrong content twice. When all have had
+//! come in the order of preference, those that are known to be slow last (`rates`), and without delay; one that failed for
+//! good does not come again, nor one that gave the wrong content twice. When all have had
 //! their turn there is a pause: a random part of an exponentially growing time ("full jitter"), so that the
 //! workers of many nodes do not come back together. It is [`FIRST_PAUSE`] at most to begin with and [`LONGEST_PAUSE`]
 //! at the end of an outage of any length, so that long it takes until the link's return is seen. A registry that says `Retry-After` is left alone by all
 //! operations, for [`LONGEST_QUIET`] at most: the time until when is kept in [`Pace`], which they share.
 //!
 //! It ends when a source answers, when each has failed for good, when the run is to end, or after `give_up_after` in
-//! which nothing moved, neither in this operation nor in any other: on a slow site the link may be dead for one
+//! which less than [`PROGRESS`] came, neither in this operation nor in any other: on a slow site the link may be dead for one
 //! registry because another has all of it. That time is everybody's: operations that waited for their turn behind
 //! others that got nothing try once and give up with them, not each after a time of its own.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::cancel::Cancel;
-use crate::report::{Event, Observer};
+use crate::report::{Event, Observer, Operation};
 
 use super::error::RegistryError;
+use super::limit::Rate;
 use super::mirrors::PullSource;
+use super::rates::{Rates, Rival, TELLING};
+use super::watch::Watch;
 
 /// The first pause is at most this long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -43,9 +47,19 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// for it; each further time costs the link all of it again, and a source that is wrong twice means it.
 const ACCIDENTS: u32 = 1;
 
+/// Bytes a second, over all of `give_up_after` and by all connections, that are progress. A release of 10 GB would take
+/// most of a year at that.
+const PROGRESS: u64 = 512;
+
+/// An answer that brings less does not end the growing of pauses: who gives a byte for each request would never be asked
+/// less often.
+const GENEROUS: u64 = 16 << 10;
+
 /// What all operations know of each other.
 pub(super) struct Pace {
-    observer: Arc<dyn Observer>,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) rates: Arc<Rates>,
+    operations: AtomicU64,
     give_up_after: Option<Duration>,
     moved: Mutex<Moved>,
     /// Registries that asked for quiet, and until when.
@@ -56,6 +70,8 @@ pub(super) struct Pace {
 struct Moved {
     /// Or when somebody last began to wait for that.
     at: Instant,
+    /// Bytes since then, not yet enough to count.
+    came: u64,
     /// Operations under way.
     waiting: usize,
 }
@@ -69,12 +85,19 @@ impl std::fmt::Debug for Pace {
 }
 
 impl Pace {
-    pub(super) fn new(observer: Arc<dyn Observer>, give_up_after: Option<Duration>) -> Self {
+    pub(super) fn new(
+        observer: Arc<dyn Observer>,
+        give_up_after: Option<Duration>,
+        least: Option<Rate>,
+    ) -> Self {
         Self {
             observer,
+            rates: Arc::new(Rates::new(least)),
+            operations: AtomicU64::default(),
             give_up_after,
             moved: Mutex::new(Moved {
                 at: Instant::now(),
+                came: 0,
                 waiting: 0,
             }),
             quiet: Mutex::default(),
@@ -90,6 +113,29 @@ impl Pace {
         until.filter(|until| *until > Instant::now())
     }
 
+    /// Whether the registry wants to be left alone.
+    pub(super) fn is_quiet(&self, domain: &str) -> bool {
+        self.quiet()
+            .get(domain)
+            .is_some_and(|until| *until > Instant::now())
+    }
+
+    /// How long there was no progress, if that is as long as may be.
+    pub(super) fn stuck_for(&self) -> Option<Duration> {
+        let stuck = self.moved().at.elapsed();
+        self.give_up_after.filter(|after| stuck >= *after)
+    }
+
+    /// Takes note of bytes that nobody had before.
+    fn came(&self, bytes: u64) {
+        let mut moved = self.moved();
+        moved.came = moved.came.saturating_add(bytes);
+        let progress = self.give_up_after.unwrap_or_default().as_secs_f64() * PROGRESS as f64;
+        if moved.came as f64 >= progress {
+            (moved.at, moved.came) = (Instant::now(), 0);
+        }
+    }
+
     fn moved(&self) -> MutexGuard<'_, Moved> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,12 +143,16 @@ impl Pace {
 
 /// One operation's way from source to source.
 #[derive(Debug)]
-pub struct Attempts<'a> {
-    pace: &'a Pace,
+pub struct Attempts {
+    pace: Arc<Pace>,
+    operation: Arc<Operation>,
     what: String,
     candidates: Vec<Candidate>,
-    /// The candidate that was handed out last.
+    /// The candidate that was handed out last, and what watches its answers.
     current: usize,
+    watch: Option<Arc<Watch>>,
+    /// Bytes that it brought.
+    brought: u64,
     /// Rounds since something moved here.
     round: u32,
     /// A failure that nobody was told of yet.
@@ -120,12 +170,23 @@ struct Candidate {
     is_out: bool,
 }
 
-impl<'a> Attempts<'a> {
-    pub(super) fn new(pace: &'a Pace, what: String, sources: Vec<PullSource>) -> Self {
+impl Candidate {
+    /// Whether an answer may be expected of it, for all that is known.
+    fn may_do(&self) -> bool {
+        !self.is_out && matches!(self.last, None | Some(RegistryError::Slow { .. }))
+    }
+
+    fn domain(&self) -> &str {
+        self.source.reference.domain()
+    }
+}
+
+impl Attempts {
+    pub(super) fn new(pace: &Arc<Pace>, what: String, images: Vec<String>, sources: Vec<PullSource>) -> Self {
         {
             let mut moved = pace.moved();
             if moved.waiting == 0 {
-                moved.at = Instant::now();
+                (moved.at, moved.came) = (Instant::now(), 0);
             }
             moved.waiting += 1;
         }
@@ -137,10 +198,16 @@ impl<'a> Attempts<'a> {
             is_out: false,
         });
         Self {
-            pace,
+            pace: Arc::clone(pace),
+            operation: Arc::new(Operation {
+                id: pace.operations.fetch_add(1, Ordering::Relaxed),
+                images,
+            }),
             what,
             candidates: candidates.collect(),
             current: 0,
+            watch: None,
+            brought: 0,
             round: 0,
             untold: None,
         }
@@ -162,18 +229,70 @@ impl<'a> Attempts<'a> {
         if self.candidates.iter().all(|candidate| candidate.is_out) {
             return Err(self.verdict());
         }
-        let pace = self.pace;
-        let ready = self.candidates.iter_mut().enumerate().find(|(_, candidate)| {
-            !candidate.is_out && !candidate.had_its_turn && pace.quiet_until(&candidate.source).is_none()
+        let ready = self.candidates.iter().enumerate().filter(|(_, candidate)| {
+            !candidate.is_out && !candidate.had_its_turn && self.pace.quiet_until(&candidate.source).is_none()
         });
-        let Some((position, candidate)) = ready else {
+        let ready: Vec<usize> = ready.map(|(position, _)| position).collect();
+        let domains = ready.iter().map(|position| self.candidates[*position].domain());
+        let Some(chosen) = self.pace.rates.choose(domains) else {
             return Ok(None);
         };
-        candidate.had_its_turn = true;
-        let source = candidate.source.clone();
-        self.current = position;
+        self.begin(ready[chosen]);
         self.tell(Duration::ZERO);
-        Ok(Some(source))
+        Ok(Some(self.candidates[self.current].source.clone()))
+    }
+
+    /// Tries this source now, if it is one of them.
+    pub fn begin_with(&mut self, source: &PullSource) {
+        if let Some(position) = self.candidates.iter().position(|it| it.source == *source) {
+            self.begin(position);
+        }
+    }
+
+    fn begin(&mut self, position: usize) {
+        self.candidates[position].had_its_turn = true;
+        (self.current, self.watch, self.brought) = (position, None, 0);
+    }
+
+    /// The current source, and the others that may do, in the order of preference.
+    pub fn open(&self) -> Vec<PullSource> {
+        let candidates = self.candidates.iter().enumerate();
+        let open = candidates.filter(|(position, it)| *position == self.current || it.may_do());
+        open.map(|(_, candidate)| candidate.source.clone()).collect()
+    }
+
+    /// What is to watch the answers of the current source.
+    pub(super) fn watch(&mut self) -> Arc<Watch> {
+        let current = self.current;
+        let make = || {
+            let others = self.candidates.iter().enumerate();
+            let rivals = others.filter(|(position, other)| *position != current && other.may_do());
+            let rivals = rivals.map(|(position, other)| Rival {
+                domain: other.domain().to_owned(),
+                is_preferred: position < current,
+            });
+            let domain = self.candidates.get(current).map(Candidate::domain);
+            Watch::new(
+                Arc::clone(&self.pace),
+                Arc::clone(&self.operation),
+                domain.unwrap_or_default().to_owned(),
+                rivals.collect(),
+            )
+        };
+        Arc::clone(self.watch.get_or_insert_with(make))
+    }
+
+    /// Notes what the current source brought in which time. An error if another one is worth leaving it.
+    pub fn judge(&mut self, bytes: u64, took: Duration) -> Result<(), RegistryError> {
+        if bytes < TELLING {
+            return Ok(());
+        }
+        let what = format!(
+            "{} from `{}`",
+            self.what,
+            self.candidates[self.current].source.reference.repository()
+        );
+        self.watch().judge(&what, bytes, took).map(drop)
     }
 
     /// Takes note that the last source did not do.
@@ -186,30 +305,59 @@ impl<'a> Attempts<'a> {
             let known = all.entry(host).or_insert(until);
             *known = until.max(*known);
         }
+        if self.brought == 0 && error.is_unreachable() {
+            self.pace.rates.failed(candidate.source.reference.domain());
+        }
         self.untold = Some(error.to_string());
         candidate.is_out = !error.may_pass();
         if candidate.is_out && error.may_be_an_accident() {
             candidate.accidents += 1;
             candidate.is_out = candidate.accidents > ACCIDENTS;
         }
+        let is_slow = matches!(error, RegistryError::Slow { .. });
         candidate.last = Some(error);
+        if is_slow {
+            // They are no worse for having had their turn.
+            for (position, other) in self.candidates.iter_mut().enumerate() {
+                other.had_its_turn &= position == self.current || !other.may_do();
+            }
+        }
     }
 
-    /// Takes note that bytes came that nobody had before.
-    pub fn moved(&mut self) {
+    /// Takes note of bytes that nobody had before.
+    pub fn came(&mut self, bytes: u64) {
+        self.brought = self.brought.saturating_add(bytes);
+        if self.brought >= GENEROUS {
+            self.round = 0;
+        }
+        self.pace.came(bytes);
+    }
+
+    /// Takes note that all is here that was wanted.
+    pub fn done(&mut self) {
         self.round = 0;
-        self.pace.moved().at = Instant::now();
+        let mut others = self.candidates.iter().enumerate();
+        let was_left = others.any(|(position, other)| {
+            position != self.current && matches!(other.last, Some(RegistryError::Slow { .. }))
+        });
+        if was_left {
+            self.watch().is_better();
+        }
+        {
+            let mut moved = self.pace.moved();
+            (moved.at, moved.came) = (Instant::now(), 0);
+        }
+        self.pace.observer.observe(Event::Moves {
+            operation: Arc::clone(&self.operation),
+        });
     }
 
     /// Waits until a new round may begin, or gives up.
     pub async fn pause(&mut self, cancel: &Cancel) -> Result<(), RegistryError> {
         let now = Instant::now();
         let had_a_turn = self.candidates.iter().any(|candidate| candidate.had_its_turn);
-        if had_a_turn && let Some(after) = self.pace.give_up_after {
-            let since = self.pace.moved().at;
-            if now.duration_since(since) >= after {
-                return Err(self.give_up(after));
-            }
+        if had_a_turn && self.pace.stuck_for().is_some() {
+            return Err(self.give_up(self.pace.give_up_after.unwrap_or_default()));
         }
         let mut pause = Duration::ZERO;
         if had_a_turn {
@@ -242,7 +390,12 @@ impl<'a> Attempts<'a> {
     /// Reports the failure that is being retried.
     fn tell(&mut self, after: Duration) {
         if let Some(why) = self.untold.take() {
-            self.pace.observer.observe(Event::Retrying { why, after });
+            let operation = Arc::clone(&self.operation);
+            self.pace.observer.observe(Event::Retrying {
+                operation,
+                why,
+                after,
+            });
         }
     }
 
@@ -277,7 +430,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-impl Drop for Attempts<'_> {
+impl Drop for Attempts {
     fn drop(&mut self) {
         self.pace.moved().waiting -= 1;
     }
@@ -296,6 +449,11 @@ mod tests {
                 self.0.lock().expect("no panic").push(after);
             }
         }
+    }
+
+    fn pace(told: &Arc<Told>, give_up_after: Option<u64>) -> Arc<Pace> {
+        let give_up_after = give_up_after.map(Duration::from_secs);
+        Arc::new(Pace::new(told.clone(), give_up_after, None))
     }
 
     fn source(name: &str) -> PullSource {
@@ -318,8 +476,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn mirrors_come_without_delay_then_all_that_may_pass_after_a_pause() -> Result<(), RegistryError> {
         let (told, cancel) = (Arc::new(Told::default()), Cancel::default());
-        let pace = Pace::new(told.clone(), Some(Duration::from_secs(60)));
-        let mut attempts = Attempts::new(&pace, "it".into(), vec![source("m.io"), source("o.io")]);
+        let pace = pace(&told, Some(60));
+        let mut attempts = Attempts::new(
+            &pace,
+            "it".into(),
+            Vec::new(),
+            vec![source("m.io"), source("o.io")],
+        );
         let began = Instant::now();
         assert_eq!(attempts.next(&cancel).await?, source("m.io"));
         attempts.failed(status(404, None));
@@ -354,13 +517,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_registry_that_asks_for_quiet_gets_it_from_all() -> Result<(), RegistryError> {
         let cancel = Cancel::default();
-        let pace = Pace::new(Arc::new(Told::default()), None);
+        let pace = pace(&Arc::default(), None);
         let began = Instant::now();
-        let mut first = Attempts::new(&pace, "one".into(), vec![source("m.io")]);
+        let mut first = Attempts::new(&pace, "one".into(), Vec::new(), vec![source("m.io")]);
         first.next(&cancel).await?;
         first.failed(status(429, Some(100)));
 
-        let mut second = Attempts::new(&pace, "two".into(), vec![source("m.io"), source("o.io")]);
+        let mut second = Attempts::new(
+            &pace,
+            "two".into(),
+            Vec::new(),
+            vec![source("m.io"), source("o.io")],
+        );
         assert_eq!(
             second.next(&cancel).await?,
             source("o.io"),
@@ -376,12 +544,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_that_waited_for_their_turn_give_up_with_the_others() -> Result<(), RegistryError> {
         let cancel = Cancel::default();
-        let pace = Pace::new(Arc::new(Told::default()), Some(Duration::from_secs(600)));
+        let pace = pace(&Arc::default(), Some(600));
         // Nobody waited all this time: it counts for nobody.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let began = Instant::now();
-        let mut first = Attempts::new(&pace, "one".into(), vec![source("o.io")]);
-        let until_given_up = async |attempts: &mut Attempts<'_>| {
+        let mut first = Attempts::new(&pace, "one".into(), Vec::new(), vec![source("o.io")]);
+        let until_given_up = async |attempts: &mut Attempts| {
             let mut tries = 0;
             while attempts.next(&cancel).await.is_ok() {
                 tries += 1;
@@ -393,14 +561,14 @@ mod tests {
         let elapsed = began.elapsed();
         assert!(elapsed >= Duration::from_secs(600) && elapsed < Duration::from_secs(600) + LONGEST_PAUSE);
 
-        let mut second = Attempts::new(&pace, "two".into(), vec![source("o.io")]);
+        let mut second = Attempts::new(&pace, "two".into(), Vec::new(), vec![source("o.io")]);
         drop(first);
         assert_eq!(until_given_up(&mut second).await, 1);
         assert_eq!(began.elapsed(), elapsed);
-        second.moved();
+        second.done();
         drop(second);
 
-        let mut third = Attempts::new(&pace, "three".into(), vec![source("o.io")]);
+        let mut third = Attempts::new(&pace, "three".into(), Vec::new(), vec![source("o.io")]);
         assert!(until_given_up(&mut third).await > 20);
         Ok(())
     }
@@ -410,14 +578,19 @@ mod tests {
     async fn hours_of_outage_are_waited_out_and_their_end_is_seen_soon() -> Result<(), RegistryError> {
         const OUTAGE: Duration = Duration::from_secs(10 * 3600);
         let (told, cancel) = (Arc::new(Told::default()), Cancel::default());
-        let pace = Pace::new(told.clone(), None);
+        let pace = pace(&told, None);
         let began = Instant::now();
         let blob = async |_| {
-            let mut attempts = Attempts::new(&pace, "it".into(), vec![source("m.io"), source("o.io")]);
+            let mut attempts = Attempts::new(
+                &pace,
+                "it".into(),
+                Vec::new(),
+                vec![source("m.io"), source("o.io")],
+            );
             loop {
                 attempts.next(&cancel).await?;
                 if began.elapsed() >= OUTAGE {
-                    attempts.moved();
+                    attempts.done();
                     return Ok::<_, RegistryError>(began.elapsed() - OUTAGE);
                 }
                 attempts.failed(RegistryError::Transport {
@@ -448,8 +621,8 @@ mod tests {
     async fn no_registry_is_left_alone_for_longer_than_a_quarter_of_an_hour() -> Result<(), RegistryError> {
         for seconds in [86_400 * 365, u64::MAX] {
             let cancel = Cancel::default();
-            let pace = Pace::new(Arc::new(Told::default()), None);
-            let mut attempts = Attempts::new(&pace, "it".into(), vec![source("o.io")]);
+            let pace = pace(&Arc::default(), None);
+            let mut attempts = Attempts::new(&pace, "it".into(), Vec::new(), vec![source("o.io")]);
             let began = Instant::now();
             attempts.next(&cancel).await?;
             attempts.failed(status(503, Some(seconds)));
@@ -466,8 +639,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn when_all_failed_for_good_each_is_named() {
         let cancel = Cancel::default();
-        let pace = Pace::new(Arc::new(Told::default()), None);
-        let mut attempts = Attempts::new(&pace, "blob".into(), vec![source("m.io"), source("o.io")]);
+        let pace = pace(&Arc::default(), None);
+        let mut attempts = Attempts::new(
+            &pace,
+            "blob".into(),
+            Vec::new(),
+            vec![source("m.io"), source("o.io")],
+        );
         for code in [404, 400] {
             attempts.next(&cancel).await.expect("a source");
             attempts.failed(status(code, None));
@@ -475,7 +653,8 @@ mod tests {
         let error = attempts.next(&cancel).await.expect_err("none is left");
         assert_eq!(
             error.to_string(),
-            "no source has blob:\n  it: the registry answers 404\n  it: the registry answers 400"
+            "no source has blob:\n  it: the registry answers 404\nhint: correct the reference, or bring the image to that \
+             registry: a mirror may lack it\n  it: the registry answers 400"
         );
     }
 }

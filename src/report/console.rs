@@ -235,6 +235,7 @@ mod tests {
                 bytes: 5 * MIB,
             });
             observer.observe(Event::Retrying {
+                operation: Arc::default(),
                 why: "blob of `example.com/image`: connection reset".into(),
                 after: Duration::from_secs(2),
             });

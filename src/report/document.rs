@@ -131,7 +131,7 @@ pub struct ImageReport {
     pub source: Option<ImageSource>,
     /// What became of it.
     pub state: ImageState,
-    /// Why, when it failed or is excluded; where, when it is present in an additional image store.
+    /// Why, when it failed or is excluded; for what it waited last, when it is pending; where, when it is present in an additional image store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Compressed bytes that were to be fetched for it, those that another image brings left out.

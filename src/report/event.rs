@@ -98,6 +98,15 @@ impl ImageState {
     }
 }
 
+/// What registries are asked for until they have given it, over however many attempts.
+#[derive(Debug, Default)]
+pub struct Operation {
+    /// No other one has this.
+    pub id: u64,
+    /// The images that need it, by their names in the report.
+    pub images: Vec<String>,
+}
+
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -193,8 +202,29 @@ pub enum Event {
         /// Which blob.
         blob: Digest,
     },
+    /// A registry or a token server was asked.
+    Asked {
+        /// For what.
+        operation: Arc<Operation>,
+        /// Whom: `host[:port]`.
+        host: String,
+    },
+    /// Next to nothing comes. Said again as long as it lasts.
+    Waits {
+        /// For what.
+        operation: Arc<Operation>,
+        /// What is asked for, of whom, and for how long.
+        why: String,
+    },
+    /// Something comes again.
+    Moves {
+        /// Of what.
+        operation: Arc<Operation>,
+    },
     /// A request failed and will be tried again.
     Retrying {
+        /// For what.
+        operation: Arc<Operation>,
         /// What was asked for, of whom, and what went wrong, without secrets.
         why: String,
         /// How long until the next attempt.

@@ -7,7 +7,7 @@ use super::forecast::Forecast;
 use super::progress::{Progress, Snapshot};
 use super::{Count, Event, ImageState, Observer, OperatorReport, OperatorState, Printable, Size, Span};
 
-/// How often a failed attempt is told: when a link goes down, every blob on it fails, and fails again at every attempt.
+/// How often a failed attempt, or a wait, is told: when a link goes down, every blob on it fails, and fails again at every attempt.
 /// Those in between are told to whoever wants to know more.
 const RETRIES_EVERY: Duration = Duration::from_secs(10);
 
@@ -16,9 +16,10 @@ const RETRIES_EVERY: Duration = Duration::from_secs(10);
 pub struct Journal {
     progress: Mutex<(Progress, Forecast)>,
     retries: Mutex<Retries>,
+    waits: Mutex<Retries>,
 }
 
-/// Failed attempts that will be made again.
+/// Failed attempts that will be made again, or waits that go on.
 #[derive(Default)]
 struct Retries {
     told: Option<Instant>,
@@ -53,6 +54,16 @@ impl Observer for Journal {
                 Some(others) => {
                     tracing::warn!("{why}; again in {after}; {others} more failures since the last line")
                 }
+            }
+            return;
+        }
+        if let Event::Waits { why, .. } = &event {
+            let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+            let told = waits.tell(Instant::now());
+            drop(waits);
+            match told {
+                None => tracing::debug!("{}", Printable(why)),
+                Some(_) => tracing::info!("waiting: {}", Printable(why)),
             }
             return;
         }
@@ -156,6 +167,9 @@ fn log(event: &Event, far: &Snapshot) {
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }
         | Event::LayerCommitted { .. }
+        | Event::Asked { .. }
+        | Event::Waits { .. }
+        | Event::Moves { .. }
         | Event::Retrying { .. } => (),
     }
 }

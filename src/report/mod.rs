@@ -33,6 +33,7 @@ mod summary;
 mod talm;
 mod termination;
 mod time;
+mod waits;
 
 #[cfg(test)]
 mod emulator;
@@ -43,7 +44,7 @@ pub use bars::Bars;
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
 pub use document::{ImageReport, LimitReport, Phase, Report, Totals};
-pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Step};
+pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Operation, Step};
 pub use file::{WholeFile, WriteError, clear_place};
 pub use journal::Journal;
 pub use lines::Lines;

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use jiff::Timestamp;
 
 use super::conditions::Conditions;
+use super::waits::Waits;
 use super::{
     API_VERSION, Event, ImageReport, ImageSource, ImageState, LimitReport, Observer, OperatorReport,
     OperatorState, Phase, Report, Time, Totals,
@@ -31,6 +32,7 @@ struct Record {
     resumed: HashMap<Digest, u64>,
     /// Those that are events' to count; images are counted at the end.
     totals: Totals,
+    waits: Waits,
     limit_rate: Option<LimitReport>,
     warnings: Vec<String>,
     cut_off: Option<(Phase, String)>,
@@ -51,6 +53,7 @@ impl Recorder {
                 places: HashMap::new(),
                 resumed: HashMap::new(),
                 totals: Totals::default(),
+                waits: Waits::default(),
                 limit_rate: None,
                 warnings: Vec::new(),
                 cut_off: None,
@@ -63,6 +66,7 @@ impl Recorder {
         let now = (self.clock)();
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut images = record.images.clone();
+        record.waits.explain(&mut images);
         // What a catalog names is listed after what the version spec does.
         images.sort_by_key(|image| (image.state == ImageState::Excluded, image.source));
         let (phase, reason) = match &record.cut_off {
@@ -119,10 +123,12 @@ impl Observer for Recorder {
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
             Event::ImageDone { name, state, reason } => record.settle(name, state, reason),
-            Event::Ends { .. }
-            | Event::BlobVerified { .. }
-            | Event::BlobAbandoned { .. }
-            | Event::Retrying { .. } => (),
+            Event::Asked { operation, host } => record.waits.asked(operation, &host),
+            Event::Waits { operation, why } | Event::Retrying { operation, why, .. } => {
+                record.waits.failed(operation, why)
+            }
+            Event::Moves { operation } => record.waits.moves(&operation),
+            Event::Ends { .. } | Event::BlobVerified { .. } | Event::BlobAbandoned { .. } => (),
         }
     }
 }

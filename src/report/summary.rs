@@ -7,6 +7,9 @@ use super::{
     conditions::Status,
 };
 
+/// Pending images that are told one by one: after an outage all of them wait for the same.
+const WAITING: usize = 10;
+
 impl Report {
     /// Several lines; `meaning` says what the exit code means.
     pub fn summary(&self, meaning: &str) -> String {
@@ -63,6 +66,21 @@ impl Report {
                 Printable(reason)
             );
         }
+        let mut waiting = self.waiting();
+        for (name, reason) in waiting.by_ref().take(WAITING) {
+            let _ = writeln!(
+                text,
+                "pending:   {}\n           {}",
+                Printable(name),
+                Printable(reason)
+            );
+        }
+        match waiting.count() {
+            0 => {}
+            more => {
+                let _ = writeln!(text, "pending:   {more} more, with their reasons in the report");
+            }
+        }
         text.push_str(&self.warned());
         let _ = writeln!(text, "exit code {}: {meaning}", self.exit_code);
         text
@@ -82,6 +100,8 @@ impl Report {
         let failure = |(name, reason): (String, &str)| format!("{}: {}", Printable(&name), Printable(reason));
         let first = self.problems().next();
         let first = first.or_else(|| self.failures().next().map(failure));
+        let waiting = || self.waiting().next();
+        let first = first.or_else(|| waiting().map(|(name, why)| failure((name.to_owned(), why))));
         let reasons: Vec<String> = self.reason.clone().into_iter().chain(first).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
@@ -183,6 +203,12 @@ impl Report {
         operators
             .chain(images)
             .map(|(name, reason)| (name, reason.as_deref().unwrap_or("no reason is known")))
+    }
+
+    /// The images that are pending, with what they waited for last, if that is known.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
+        let pending = self.in_state(ImageState::Pending);
+        pending.filter_map(|image| Some((image.name.as_str(), image.reason.as_deref()?)))
     }
 
     fn in_state(&self, state: ImageState) -> impl Iterator<Item = &super::ImageReport> {

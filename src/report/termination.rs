@@ -23,7 +23,10 @@ impl Report {
         let failures = self
             .failures()
             .map(|(name, reason)| format!("{}: {}", Printable(&name), Printable(reason)));
-        let mut details = problems.chain(failures);
+        let waiting = self
+            .waiting()
+            .map(|(name, reason)| format!("{} waits: {}", Printable(name), Printable(reason)));
+        let mut details = problems.chain(failures).chain(waiting);
         while let Some(mut detail) = details.next() {
             if detail.len() > SHARE {
                 detail.truncate(detail.floor_char_boundary(SHARE - '…'.len_utf8()));

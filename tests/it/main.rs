@@ -61,4 +61,5 @@ mod service;
 mod settings;
 mod talm;
 mod verify;
+mod waiting;
 mod zoo;

@@ -137,14 +137,23 @@ pub(crate) fn serve(seen: &Seen, kind: &str, bytes: &Bytes, cut: usize) -> Respo
 
 /// Serves an object as asked, 64 KiB at a time with a pause after each.
 pub(crate) fn serve_slowly(seen: &Seen, kind: &str, bytes: &Bytes, pause: Duration) -> Response {
+    answer_with(seen, kind, bytes, |rest| slow_body(rest, 64 << 10, pause))
+}
+
+/// Serves an object as asked, ten pieces of that length a second.
+pub(crate) fn trickle(seen: &Seen, kind: &str, bytes: &Bytes, piece: usize) -> Response {
     answer_with(seen, kind, bytes, |rest| {
-        let starts = (0..rest.len()).step_by(64 << 10);
-        let pieces = starts.map(move |start| rest.slice(start..rest.len().min(start + (64 << 10))));
-        Body::from_stream(stream::iter(pieces).then(move |piece| async move {
-            tokio::time::sleep(pause).await;
-            Ok::<_, std::io::Error>(piece)
-        }))
+        slow_body(rest, piece, Duration::from_millis(100))
     })
+}
+
+fn slow_body(rest: Bytes, piece: usize, pause: Duration) -> Body {
+    let starts = (0..rest.len()).step_by(piece);
+    let pieces = starts.map(move |start| rest.slice(start..rest.len().min(start + piece)));
+    Body::from_stream(stream::iter(pieces).then(move |piece| async move {
+        tokio::time::sleep(pause).await;
+        Ok::<_, std::io::Error>(piece)
+    }))
 }
 
 fn answer_with(seen: &Seen, kind: &str, bytes: &Bytes, body: impl FnOnce(Bytes) -> Body) -> Response {

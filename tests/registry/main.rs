@@ -14,6 +14,7 @@ mod pieces;
 mod proxies;
 mod quiet;
 mod ranges;
+mod slow;
 mod tls;
 
 use std::num::NonZeroUsize;
@@ -51,6 +52,16 @@ impl Log {
                 }
             })
             .sum()
+    }
+
+    /// For what was waited.
+    pub(crate) fn waits(&self) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        let whys = events.iter().filter_map(|event| match event {
+            Event::Waits { why, .. } => Some(why.clone()),
+            _ => None,
+        });
+        whys.collect()
     }
 
     pub(crate) fn retries(&self) -> Vec<String> {

@@ -65,7 +65,7 @@ pub enum RateError {
 
 impl Rate {
     /// In bytes a second.
-    pub(super) fn bytes(self) -> f64 {
+    pub(in crate::registry) fn bytes(self) -> f64 {
         self.bits as f64 / 8.0
     }
 

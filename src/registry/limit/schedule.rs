@@ -78,7 +78,7 @@ impl LimitRate {
     }
 
     /// The lowest rate of the day.
-    pub(super) fn least(&self) -> Option<Rate> {
+    pub(in crate::registry) fn least(&self) -> Option<Rate> {
         self.rates().flatten().min()
     }
 

@@ -1,0 +1,120 @@
+//! For what each image that is not settled waits.
+//!
+//! An operation is kept from its first request until something comes of it, so there are never more than requests at a time,
+//! and those that failed for good, whose images have failed with them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::{ImageReport, ImageState, Operation};
+
+/// By operation, the oldest first.
+#[derive(Default)]
+pub(super) struct Waits(BTreeMap<u64, Wait>);
+
+struct Wait {
+    operation: Arc<Operation>,
+    why: String,
+    /// It is more than a request that was just sent.
+    is_trouble: bool,
+}
+
+impl Waits {
+    /// It was asked. What went wrong before stays the reason until that is answered.
+    pub(super) fn asked(&mut self, operation: Arc<Operation>, host: &str) {
+        if !operation.images.is_empty() {
+            self.0.entry(operation.id).or_insert_with(|| Wait {
+                operation,
+                why: format!("waiting for `{host}`"),
+                is_trouble: false,
+            });
+        }
+    }
+
+    pub(super) fn failed(&mut self, operation: Arc<Operation>, why: String) {
+        if !operation.images.is_empty() {
+            let wait = Wait {
+                why,
+                is_trouble: true,
+                operation: Arc::clone(&operation),
+            };
+            self.0.insert(operation.id, wait);
+        }
+    }
+
+    pub(super) fn moves(&mut self, operation: &Operation) {
+        self.0.remove(&operation.id);
+    }
+
+    /// Gives a reason to those that are pending. One that was not asked for yet waits behind others of its registry.
+    pub(super) fn explain(&self, images: &mut [ImageReport]) {
+        let (mut own, mut of_registry) = (HashMap::new(), HashMap::new());
+        for wait in self.0.values() {
+            for image in &wait.operation.images {
+                own.entry(image.as_str()).or_insert(wait);
+                if wait.is_trouble {
+                    of_registry.entry(registry(image)).or_insert(wait);
+                }
+            }
+        }
+        for image in images
+            .iter_mut()
+            .filter(|image| image.state == ImageState::Pending)
+        {
+            image.reason = match (
+                own.get(image.name.as_str()),
+                of_registry.get(registry(&image.name)),
+            ) {
+                (Some(wait), _) => Some(wait.why.clone()),
+                (None, Some(wait)) => Some(format!("its turn has not come; {}", wait.why)),
+                (None, None) => image.reason.take(),
+            };
+        }
+    }
+}
+
+fn registry(image: &str) -> &str {
+    image.split('/').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(id: u64, images: &[&str]) -> Arc<Operation> {
+        let images = images.iter().map(|image| (*image).to_owned()).collect();
+        Arc::new(Operation { id, images })
+    }
+
+    fn reasons(waits: &Waits) -> Vec<Option<String>> {
+        let image = |name: &&str| ImageReport {
+            name: (*name).to_owned(),
+            source: None,
+            state: ImageState::Pending,
+            reason: None,
+            bytes: 0,
+        };
+        let mut images: Vec<ImageReport> = ["a.io/x:1", "a.io/y:1", "b.io/z:1"].iter().map(image).collect();
+        images[2].state = ImageState::Pulled;
+        waits.explain(&mut images);
+        images.into_iter().map(|image| image.reason).collect()
+    }
+
+    #[test]
+    fn each_open_image_has_its_last_reason() {
+        let mut waits = Waits::default();
+        let all = operation(7, &["a.io/x:1", "b.io/z:1"]);
+        waits.asked(Arc::clone(&all), "mirror:5000");
+        let yet = "waiting for `mirror:5000`".to_owned();
+        assert_eq!(reasons(&waits), [Some(yet), None, None]);
+        waits.failed(Arc::clone(&all), "connection refused".to_owned());
+        waits.asked(Arc::clone(&all), "mirror:5000");
+        let refused = "connection refused".to_owned();
+        let behind = format!("its turn has not come; {refused}");
+        assert_eq!(reasons(&waits), [Some(refused), Some(behind), None]);
+        waits.moves(&all);
+        assert_eq!(reasons(&waits), [None, None, None]);
+        waits.failed(operation(8, &[]), "a piece of a blob".to_owned());
+        assert_eq!(reasons(&waits), [None, None, None]);
+    }
+}
