@@ -9,6 +9,7 @@
 //!   5  a release, a catalog or an image is not as expected: payload, package, pattern, platform, manifest, layer's tar
 //!   6  content did not match its digest or diffID at any mirror
 //!   7  containers/storage cannot be used
+//!   8  a registry does not have an image, or cannot be used as it is set up: certificate, rules, redirects
 //! 124  deadline         128+n  signal n         in both cases a later run goes on
 //! ```
 
@@ -37,6 +38,9 @@ pub enum Failure {
     Content,
     /// A release, a catalog, an image or a pattern is not as expected.
     Payload,
+    /// A registry says that it does not have an image, or may not be asked for it: its certificate, a rule of
+    /// registries.conf or of a proxy.
+    Registry,
     /// An image could not be had, for the time being.
     Incomplete,
 }
@@ -52,6 +56,7 @@ impl Failure {
             Self::Payload => 5,
             Self::Content => 6,
             Self::Store => 7,
+            Self::Registry => 8,
         }
     }
 
@@ -64,6 +69,7 @@ impl Failure {
             Self::Credentials => "CredentialsRefused",
             Self::Content => "ContentMismatch",
             Self::Payload => "UnexpectedContent",
+            Self::Registry => "RegistryUnusable",
             Self::Incomplete => "ImagesMissing",
         }
     }
@@ -93,6 +99,9 @@ impl Failure {
             }
             Self::Content => {
                 "content did not match its digest or diffID at any mirror; mend the mirror, or the image"
+            }
+            Self::Registry => {
+                "a registry does not have an image, or cannot be used as it is set up; the hint says what helps"
             }
             Self::Store => {
                 "the store, or another part of the host, is damaged or cannot be used; the message says what helps"
@@ -176,8 +185,8 @@ mod tests {
         use Failure::*;
         assert_eq!(Ending::of([]).code(), 0);
         assert_eq!(Ending::of([Incomplete]).code(), 1);
-        let mut failures = vec![Incomplete, Payload, Content, Credentials, Space, Store];
-        for code in [7, 3, 4, 6, 5, 1] {
+        let mut failures = vec![Incomplete, Registry, Payload, Content, Credentials, Space, Store];
+        for code in [7, 3, 4, 6, 5, 8, 1] {
             assert_eq!(Ending::of(failures.iter().copied()).code(), code);
             failures.pop();
         }

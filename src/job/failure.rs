@@ -33,7 +33,8 @@ pub(super) fn of_kind(kind: Kind) -> Failure {
         Kind::NoSuchPlatform | Kind::Malformed => Failure::Payload,
         Kind::NoSpace => Failure::Space,
         Kind::Local => Failure::Store,
-        Kind::Stopped | Kind::Network | Kind::Refused | Kind::NotFound => Failure::Incomplete,
+        Kind::Refused | Kind::NotFound => Failure::Registry,
+        Kind::Stopped | Kind::Network => Failure::Incomplete,
     }
 }
 

@@ -46,10 +46,7 @@ impl Trouble {
             match tls_cause(cause) {
                 Some(rustls::Error::InvalidCertificate(why)) => {
                     trouble.lasting = true;
-                    if matches!(why, CertificateError::UnknownIssuer) {
-                        trouble.hint = "\nhint: put the certificate of its authority into \
-                                        `/etc/containers/certs.d/HOST[:PORT]/ca.crt` or among those that the host trusts";
-                    }
+                    trouble.hint = hint(why);
                 }
                 Some(rustls::Error::InvalidMessage(_)) => {
                     trouble.lasting = true;
@@ -76,6 +73,28 @@ impl Trouble {
             why: printable(&brief(&self.causes)) + self.hint,
             lasting: self.lasting,
         }
+    }
+}
+
+/// What to do about a certificate that is refused.
+fn hint(why: &CertificateError) -> &'static str {
+    use CertificateError as E;
+    match why {
+        E::UnknownIssuer => {
+            "\nhint: put the certificate of its authority into `/etc/containers/certs.d/HOST[:PORT]/ca.crt` or among those \
+             that the host trusts"
+        }
+        E::Expired | E::ExpiredContext { .. } => {
+            "\nhint: renew the registry's certificate; or set the node's clock, if that is wrong"
+        }
+        E::NotValidYet | E::NotValidYetContext { .. } => {
+            "\nhint: set the node's clock, or the registry's where the certificate was made"
+        }
+        E::NotValidForName | E::NotValidForNameContext { .. } => {
+            "\nhint: name the registry as its certificate does, in the references and in registries.conf, or give it a \
+             certificate for this name"
+        }
+        _ => "\nhint: give the registry a certificate that the host trusts for this name",
     }
 }
 

@@ -127,7 +127,7 @@ fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
     arrange();
     // What cannot be had now may want it.
     let missing = registry.tagged("never-pushed");
-    world.run(&[&args[..], &["--image", &missing]].concat()).exits(1);
+    world.run(&[&args[..], &["--image", &missing]].concat()).exits(8);
     assert!(forgotten.exists() && old_and_wanted.exists() && other.exists());
     assert!(!in_the_store.exists() && !begun_and_in_the_store.exists());
 

@@ -395,7 +395,7 @@ fn a_catalog_that_cannot_be_had_keeps_nobody_waiting() {
         ("operators.indexes", &format!("{gone}\n{index}")),
         ("operators.packagesAndChannels", "p:stable\nlost:stable\n"),
     ]);
-    let run = world.run(&[]).exits(1);
+    let run = world.run(&[]).exits(8);
     assert_eq!(
         operators(&run),
         ["p:stable p.v1 found", "lost:stable - failed"],
@@ -507,7 +507,7 @@ fn a_related_image_that_is_not_there_is_a_failure() {
     let (registry, index) = registry(&["p-bundle"], |spec| simple("p", spec));
     let world = World::trusting(&[registry.host()]);
     let args = ["--operator-index", &index, "--package", "p:stable"];
-    let run = world.run(&args).exits(1);
+    let run = world.run(&args).exits(8);
     let lost = pull_spec(&registry.host(), "p-controller");
     assert_eq!(run.images("failed"), [lost.as_str()], "{run}");
     assert_eq!(run.total("imagesPulled"), 2, "{run}");

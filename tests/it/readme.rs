@@ -65,7 +65,17 @@ fn the_table_of_exit_codes_is_that_of_the_program() {
         .filter(|cell| cell.starts_with(|c: char| c.is_ascii_digit()))
         .map(|cell| cell.replace("128+n", "143"))
         .collect();
-    let failures = [Incomplete, Usage, Space, Credentials, Payload, Content, Store].map(Ending::Failed);
+    let failures = [
+        Incomplete,
+        Usage,
+        Space,
+        Credentials,
+        Payload,
+        Content,
+        Store,
+        Registry,
+    ]
+    .map(Ending::Failed);
     let stops = [StopReason::Deadline, StopReason::Signal(15)].map(Ending::Stopped);
     let codes = [Ending::Complete].into_iter().chain(failures).chain(stops);
     assert_eq!(written, codes.map(|ending| ending.code().to_string()).collect());

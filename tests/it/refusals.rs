@@ -289,7 +289,7 @@ fn one_missing_image_does_not_keep_the_others_away() {
     );
     let run = world
         .run(&["--image", &good, "--image", &bad, "--image", &other])
-        .exits(1);
+        .exits(8);
     assert_eq!(run.images("failed"), [&bad], "{run}");
     assert_eq!(run.images("pulled"), [&good, &other], "{run}");
     assert_eq!(run.report["phase"], "UnrecoverableError");

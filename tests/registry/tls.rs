@@ -216,12 +216,20 @@ async fn its_name_and_its_dates_must_be_right() {
     let (certificates, body) = (Certificates::new(), noise(1000, 1));
     certificates.self_signed("other", "-addext subjectAltName=DNS:other.example");
     certificates.expired("old");
-    for (name, why) in [("other", "not valid for"), ("old", "expired")] {
+    for (name, why, hint) in [
+        (
+            "other",
+            "not valid for",
+            "hint: name the registry as its certificate does",
+        ),
+        ("old", "expired", "hint: renew the registry's certificate"),
+    ] {
         let host = serve(&certificates, name, None, ok(), body.clone());
         let error = fetch(&host, &body, trusting(certificates.pem(&format!("{name}.crt"))))
             .await
             .unwrap_err();
-        assert!(error.to_string().contains(why), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(why) && text.contains(hint), "{error}");
         assert_eq!(error.kind(), Kind::Refused);
     }
 }

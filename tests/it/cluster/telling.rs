@@ -24,7 +24,7 @@ fn an_event_that_is_refused_keeps_no_other_from_being_told() {
     let image = ["--image", &registry.tagged("zoo/base")];
     // The start's.
     api.fault(Fault::status("POST", 422).times(1));
-    let failed = run(&world, &api, &image).exits(1);
+    let failed = run(&world, &api, &image).exits(8);
     assert_eq!(
         reasons(&api).last().map(String::as_str),
         Some("PreCacheFailed"),
@@ -208,7 +208,7 @@ fn whatever_a_registry_says_annotations_and_events_stay_short() {
         let world = World::trusting(std::slice::from_ref(&host));
         let images: Vec<String> = (0..6).map(|number| format!("{host}/a/b{number}:1")).collect();
         let args: Vec<&str> = images.iter().flat_map(|image| ["--image", image]).collect();
-        let run = run(&world, &api, &args).exits(1);
+        let run = run(&world, &api, &args).exits(8);
         assert_eq!(api.status()["phase"], "UnrecoverableError", "{run}");
     }
     for Asked { body, .. } in api.patches() {

@@ -172,7 +172,7 @@ fn a_busy_api_is_waited_for() {
     let world = World::trusting(&[]);
     let image = ["--image", &format!("{front}/zoo/base:latest")];
     // Without it, nothing works.
-    let without = run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(1);
+    let without = run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(8);
     without.says("UnknownIssuer");
 
     api.fault(Fault::busy("/", 1));

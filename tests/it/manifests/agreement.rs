@@ -96,7 +96,7 @@ fn the_job_fails_at_once_where_another_run_does_not_help() {
         .iter()
         .filter_map(Value::as_u64)
         .collect();
-    let hopeless = [Usage, Space, Credentials, Payload, Content, Store].map(Ending::Failed);
+    let hopeless = [Usage, Space, Credentials, Payload, Content, Store, Registry].map(Ending::Failed);
     let ended = [Ending::Stopped(StopReason::Deadline)];
     let codes = hopeless.iter().chain(&ended).map(|ending| ending.code().into());
     assert_eq!(written, codes.collect());

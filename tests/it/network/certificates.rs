@@ -97,7 +97,7 @@ fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
 
     let world = World::trusting(&[]);
     run(&world)
-        .exits(1)
+        .exits(8)
         .says("UnknownIssuer")
         .says("hint: put the certificate of its authority into");
     // Whom the node trusts; but we have not said who we are.
@@ -125,7 +125,7 @@ fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
     let other = World::trusting(&[]);
     other.write("etc/containers/certs.d/127.0.0.1:5443/ca.crt", &stranger.pem());
     other.write("etc/docker/certs.d/127.0.0.1:5443/ca.crt", &authority.pem());
-    run(&other).exits(1).says("UnknownIssuer");
+    run(&other).exits(8).says("UnknownIssuer");
 }
 
 #[test]
@@ -141,5 +141,8 @@ fn a_certificate_for_another_name_is_refused_with_both_names() {
     let world = World::trusting(&[]);
     world.write("etc/ssl/certs/ca-certificates.crt", &authority.pem());
     let run = namespace.within(|| world.run(&["--image", "127.0.0.1:5443/image:latest"]));
-    run.exits(1).says("127.0.0.1").says("other.test");
+    run.exits(8)
+        .says("127.0.0.1")
+        .says("other.test")
+        .says("hint: name the registry as its certificate does");
 }

@@ -203,7 +203,7 @@ fn a_proxy_by_tls_must_be_one_that_the_node_trusts() {
     let world = site.node();
     for image in [BY_TLS, BY_PLAIN_HTTP] {
         site.run(&world, &variables, &args(image))
-            .exits(1)
+            .exits(8)
             .says("proxy `https://10.77.0.1:3129` cannot be reached: ")
             .says("UnknownIssuer");
     }
@@ -217,7 +217,7 @@ fn a_proxy_by_tls_must_be_one_that_the_node_trusts() {
     // One that does not speak TLS at all.
     let world = site.node();
     site.run(&world, &["HTTPS_PROXY=https://10.77.0.1:3128"], &args(BY_TLS))
-        .exits(1)
+        .exits(8)
         .says("hint: if the proxy speaks plain HTTP, its URL begins with `http://`");
 }
 

@@ -151,7 +151,7 @@ fn bug_9_an_additional_image_that_fails_holds_up_no_release() {
             &format!("{}/gone:1\n{}", registry.host(), pull_spec(&registry.host(), "a")),
         ),
     ]);
-    let run = world.run(&[]).exits(1);
+    let run = world.run(&[]).exits(8);
     assert_eq!(run.images("pulled").len(), 8 + 1, "{run}");
     assert_eq!(run.images("failed").len(), 1, "{run}");
 }
