@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Under TALM's name it looks and behaves as TALM's Job expects, where neither a flag nor a variable says otherwise: its
-//! form of the log, and low priorities, for it runs on the few CPUs that the control plane has for itself.
+//! form of the log, and low priorities, for it runs on the few CPUs that the control plane has for itself. And it does not
+//! give up: that Job has a deadline, no second attempt, and its failure is final for the cluster's whole upgrade.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -87,6 +88,7 @@ impl Applet {
     /// Fills in what TALM's Job expects where nothing else is said.
     pub fn fill_in(&self, cli: &mut Cli) {
         if let (Self::Script(_), Command::Run(run)) = (self, &mut cli.command) {
+            run.flags.bounds.is_ended = true;
             run.flags.output.log_format.get_or_insert(LogFormat::Talm);
             run.flags.manners.nice.get_or_insert(Niceness::TALM);
             run.flags.manners.ionice.get_or_insert(IoPriority::Idle);

@@ -231,9 +231,14 @@ pub struct Bounds {
     #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_DEADLINE", value_parser = positive_duration)]
     pub deadline: Option<SignedDuration>,
 
-    /// Without a deadline, give up when nothing at all has moved for this long [default: 30m]
+    /// Without a deadline, give up when less than 512 bytes a second have come for this long [default: 30m; never when started
+    /// as TALM's precache.sh, whose Job has a deadline]
     #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_GIVE_UP_AFTER", value_parser = positive_duration)]
     pub give_up_after: Option<SignedDuration>,
+
+    /// Somebody else ends the run in time. No flag: the name says so by which it was started.
+    #[arg(skip)]
+    pub is_ended: bool,
 
     /// The kubelet's imageGCHighThresholdPercent: disk use at which it would delete images again [default: 85]
     #[arg(long, value_name = "PERCENT", env = "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD")]

@@ -75,6 +75,11 @@ impl Mode {
     }
 }
 
+    /// Whether all that is missing is pulled.
+    fn pulls_all(self) -> bool {
+        matches!(self, Self::Run | Self::Repair)
+    }
+
 /// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
 async fn off_the_task<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, JobError> + Send + 'static,
@@ -130,7 +135,7 @@ pub async fn run(
     for operator in naming.operators.rows() {
         observer.observe(Event::Operator(operator));
     }
-    let bringer = Bringer::new(order, mode, naming, observer, cancel, steps)?;
+    let bringer = Bringer::new(order, mode, naming, observer, cancel, steps).await?;
     bringer.bring().await
 }
 

@@ -46,6 +46,11 @@ pub struct Order {
 }
 
 impl Order {
+    /// Whether to go on as long as another try may help, for somebody ends the run in time.
+    pub(super) fn never_gives_up(&self) -> bool {
+        self.registries.give_up_after.is_none()
+    }
+
     /// When there is no more time, whoever takes it away.
     pub(super) fn end(&self) -> Option<Instant> {
         [self.deadline, self.known_end].into_iter().flatten().min()

@@ -274,6 +274,7 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
     let known_end = cluster::end(cluster);
     let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
     let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
+    let is_ended = deadline.is_some() || flags.bounds.is_ended || cluster::may_be_ended(flags, cluster);
     Ok(Order {
         spec,
         warnings,
@@ -285,8 +286,7 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
         registries: RegistrySettings {
             // With a deadline, that is when to stop; a link that is down for an hour may come back. A Job of which the API
             // has not told us in time may have one too, and to give up before it would be an error to the hub.
-            give_up_after: give_up_after
-                .or((deadline.is_none() && !cluster::may_be_ended(flags, cluster)).then_some(GIVE_UP_AFTER)),
+            give_up_after: give_up_after.or((!is_ended).then_some(GIVE_UP_AFTER)),
             proxies: proxy::proxies(&host, cluster.proxy.as_ref())?,
             cluster_authorities: cluster::authorities(cluster),
             node_name_files: host.name_files(),

@@ -171,18 +171,33 @@ impl World {
         self.start_under(&strace, verb, args)
     }
 
+    /// Starts it as TALM's script, which means `run`.
+    pub(crate) fn start_as_script(&self, args: &[&str]) -> Running {
+        // `exec -a` is bash's; a link has the name as well.
+        let script = self.out("precache.sh");
+        if !script.exists() {
+            symlink(product(), &script).expect("a symbolic link");
+        }
+        self.start_program(&[], &script, &[], args)
+    }
+
     /// Starts it as the last arguments of another program, such as strace.
     pub(crate) fn start_under(&self, wrapper: &[&str], verb: &str, args: &[&str]) -> Running {
+        self.start_program(wrapper, &product(), &[verb], args)
+    }
+
+    fn start_program(&self, wrapper: &[&str], program: &Path, verb: &[&str], args: &[&str]) -> Running {
+        let name = verb.first().copied().unwrap_or("script");
         let number = fs::read_dir(self.out("")).map_or(0, Iterator::count);
-        let path = |what: &str| self.out(&format!("{number}-{verb}.{what}"));
+        let path = |what: &str| self.out(&format!("{number}-{name}.{what}"));
         let (report, stdout, stderr) = (path("report"), path("stdout"), path("stderr"));
         let create = |path: &Path| fs::File::create(path).expect("creating a file for output");
         let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
-        words.push(product().into_os_string());
+        words.push(program.into());
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
-            .arg(verb)
+            .args(verb)
             .arg("--host-root")
             .arg(self.host())
             .arg("--report")

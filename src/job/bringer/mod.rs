@@ -9,7 +9,7 @@ mod weigh;
 use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::mpsc;
 
@@ -35,14 +35,43 @@ use crate::oci::LayerId;
 use crate::plan::{Action, Here, Plan, Wanted};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
-use crate::report::{Count, Event, ImageState, Observer, Size, Step};
+use crate::report::{Count, Event, ImageState, Observer, Printable, Size, Span, Step};
 use crate::sources::{ImageRequest, dedupe};
-use crate::spool::Spool;
+use crate::spool::{Spool, SpoolError};
 use crate::store::Store;
 
 /// How often the same images are pulled again because the store changed under the work: somebody removed a layer that was
 /// to be reused. More often than this is no accident.
 const ROUNDS: usize = 5;
+
+/// After so many rounds, how long the next one waits, where giving up would be worse.
+const QUIET: Duration = Duration::from_secs(5 * 60);
+
+/// How often it is looked whether another agent has left, and how often it is said that this is waited for.
+const LOOK: Duration = Duration::from_secs(1);
+const NOTICE: Duration = Duration::from_secs(10);
+
+/// Opens the store, and the spool if all is to be pulled. Where the run does not give up, it waits for an agent that has the
+/// spool.
+async fn open(order: &Order, mode: Mode, cancel: &Cancel) -> Result<(Store, Option<Spool>), JobError> {
+    let mut told: Option<Instant> = None;
+    loop {
+        let store = Store::open(&order.graph_root, &order.storage_conf)?;
+        if !mode.pulls_all() {
+            return Ok((store, None));
+        }
+        match Spool::open(&order.spool) {
+            Err(error @ SpoolError::Busy { .. }) if order.never_gives_up() => {
+                if told.is_none_or(|told| told.elapsed() >= NOTICE) {
+                    tracing::warn!("waiting: {}", Printable(&error.to_string()));
+                    told = Some(Instant::now());
+                }
+                cancel.sleep(LOOK).await?;
+            }
+            spool => return Ok((store, Some(spool?))),
+        }
+    }
+}
 
 /// Whether everything is known that will be wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +109,7 @@ pub(super) struct Bringer<'a> {
 }
 
 impl<'a> Bringer<'a> {
-    pub(super) fn new(
+    pub(super) async fn new(
         order: &'a Order,
         mode: Mode,
         naming: Naming,
@@ -88,12 +117,9 @@ impl<'a> Bringer<'a> {
         cancel: &'a Cancel,
         steps: Steps<'_>,
     ) -> Result<Self, JobError> {
+        let opened = open(order, mode, cancel).await;
         let (store, spool) = steps.take(Step::Store, || {
-            let store = Store::open(&order.graph_root, &order.storage_conf)?;
-            let spool = match mode {
-                Mode::Run | Mode::Repair => Some(Spool::open(&order.spool)?),
-                Mode::Plan | Mode::Verify => None,
-            };
+            let (store, spool) = opened?;
             let (root, blobs) = (order.graph_root.display(), order.spool.display());
             for message in store.warnings().to_vec() {
                 observer.observe(Event::Warned { message });
@@ -168,7 +194,10 @@ impl<'a> Bringer<'a> {
             // While answers are missing, each round is about other images.
             rounds += usize::from(self.inquiry.open() == 0);
             if rounds > ROUNDS {
-                self.fail_what_is_open(&requests, &look.sight);
+                match self.order.never_gives_up() && self.mode == Mode::Run {
+                    true => self.wait_for_quiet().await?,
+                    false => self.fail_what_is_open(&requests, &look.sight),
+                }
             }
             let mut plan = self.plan(&requests, &look.sight);
             if self.weigh(&plan, &look.sight, scope).await? {
@@ -232,6 +261,15 @@ impl<'a> Bringer<'a> {
             self.observer.observe(Event::Warned { message });
         }
         Ok(())
+    }
+
+    /// Leaves the store to whoever removes from it what was just brought.
+    async fn wait_for_quiet(&self) -> Result<(), JobError> {
+        tracing::warn!(
+            "somebody removes layers from the store while they are pulled; going on in {}",
+            Span(QUIET)
+        );
+        Ok(self.cancel.sleep(QUIET).await?)
     }
 
     /// Whether what is missing is pulled.
