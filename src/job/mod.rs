@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Images that name others take the same way as every other, only earlier. While a release image is on its way, what it names
-//! is asked about and begun with (`advance`), but nothing is decided by that. What is said to be present was seen in the store after the
+//! is asked about and begun with (`advance`), once that image is nearly here, but nothing is decided by that. What is said to be present was seen in the store after the
 //! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
 
 mod advance;
@@ -38,6 +38,7 @@ mod room;
 mod sight;
 mod steps;
 mod teller;
+mod vanguard;
 
 use std::sync::Arc;
 
@@ -73,12 +74,12 @@ impl Mode {
     fn reads_all(self) -> bool {
         matches!(self, Self::Verify | Self::Repair)
     }
-}
 
     /// Whether all that is missing is pulled.
     fn pulls_all(self) -> bool {
         matches!(self, Self::Run | Self::Repair)
     }
+}
 
 /// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
 async fn off_the_task<T: Send + 'static>(

@@ -10,15 +10,15 @@
 //!
 //! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`Fate`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::board::{Board, Fate};
@@ -27,6 +27,7 @@ use super::error::JobError;
 use super::failure::{Reason, Trouble};
 use super::mender::Mender;
 use super::queue::Queue;
+use super::vanguard::{GLANCE, Vanguard};
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
 use crate::manners::IoPriority;
@@ -69,6 +70,11 @@ pub(super) struct Puller {
     pub(super) halt: Cancel,
     /// Who looks into layers as soon as they are staged, if anybody does.
     pub(super) onlooker: Option<UnboundedSender<Laid>>,
+    /// Images whose blobs go first, and alone until they are nearly here: nothing can be planned before a release image is
+    /// read.
+    pub(super) first: HashSet<usize>,
+    /// Whether these have the link for themselves.
+    pub(super) alone: watch::Sender<bool>,
 }
 
 /// A layer that was staged, and the directory of its contents.
@@ -125,6 +131,8 @@ impl Puller {
         );
         let mut blobs = FuturesUnordered::new();
         let mut resting = self.fetcher.resting();
+        let mut vanguard = Vanguard::new(&plan.blobs, &self.first, self.fetcher.received());
+        let mut glances = tokio::time::interval(GLANCE);
         let mut commits = FuturesUnordered::new();
         let mut layers = Vec::new();
         let mut trouble = None;
@@ -137,8 +145,14 @@ impl Puller {
             }
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*resting.borrow_and_update());
+            let is_alone = halt.reason().is_none() && vanguard.is_alone(self.fetcher.received());
+            self.alone
+                .send_if_modified(|alone| std::mem::replace(alone, is_alone) != is_alone);
             while blobs.len() < room
-                && let Some(blob) = queue.take(self.fetcher.received())
+                && let Some(blob) = match is_alone {
+                    true => queue.take_of(&self.first),
+                    false => queue.take(self.fetcher.received()),
+                }
             {
                 if halt.reason().is_none() && board.wants(blob) {
                     let connections = queue.connections(blob, self.max_downloads);
@@ -150,6 +164,7 @@ impl Puller {
             let mut unwanted = Vec::new();
             tokio::select! {
                 Some((blob, layers)) = blobs.next() => {
+                    vanguard.has_ended(blob);
                     if layers.iter().all(|(_, layer)| layer.is_err()) {
                         queue.failed(blob);
                     }
@@ -172,6 +187,7 @@ impl Puller {
                     }
                 }
                 Ok(()) = resting.changed(), if !queue.is_empty() => {}
+                _ = glances.tick(), if is_alone => {}
                 Some(committed) = commits.next() => for (index, committed) in committed {
                     for id in &committed.layers {
                         let freed = board.committed(*id);

@@ -5,7 +5,7 @@
 //! matter of moments, and is there long before the deadline, the largest goes first, and what its image needs besides:
 //! images get whole all the time, and are given to the disk while others are unpacked, instead of all at the end.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::plan::BlobTask;
@@ -79,6 +79,13 @@ impl<'a> Queue<'a> {
             self.image = blob.images.first().copied();
         }
         Some(blob)
+    }
+
+    /// Takes the next blob that one of these images has.
+    pub(super) fn take_of(&mut self, images: &HashSet<usize>) -> Option<&'a BlobTask> {
+        let is_of = |blob: &&BlobTask| blob.images.iter().any(|image| images.contains(image));
+        let place = self.waiting.iter().position(is_of)?;
+        self.waiting.remove(place)
     }
 
     /// How many of the connections are to be a blob's that was taken.

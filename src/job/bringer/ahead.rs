@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
 
 use super::{Bringer, Scope};
 use crate::fetch::Fetcher;
@@ -38,12 +39,14 @@ impl Bringer<'_> {
         self.mode == Mode::Run && scope == Scope::Naming && !sight.inventory.has_additional() && releases()
     }
 
-    /// Looks for a release image's payload in what `plan` brings, and begins to fetch what it names. May be dropped at any
+    /// Looks for a release image's payload in what `plan` brings, and begins to fetch what it names, once that image has not
+    /// the link for itself any more. May be dropped at any
     /// moment.
     pub(super) async fn look_ahead(
         &mut self,
         plan: &Plan,
         mut laid: UnboundedReceiver<Laid>,
+        is_alone: &mut watch::Receiver<bool>,
         fetcher: Arc<Fetcher>,
     ) {
         let release = self.naming.unread().find_map(|namer| match namer {
@@ -64,6 +67,11 @@ impl Bringer<'_> {
         };
         // Should the run end before the release image is whole, its report says what is missing.
         self.list(&selection.wanted);
+        // Two hundred manifests and configs are megabytes, and the image is to have the link for itself. The pull is over if
+        // nobody says any more that it has.
+        if is_alone.wait_for(|alone| !alone).await.is_err() {
+            return;
+        }
         let requests = self.naming.requests.iter().cloned().chain(selection.wanted);
         match self.foresee(&dedupe(requests)).await {
             Ok(Some(next)) => self.advance = Some(self.begin_with(&next, plan, fetcher)),

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::advance::Advance;
 use super::board::Fate;
@@ -438,6 +438,8 @@ impl<'a> Bringer<'a> {
         });
         let fetcher = Arc::clone(fetcher);
         let (onlooker, laid) = mpsc::unbounded_channel();
+        let first = self.releases(plan);
+        let (alone, mut is_alone) = watch::channel(!first.is_empty());
         let looks_ahead = self.may_look_ahead(scope, sight);
         let puller = Puller {
             store: Arc::clone(&self.store),
@@ -453,6 +455,8 @@ impl<'a> Bringer<'a> {
             disk_priority: self.order.disk_priority,
             halt: self.halt.clone(),
             onlooker: looks_ahead.then_some(onlooker),
+            first,
+            alone,
         };
         // From here on blobs leave the spool for the store: what begins later would be fetched again.
         if let Some(advance) = &self.advance {
@@ -464,7 +468,7 @@ impl<'a> Bringer<'a> {
             false => pull.await?,
             true => tokio::select! {
                 pulled = &mut pull => pulled?,
-                () = self.look_ahead(plan, laid, fetcher) => pull.await?,
+                () = self.look_ahead(plan, laid, &mut is_alone, fetcher) => pull.await?,
             },
         };
         self.examiner

@@ -1,5 +1,6 @@
 //! Images that name others, as they come into the store.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Bringer, Scope};
@@ -12,6 +13,7 @@ use crate::job::sight::Sight;
 use crate::job::steps::Steps;
 use crate::job::{catalog, off_the_task, release};
 use crate::oci::Reference;
+use crate::plan::Plan;
 use crate::report::{Count, Event, OperatorReport, OperatorState, Step};
 use crate::sources::ImageRequest;
 use crate::sources::catalog::Catalog;
@@ -53,6 +55,15 @@ impl Bringer<'_> {
             true => Scope::Naming,
             false => Scope::Everything,
         }
+    }
+
+    /// The places in the plan of release images that were not read yet.
+    pub(super) fn releases(&self, plan: &Plan) -> HashSet<usize> {
+        let unread = self.naming.unread().filter(|it| matches!(it, Namer::Release(_)));
+        let names: HashSet<String> = unread.map(|it| it.reference().to_string()).collect();
+        let images = plan.images.iter().enumerate();
+        let releases = images.filter(|(_, image)| names.contains(&image.name));
+        releases.map(|(place, _)| place).collect()
     }
 
     /// Requests for the images that name others.
