@@ -249,12 +249,12 @@ impl<'a> Bringer<'a> {
         }
     }
 
-    /// What runs have left that were killed, where nothing is to be removed.
+    /// What runs have left that were cut off, where nothing is to be removed.
     async fn tell_of_dead_stages(&self) -> Result<(), JobError> {
         let store = Arc::clone(&self.store);
         for (stage, bytes) in off_the_task(move || Ok(store.dead_stages())).await? {
             let message = format!(
-                "`{}` takes {} and belongs to a run that was killed\nhint: the next `run` removes it",
+                "`{}` takes {} and was left by a run that was stopped or killed\nhint: the next `run` removes it",
                 stage.display(),
                 Size(bytes)
             );
