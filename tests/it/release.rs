@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::compare::census;
-use crate::image::release::{EXCLUDE, EXCLUDED, RELEASE, Release, image_references, release_image};
+use crate::image::release::{
+    COMPONENTS, EXCLUDE, EXCLUDED, RELEASE, Release, image_references, release_image,
+};
 use crate::image::zoo::zoo;
 use crate::image::{Compression, Format, Image, Layer, List, sha256};
 use crate::needs::needs;
@@ -283,6 +285,42 @@ fn a_release_whose_registry_is_silent_does_not_hold_up_the_additional_images() {
         .exits(0)
         .says("going on with 1 others meanwhile");
     assert_eq!(run.images("pulled").len(), 8, "{run}");
+}
+
+/// On a slow link whatever else travels is taken from it, and nothing can be planned without it.
+#[test]
+fn the_release_image_comes_first_and_alone_on_a_slow_link() {
+    needs!(root());
+    let registry = Registry::start();
+    let release = Release::build(&registry.host(), 600_000);
+    registry.push_release(&release);
+    // Six seconds, while the payload is here at once.
+    let base = &release.release.layers[0];
+    registry.fault(Fault::on(&base.digest).slow(100_000));
+    let world = World::trusting(&[registry.host()]);
+    let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
+    let mut run = world.start("run", &args);
+    let sent_when_others_begin = loop {
+        let log = registry.log();
+        if log.iter().any(|access| access.path.contains(COMPONENTS)) {
+            let of_base = log.iter().filter(|access| access.path.ends_with(&base.digest));
+            break of_base.map(|access| access.sent()).sum::<u64>();
+        }
+        assert!(!run.has_ended(), "{}", run.stderr());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(
+        sent_when_others_begin >= base.size / 2,
+        "{sent_when_others_begin} of {} bytes: {}",
+        base.size,
+        run.stderr()
+    );
+    let run = run.wait().exits(0);
+    assert_eq!(
+        run.images("pulled"),
+        wanted(&release, release.by_digest()),
+        "{run}"
+    );
 }
 
 /// The link does not idle until all of the release image is here, and nothing of what came meanwhile comes again.
