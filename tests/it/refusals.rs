@@ -144,7 +144,7 @@ fn too_little_space_is_foreseen() {
     // More GiB than any disk that runs tests has.
     let run = world
         .run(&[
-            "--image",
+            "--platform-image",
             &registry.tagged("zoo/base"),
             "--space-required",
             "10000000",
