@@ -273,8 +273,21 @@ fn answered(status: &Option<u16>) -> String {
         .unwrap_or_default()
 }
 
+/// Each failure on its line, then the hints, each once.
 fn listed(failures: &[RegistryError]) -> String {
-    failures.iter().map(|failure| format!("\n  {failure}")).collect()
+    let (mut lines, mut hints) = (String::new(), Vec::new());
+    for failure in failures {
+        let text = failure.to_string();
+        let mut parts = text.split("\nhint: ");
+        lines.extend(parts.next().map(|line| format!("\n  {line}")));
+        for hint in parts {
+            if !hints.iter().any(|known| known == hint) {
+                hints.push(hint.to_owned());
+            }
+        }
+    }
+    let hints = hints.iter().map(|hint| format!("\nhint: {hint}"));
+    hints.fold(lines, |text, hint| text + &hint)
 }
 
 impl RegistryError {

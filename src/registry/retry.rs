@@ -644,17 +644,17 @@ mod tests {
             &pace,
             "blob".into(),
             Vec::new(),
-            vec![source("m.io"), source("o.io")],
+            vec![source("m.io"), source("n.io"), source("o.io")],
         );
-        for code in [404, 400] {
+        for code in [404, 400, 404] {
             attempts.next(&cancel).await.expect("a source");
             attempts.failed(status(code, None));
         }
         let error = attempts.next(&cancel).await.expect_err("none is left");
         assert_eq!(
             error.to_string(),
-            "no source has blob:\n  it: the registry answers 404\nhint: correct the reference, or bring the image to that \
-             registry: a mirror may lack it\n  it: the registry answers 400"
+            "no source has blob:\n  it: the registry answers 404\n  it: the registry answers 400\n  it: the registry answers \
+             404\nhint: correct the reference, or bring the image to that registry: a mirror may lack it"
         );
     }
 }
