@@ -189,7 +189,7 @@ fn it_works_as_talms_job_starts_it() {
     let unknown = hub.additional.replace("links", "none");
     world.spec(&[("additionalImages", &unknown)]);
     let mut pod = image.start(&world, &hub.namespace, OF_POD);
-    assert_eq!(pod.wait(), 1, "{}", pod.stderr());
+    assert_eq!(pod.wait(), 8, "{}", pod.stderr());
     let line = format!("[ERROR]: Limit number of retries reached. The image {unknown} could not be pulled.");
     assert!(pod.stderr().contains(&line), "`{line}`: {}", pod.stderr());
     let line = "[INFO]: Release index is not specified. Release images will not";
