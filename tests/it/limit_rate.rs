@@ -375,7 +375,7 @@ fn noon_in(seconds: i64) -> Vec<u8> {
 #[test]
 fn a_border_of_the_day_is_crossed_in_the_middle_of_a_run() {
     needs!(root(), links(), nginx());
-    let site = Site::new(link(100, 10), 6_000, true);
+    let site = Site::new(link(100, 10), 8_000, true);
     let world = site.world();
     fs::write(world.host().join("etc/localtime"), noon_in(2)).unwrap();
     let schedule = "12:00-23:00=20Mbit,else=4Mbit";
