@@ -193,11 +193,9 @@ impl<'a> Bringer<'a> {
             let pulls = self.pulls(scope);
             // While answers are missing, each round is about other images.
             rounds += usize::from(self.inquiry.open() == 0);
-            if rounds > ROUNDS {
-                match self.order.never_gives_up() && self.mode == Mode::Run {
-                    true => self.wait_for_quiet().await?,
-                    false => self.fail_what_is_open(&requests, &look.sight),
-                }
+            let waits = rounds > ROUNDS && self.order.never_gives_up() && self.mode == Mode::Run;
+            if rounds > ROUNDS && !waits {
+                self.fail_what_is_open(&requests, &look.sight);
             }
             let mut plan = self.plan(&requests, &look.sight);
             if self.weigh(&plan, &look.sight, scope).await? {
@@ -212,6 +210,12 @@ impl<'a> Bringer<'a> {
                     .map_err(|error| steps.ended_by(looking, error))?;
             }
             let is_idle = plan.totals.images_to_pull == 0;
+            if waits && !is_idle {
+                self.wait_for_quiet().await?;
+                // What this round saw of the store is old by now.
+                rounds = 0;
+                continue;
+            }
             if self.mode != Mode::Verify && (is_first || !is_idle) {
                 let must_fit = pulls && !is_idle;
                 let held = self.hold(&plan, &look.sight, scope, must_fit, round_steps).await;
