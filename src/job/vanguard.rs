@@ -13,8 +13,11 @@ use crate::plan::BlobTask;
 /// these lose.
 const SOON: Duration = Duration::from_secs(1);
 
-/// After so long in which nothing came they have no use for the link, and others begin.
+/// After so long in which less than [`PROGRESS`] came they have no use for the link, and others begin.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// In bytes. A source that trickles must not hold up the operator indexes of another one.
+const PROGRESS: u64 = 16 << 10;
 
 /// How often it is looked whether that is so.
 pub(super) const GLANCE: Duration = Duration::from_millis(100);
@@ -29,7 +32,7 @@ pub(super) struct Vanguard {
     since: Instant,
     /// Bytes of all blobs that had come by then.
     received: u64,
-    /// How many had come when something came last.
+    /// How many had come when [`PROGRESS`] was made last.
     moved: (u64, Instant),
     /// Others may travel, and stay on their way.
     is_over: bool,
@@ -58,7 +61,7 @@ impl Vanguard {
 
     /// Whether no other blob may travel: these are not nearly here, and they move.
     pub(super) fn is_alone(&mut self, received: u64) -> bool {
-        if self.moved.0 != received {
+        if received.saturating_sub(self.moved.0) >= PROGRESS {
             self.moved = (received, Instant::now());
         }
         let came = received.saturating_sub(self.received);
