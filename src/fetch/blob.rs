@@ -311,6 +311,9 @@ impl Download<'_> {
             Err(error) => return Ok((partial, Err(error))),
         };
         let is_range = stream.is_range();
+        if wanted.is_range() && !is_range {
+            attempts.is_rangeless();
+        }
         stream.end_at(if is_range { until } else { free });
         let (partial, received) = self.pour(stream, partial, attempts).await?;
         Ok((partial, received.map(|()| is_range)))

@@ -44,7 +44,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    fn is_range(&self) -> bool {
+    /// Whether it is less than the whole blob.
+    pub fn is_range(&self) -> bool {
         self.from > 0 || self.until < self.size
     }
 }

@@ -120,15 +120,22 @@ impl Rates {
         self.of(domain).fresh().map_or(0, |known| known.pace)
     }
 
-    /// Notes what one connection brought, and in which time. Gives what all of them would bring.
-    pub(super) fn note(&self, domain: &str, bytes: u64, took: Duration) -> u64 {
+    /// How many answers use the link now.
+    pub(super) fn connections(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Notes what one of so many connections brought, and in which time. Gives what all of them would bring.
+    pub(super) fn note(&self, domain: &str, bytes: u64, took: Duration, connections: usize) -> u64 {
         let pace = (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64;
-        let share = pace.saturating_mul(self.busy.load(Ordering::Relaxed).max(1) as u64);
+        let share = pace.saturating_mul(connections.max(1) as u64);
         let mut all = self.all();
         let known = all.entry(domain.to_owned()).or_default();
         known.pace = match known.fresh() {
             // What has collapsed is not averaged: claims would be too large for long.
-            Some(old) if pace > old.pace / MUCH => old.pace / WEIGHT * (WEIGHT - 1) + pace / WEIGHT,
+            Some(old) if old.pace > 0 && pace > old.pace / MUCH => {
+                old.pace / WEIGHT * (WEIGHT - 1) + pace / WEIGHT
+            }
             _ => pace,
         };
         known.pace = known.pace.max(1);
@@ -145,6 +152,12 @@ impl Rates {
         known.tried_until = Some(Instant::now() + RECHECK);
     }
 
+    /// Notes that a connection is left for this registry. Not every verdict has that consequence: a piece of a blob only ends.
+    pub(super) fn tries(&self, domain: &str) {
+        let mut all = self.all();
+        all.entry(domain.to_owned()).or_default().tried_until = Some(Instant::now() + RECHECK);
+    }
+
     /// Whether so little comes that another source is worth a try.
     pub(super) fn is_low(&self, share: u64) -> bool {
         share < self.low
@@ -152,7 +165,7 @@ impl Rates {
 
     /// For which of the rivals a connection to the registry is to be left, which brought `share` just now.
     pub(super) fn better(&self, domain: &str, share: u64, rivals: &[Rival]) -> Option<String> {
-        let mut all = self.all();
+        let all = self.all();
         let others = all.iter().filter(|(other, _)| other.as_str() != domain);
         let elsewhere = others.filter_map(|(_, known)| known.fresh()).map(|it| it.share);
         let is_low = self.is_low(share)
@@ -160,14 +173,13 @@ impl Rates {
                 .max()
                 .is_some_and(|best| best > share.saturating_mul(MUCH));
         for rival in rivals.iter().filter(|rival| rival.domain != domain) {
-            let known = all.entry(rival.domain.clone()).or_default();
+            let known = all.get(&rival.domain).copied().unwrap_or_default();
             let is_better = match (known.fresh(), rival.is_preferred) {
                 (Some(rival), true) => rival.share.saturating_mul(BETTER) > share,
                 (Some(rival), false) => rival.share > share.saturating_mul(MUCH),
                 (None, _) => is_low && !is_to_come(known.tried_until),
             };
             if is_better {
-                known.tried_until = Some(Instant::now() + RECHECK);
                 return Some(rival.domain.clone());
             }
         }
@@ -221,11 +233,11 @@ mod tests {
             !leaves(&rates, "mirror", LOW, &origin),
             "slow, but nobody is faster"
         );
-        rates.note("origin", MIB, SECOND);
+        rates.note("origin", MIB, SECOND, 1);
         assert!(leaves(&rates, "mirror", MIB / 5, &origin));
         assert!(!leaves(&rates, "mirror", MIB / 3, &origin));
         assert!(!leaves(&rates, "origin", MIB, &mirror));
-        rates.note("mirror", MIB / 3, SECOND);
+        rates.note("mirror", MIB / 3, SECOND, 1);
         assert!(
             !leaves(&rates, "origin", MIB, &mirror),
             "three times as fast as the mirror"
@@ -241,9 +253,11 @@ mod tests {
         let rates = Rates::new(None);
         let origin = rival("origin", false);
         assert!(leaves(&rates, "mirror", 1, &origin));
+        assert!(leaves(&rates, "mirror", 1, &origin), "nobody has left for it");
+        rates.tries("origin");
         assert!(!leaves(&rates, "mirror", 1, &origin), "it is being tried");
-        rates.note("mirror", 10, SECOND);
-        rates.note("origin", 12, SECOND);
+        rates.note("mirror", 10, SECOND, 1);
+        rates.note("origin", 12, SECOND, 1);
         assert!(
             leaves(&rates, "origin", 12, &rival("mirror", true)),
             "no better, so back"
@@ -258,7 +272,7 @@ mod tests {
         );
 
         let rates = Rates::new(None);
-        rates.note("elsewhere", MIB, SECOND);
+        rates.note("elsewhere", MIB, SECOND, 1);
         assert!(
             leaves(&rates, "mirror", MIB / 5, &origin),
             "far below what else is seen"
@@ -273,13 +287,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_that_share_a_link_are_not_slow() {
         let rates = Arc::new(Rates::new(None));
-        assert_eq!(rates.note("origin", MIB, SECOND), MIB);
+        assert_eq!(rates.note("origin", MIB, SECOND, 1), MIB);
         let busy: Vec<Busy> = (0..8).map(|_| rates.busy()).collect();
-        let share = rates.note("mirror", MIB / 8, SECOND);
+        let share = rates.note("mirror", MIB / 8, SECOND, rates.connections());
         assert_eq!((rates.pace("mirror"), share), (MIB / 8, MIB));
         assert!(!leaves(&rates, "mirror", share, &rival("origin", false)));
         drop(busy);
-        assert!(rates.note("mirror", MIB / 8, SECOND) < MIB);
+        assert_eq!(rates.connections(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -288,15 +302,15 @@ mod tests {
         let order = ["mirror", "second", "origin"];
         let first = |rates: &Rates| rates.choose(order.into_iter());
         assert_eq!(first(&rates), Some(0));
-        rates.note("origin", MIB, SECOND);
+        rates.note("origin", MIB, SECOND, 1);
         assert_eq!(first(&rates), Some(0), "nobody knows the mirror");
-        rates.note("mirror", 1, SECOND);
+        rates.note("mirror", 1, SECOND, 1);
         assert_eq!(first(&rates), Some(1), "nor the second");
-        rates.note("second", 1, SECOND);
+        rates.note("second", 1, SECOND, 1);
         assert_eq!(first(&rates), Some(2));
         tokio::time::sleep(RECHECK).await;
         assert_eq!(first(&rates), Some(0));
-        rates.note("origin", MIB, SECOND);
+        rates.note("origin", MIB, SECOND, 1);
         rates.failed("mirror");
         assert_eq!(first(&rates), Some(1));
         tokio::time::sleep(AFTER_FAILURE).await;
@@ -308,8 +322,9 @@ mod tests {
     async fn a_pace_is_an_average_until_it_collapses() {
         let rates = Rates::new(None);
         assert_eq!(rates.pace("a"), 0);
+        rates.failed("a");
         for (brings, expected) in [(400, 400), (800, 500), (10, 10)] {
-            rates.note("a", brings, SECOND);
+            rates.note("a", brings, SECOND, 1);
             assert_eq!(rates.pace("a"), expected);
         }
         assert_eq!(rates.pace("b"), 0, "each has its own");

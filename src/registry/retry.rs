@@ -168,6 +168,8 @@ struct Candidate {
     accidents: u32,
     /// `last` is for good.
     is_out: bool,
+    /// It gave all of the content where a part was wanted.
+    is_rangeless: bool,
 }
 
 impl Candidate {
@@ -196,6 +198,7 @@ impl Attempts {
             last: None,
             accidents: 0,
             is_out: false,
+            is_rangeless: false,
         });
         Self {
             pace: Arc::clone(pace),
@@ -266,7 +269,9 @@ impl Attempts {
         let current = self.current;
         let make = || {
             let others = self.candidates.iter().enumerate();
-            let rivals = others.filter(|(position, other)| *position != current && other.may_do());
+            // To return to a source without ranges costs all that is here.
+            let rivals = others
+                .filter(|(position, other)| *position != current && other.may_do() && !other.is_rangeless);
             let rivals = rivals.map(|(position, other)| Rival {
                 domain: other.domain().to_owned(),
                 is_preferred: position < current,
@@ -295,6 +300,11 @@ impl Attempts {
         self.watch().judge(&what, bytes, took).map(drop)
     }
 
+    /// Takes note that the current source gives no ranges.
+    pub fn is_rangeless(&mut self) {
+        self.candidates[self.current].is_rangeless = true;
+    }
+
     /// Takes note that the last source did not do.
     pub fn failed(&mut self, error: RegistryError) {
         let candidate = &mut self.candidates[self.current];
@@ -314,9 +324,13 @@ impl Attempts {
             candidate.accidents += 1;
             candidate.is_out = candidate.accidents > ACCIDENTS;
         }
-        let is_slow = matches!(error, RegistryError::Slow { .. });
+        let other = match &error {
+            RegistryError::Slow { other, .. } => Some(other.clone()),
+            _ => None,
+        };
         candidate.last = Some(error);
-        if is_slow {
+        if let Some(other) = other {
+            self.pace.rates.tries(&other);
             // They are no worse for having had their turn.
             for (position, other) in self.candidates.iter_mut().enumerate() {
                 other.had_its_turn &= position == self.current || !other.may_do();

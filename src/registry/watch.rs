@@ -50,6 +50,8 @@ pub(super) struct Watch {
 struct Spell {
     waited: Duration,
     came: u64,
+    /// The most answers that used the link at the same time.
+    connections: usize,
 }
 
 impl Watch {
@@ -126,15 +128,29 @@ impl Watch {
     /// Notes that what came after another source was left for this one was all that was wanted: too little to tell a rate,
     /// but enough to ask this one first.
     pub(super) fn is_better(&self) {
-        let came = self.spell.lock().unwrap_or_else(PoisonError::into_inner).came;
+        let Spell {
+            came, connections, ..
+        } = self.spell();
         if self.rates().pace(&self.domain) == 0 {
-            self.rates().note(&self.domain, came, self.began.elapsed());
+            self.rates()
+                .note(&self.domain, came, self.began.elapsed(), connections);
         }
     }
 
     /// Notes what came in which time. Gives what all connections would bring, or an error if another source is worth it.
     pub(super) fn judge(&self, what: &str, came: u64, took: Duration) -> Result<u64, RegistryError> {
-        let share = self.rates().note(&self.domain, came, took);
+        let Spell { connections, .. } = self.spell();
+        self.judge_one_of(connections, what, came, took)
+    }
+
+    fn judge_one_of(
+        &self,
+        connections: usize,
+        what: &str,
+        came: u64,
+        took: Duration,
+    ) -> Result<u64, RegistryError> {
+        let share = self.rates().note(&self.domain, came, took, connections);
         let is_open = |rival: &&Rival| !self.pace.is_quiet(&rival.domain);
         let rivals: Vec<Rival> = self.rivals.iter().filter(is_open).cloned().collect();
         match self.rates().better(&self.domain, share, &rivals) {
@@ -150,13 +166,18 @@ impl Watch {
 
     fn weigh(&self, what: &str, came: u64, waited: Duration) -> Result<(), RegistryError> {
         let (spell, is_over) = {
+            let connections = self.rates().connections();
             let mut spell = self.spell.lock().unwrap_or_else(PoisonError::into_inner);
             spell.came += came;
             spell.waited += waited;
+            spell.connections = spell.connections.max(connections);
             let is_over = spell.waited >= SPELL;
             let now = *spell;
             if is_over {
-                *spell = Spell::default();
+                *spell = Spell {
+                    connections,
+                    ..Spell::default()
+                };
             }
             (now, is_over)
         };
@@ -166,11 +187,12 @@ impl Watch {
         if !is_over {
             let is_telling = spell.came >= TELLING && spell.waited >= FIRST_LOOK;
             if is_telling && self.rates().pace(&self.domain) == 0 {
-                self.rates().note(&self.domain, spell.came, spell.waited);
+                self.rates()
+                    .note(&self.domain, spell.came, spell.waited, spell.connections);
             }
             return Ok(());
         }
-        let share = self.judge(what, spell.came, spell.waited)?;
+        let share = self.judge_one_of(spell.connections, what, spell.came, spell.waited)?;
         if self.rates().is_low(share) {
             let rate = spell.came as f64 / spell.waited.as_secs_f64();
             let domain = &self.domain;
@@ -185,6 +207,10 @@ impl Watch {
             }),
             None => Ok(()),
         }
+    }
+
+    fn spell(&self) -> Spell {
+        *self.spell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell_silence(&self, what: &str, host: &str, lasts: Duration) {
