@@ -5,9 +5,10 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::failure::Trouble;
+use super::failure::{Reason, Trouble};
 use super::puller::spec_of;
 use crate::cancel::Cancel;
+use crate::exit::Failure;
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::LayerTask;
 use crate::store::unpack::{Limits, Room, UnpackError, unpack};
@@ -50,6 +51,13 @@ impl Mender {
                     return Ok(Some(staged));
                 }
                 Ok(None) => {}
+                // The blob would meet the same end.
+                Err(
+                    trouble @ Trouble::Image(Reason {
+                        failure: Failure::Space,
+                        ..
+                    }),
+                ) => return Err(trouble),
                 Err(Trouble::Image(reason)) => {
                     tracing::debug!(layer = %task.id, %donor, "no donor: {}", reason.message);
                 }
@@ -84,7 +92,9 @@ impl Mender {
         match unpack(tar, diff.as_fd(), &tar_split, limits, halt) {
             Ok(unpacked) => staging.finish(unpacked).map(Some).map_err(Trouble::storing),
             Err(UnpackError::Stopped(_)) => Err(Trouble::Stopped),
-            Err(error) if error.is_no_space() => Err(Trouble::unpacking(task.blob, error)),
+            Err(error) if error.is_no_space() || matches!(error, UnpackError::NoRoom { .. }) => {
+                Err(Trouble::unpacking(task.blob, error))
+            }
             // The donor is damaged, or its tar-split does not make up its tar.
             Err(error) => {
                 tracing::debug!(layer = %task.id, %donor, "no donor: {error}");
