@@ -220,7 +220,8 @@ impl LayerTable {
         self.views().find(|view| view.id == id)
     }
 
-    /// Whether the layer and those below it have this content, base layer first in `diff_ids`.
+    /// Whether the layer and those below it have this content, base layer first in `diff_ids`, as far as their records say:
+    /// a layer that was pulled by parts may have no diffID.
     pub(super) fn is_chain(
         &self,
         top: Option<&str>,
@@ -229,7 +230,7 @@ impl LayerTable {
         let mut next = top;
         for diff_id in diff_ids.rev() {
             let view = next.and_then(LayerId::from_hex).and_then(|id| self.find(&id));
-            let Some(view) = view.filter(|view| view.diff_id() == Some(diff_id)) else {
+            let Some(view) = view.filter(|view| view.diff_id().is_none_or(|it| it == diff_id)) else {
                 return false;
             };
             next = view.parent();
