@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use spoke_precache::cancel::Cancel;
-use spoke_precache::sources::catalog::{self, CatalogPlace, Request};
+use spoke_precache::catalog::{self, CatalogPlace, Request};
 use spoke_precache::store::Tree;
 
 /// Sizes are divided by this: as a test, without optimisation, less will do.

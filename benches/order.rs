@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use spoke_precache::image_request::Source;
 use spoke_precache::oci::{Content, DiffId, Digest, LayerDescriptor, ResolvedImage};
 use spoke_precache::plan::{Here, Need, Plan, Wanted};
-use spoke_precache::sources::Source;
 
 const MB: u64 = 1_000_000;
 /// Images of a release, without the release image.

@@ -26,7 +26,7 @@ use image::release::Release;
 use registry::Registry;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{Cli, Command};
-use spoke_precache::exit::Ending;
+use spoke_precache::exit_code::Ending;
 use spoke_precache::job::{self, Mode};
 use spoke_precache::report::{Observer, Recorder};
 use spoke_precache::settings;
@@ -110,7 +110,7 @@ fn run(runtime: &Runtime, node: &Path) {
         unreachable!("the command is `run`")
     };
     let order =
-        settings::order(&flags.flags, &spoke_precache::cluster::Facts::default()).expect("sound flags");
+        settings::order(&flags.flags, &spoke_precache::cluster::ClusterInfo::default()).expect("sound flags");
     let observer: Arc<dyn Observer> = Arc::new(Recorder::new(jiff::Timestamp::now));
     let cancel = Cancel::default();
     let outcome = runtime.block_on(job::run(&order, Mode::Run, &observer, &cancel));

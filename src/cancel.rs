@@ -17,7 +17,7 @@ pub enum StopReason {
     /// A signal with this number.
     Signal(i32),
     /// Trouble in one part that ends the others; the run ends with that trouble and not with this.
-    Trouble,
+    FatalError,
 }
 
 impl fmt::Display for StopReason {
@@ -25,7 +25,7 @@ impl fmt::Display for StopReason {
         match self {
             Self::Deadline => f.write_str("the deadline"),
             Self::Signal(number) => write!(f, "signal {number}"),
-            Self::Trouble => f.write_str("trouble elsewhere"),
+            Self::FatalError => f.write_str("trouble elsewhere"),
         }
     }
 }

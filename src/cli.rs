@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
-use crate::manners::{IoPriority, Niceness};
 use crate::oci::{Platform, Reference};
-use crate::pins::PinTarget;
+use crate::pinning::PinTarget;
 use crate::preflight::Threshold;
+use crate::priority::{IoPriority, Niceness};
 use crate::registry::LimitRate;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
@@ -104,7 +104,7 @@ pub struct Flags {
     pub bounds: Bounds,
     /// How much room it leaves to others.
     #[command(flatten)]
-    pub manners: Manners,
+    pub manners: PriorityFlags,
     /// What the cluster's API has to do with it.
     #[command(flatten)]
     pub cluster: Cluster,
@@ -247,8 +247,8 @@ pub struct Bounds {
 
 /// How much room it leaves to others on the node.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Manners")]
-pub struct Manners {
+#[command(next_help_heading = "PriorityFlags")]
+pub struct PriorityFlags {
     /// Lower the process's share of CPU time, 0 to 19 [default: as it was started; 10 when started as TALM's precache.sh]
     #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_NICE")]
     pub nice: Option<Niceness>,

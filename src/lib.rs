@@ -3,7 +3,7 @@
 //! # The way of the data
 //!
 //! ```text
-//! VersionSpec ─→ release image ─→ Payload ─select→ ImageRequest* ─┐                   settings, spec, sources
+//! VersionSpec ─→ release image ─→ Payload ─select→ ImageRequest* ─┐                   settings, spec, catalog, release
 //!      ├───────→ index images ──→ Catalog ─heads─→ ImageRequest* ─┤
 //!      └───────→ additional images ──────────────→ ImageRequest* ─┤
 //!                                                       ┌─────────┘
@@ -16,7 +16,7 @@
 //!                 fetch, spool           store::unpack           store                      │
 //!                                                                                           │
 //!   Inventory, once more: is everything there? ←────────────────────────────────────────────┘
-//!        └─→ Outcome ─→ Report, exit code                                               job, report, exit
+//!        └─→ Outcome ─→ Report, exit code                                               job, report, exit_code
 //! ```
 //!
 //! Every arrow is one function, and every type is evidence of the step before: a [`VerifiedBlob`](spool::VerifiedBlob)
@@ -35,7 +35,7 @@
 //! |---|---|
 //! | [`oci`] | references, digests, manifests, configs; raw bytes beside parsed values; platform choice |
 //! | [`cancel`] | one stop signal and its reason |
-//! | [`manners`] | priorities of a guest: CPU time, disk time |
+//! | [`priority`] | priorities of a guest: CPU time, disk time |
 //! | [`write_back`] | bytes to the disk ahead of a sync |
 //! | [`report`] | events; log lines and bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
@@ -44,14 +44,15 @@
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
 //! | [`cluster`] | the cluster's API: threshold, proxy, authorities, deadline; annotations, events, pinned images |
 //! | [`fetch`] | many blobs, bounded, each once |
-//! | [`sources`] | what a release's payload and an operator catalog name |
+//! | [`image_request`] | one image to pull, and who requests it |
+//! | [`catalog`], [`release`] | what an operator catalog and a release's payload name |
 //! | [`plan`] | what is to be done, decided once |
 //! | [`preflight`] | whether it fits below the kubelet's line |
-//! | [`exit`] | from failures to the one exit code |
+//! | [`exit_code`] | from failures to the one exit code |
 //! | [`job`] | the pipeline |
-//! | [`pins`] | what keeps the images in the store afterwards |
+//! | [`pinning`] | what keeps the images in the store afterwards |
 //! | [`cli`], [`settings`] | flags as typed; flags, environment and host files as resolved |
-//! | [`applet`], [`signals`] | by which name it was started; what tells it to stop |
+//! | [`entrypoint`], [`signals`] | by which name it was started; what tells it to stop |
 //!
 //! # Invariants
 //!
@@ -60,8 +61,8 @@
 //! - [`plan`], [`spec`] and [`oci`] do no I/O, read no clock and start nothing.
 //! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`] and [`report`] know no async runtime: sockets are tasks, hashing,
 //!   unpacking and the store are threads, and a bounded channel is between them.
-//! - [`registry`] does not know what a release is; [`sources`] does not know what a layer's directory looks like.
-//! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit`] chooses a number,
+//! - [`registry`] does not know what a release is; [`release`] and [`catalog`] do not know what a layer's directory looks like.
+//! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit_code`] chooses a number,
 //!   only `main` exits.
 //! - Bytes are unpacked only after their digest matched; a manifest is stored as the bytes that came.
 //! - Nothing is visible in the store before it is whole: whoever looks sees the old state or the new one, also after
@@ -73,23 +74,25 @@
 //! - Nothing depends on the cluster's API: no run fails by it, and only the start waits for it, for a bounded time.
 //! - No program is executed: no podman, no skopeo, no shell.
 
-pub mod applet;
 pub mod cancel;
+pub mod catalog;
 pub mod cli;
 pub mod cluster;
-pub mod exit;
+pub mod entrypoint;
+pub mod exit_code;
 pub mod fetch;
+pub mod image_request;
 pub mod job;
-pub mod manners;
 pub mod oci;
-pub mod pins;
+pub mod pinning;
 pub mod plan;
 pub mod preflight;
+pub mod priority;
 pub mod registry;
+pub mod release;
 pub mod report;
 pub mod settings;
 pub mod signals;
-pub mod sources;
 pub mod spec;
 pub mod spool;
 pub mod store;

@@ -6,12 +6,12 @@
 //! within milliseconds unless it sits in a call that lasts: a log that nobody reads, a disk that hangs, the removal of a
 //! large tree. Whoever sends SIGTERM is to see us gone within a second all the same, with the report written, so there
 //! are two deadlines. After [`GRACE`] the job is dropped where it waits; a little later another thread reports and leaves
-//! ([`edge`]), whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any instant.
+//! ([`exit_handler`]), whatever the main thread does. What is cut off is safe: the store's protocol stands a kill at any instant.
 //!
 //! The cluster's API is asked before the job begins, for `--cluster-patience` and a few seconds at most, and is told last
 //! of all, when the report is written, for [`FAREWELL`] at most, and less after a stop.
 
-mod edge;
+mod exit_handler;
 
 use std::env;
 use std::io::{self, Write as _};
@@ -28,21 +28,21 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use edge::{Edge, GRACE, leave_after_panics, leave_if_main_hangs, print};
-use spoke_precache::applet::{Applet, NOT_FOUND};
+use exit_handler::{ExitHandler, GRACE, leave_after_panics, leave_if_main_hangs, print};
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::cli::{Cli, Command, Flags, LogFormat, Manners, RunFlags, SpecFlags, SpecForm};
-use spoke_precache::cluster::{Api, Facts, Herald};
-use spoke_precache::exit::{Ending, Failure};
-use spoke_precache::job::{self, JobError, Mode, Order, Outcome};
-use spoke_precache::manners::{IoPriority, Niceness};
-use spoke_precache::pins::{self, Kept, PinTarget};
+use spoke_precache::catalog::Request;
+use spoke_precache::cli::{Cli, Command, Flags, LogFormat, PriorityFlags, RunFlags, SpecFlags, SpecForm};
+use spoke_precache::cluster::{Api, ClusterInfo, ClusterReporter};
+use spoke_precache::entrypoint::{Entrypoint, NOT_FOUND};
+use spoke_precache::exit_code::{Ending, Failure};
+use spoke_precache::job::{self, JobConfig, JobError, Mode, Outcome};
+use spoke_precache::pinning::{self, Kept, PinTarget};
+use spoke_precache::priority::{IoPriority, Niceness};
 use spoke_precache::report::{
     Console, Event, Fanout, Journal, Observer, Printable, RestTime, TalmFormat, TalmLog,
 };
 use spoke_precache::settings::{self, Display};
 use spoke_precache::signals::Held;
-use spoke_precache::sources::catalog::Request;
 use spoke_precache::spec::Excludes;
 use spoke_precache::store::await_removal;
 
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     let held = Held::hold();
     // Modes in an image are the image's; a mask would only make each of them two calls.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let applet = match Applet::of(env::args_os()) {
+    let applet = match Entrypoint::of(env::args_os()) {
         Ok(applet) => applet,
         Err(no_shell) => {
             drop(held);
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
     be_nice(&flags.manners);
-    let edge = Arc::new(Edge::new(mode, *output, display));
+    let edge = Arc::new(ExitHandler::new(mode, *output, display));
     leave_after_panics(&edge);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(RUNTIME_THREADS)
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
 /// Resolves the settings and does the job.
 fn run(
     flags: &Flags,
-    edge: &Edge,
+    edge: &ExitHandler,
     console: &Console,
     runtime: &Runtime,
     cancel: &Cancel,
@@ -148,7 +148,7 @@ fn run(
         && matches!(edge.mode, Mode::Run | Mode::Repair)
     {
         let _entered = runtime.enter();
-        let herald = Arc::new(Herald::start(Arc::clone(api), facts.owner.clone()));
+        let herald = Arc::new(ClusterReporter::start(Arc::clone(api), facts.owner.clone()));
         observers.push(herald.clone());
         // Nobody has set it before.
         let _ = edge.herald.set(herald);
@@ -189,7 +189,7 @@ fn run(
         warnings: Vec::new(),
     };
     if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
-        let keeping = pins::keep(&order, &outcome, target, api.as_deref(), cancel);
+        let keeping = pinning::keep(&order, &outcome, target, api.as_deref(), cancel);
         kept = runtime.block_on(async {
             tokio::select! {
                 kept = keeping => kept,
@@ -227,21 +227,21 @@ fn reach_cluster(flags: &Flags, mode: Mode) -> Option<Arc<Api>> {
 }
 
 /// What the cluster knows, as far as it says so in time.
-async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> Facts {
+async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> ClusterInfo {
     let Some(api) = api else {
-        return Facts::default();
+        return ClusterInfo::default();
     };
     let with_kubelet = flags.bounds.image_gc_high_threshold.is_none();
     tokio::select! {
-        facts = Facts::learn(api, with_kubelet, settings::cluster_patience(flags)) => facts,
+        facts = ClusterInfo::learn(api, with_kubelet, settings::cluster_patience(flags)) => facts,
         // The job is told as well.
-        _ = cancel.stopped() => Facts::default(),
+        _ = cancel.stopped() => ClusterInfo::default(),
     }
 }
 
 /// The job, or as much of it as fits between the start and a signal or the deadline.
 async fn until_stopped(
-    order: &Order,
+    order: &JobConfig,
     mode: Mode,
     observer: &Arc<dyn Observer>,
     cancel: &Cancel,
@@ -273,7 +273,7 @@ async fn until_stopped(
 }
 
 /// Lowers the process, before it has a second thread. Who may not be nice is not kept from his work.
-fn be_nice(manners: &Manners) {
+fn be_nice(manners: &PriorityFlags) {
     if let Some(Err(error)) = manners.nice.map(Niceness::apply) {
         tracing::warn!("`--nice` has no effect: {error}");
     }

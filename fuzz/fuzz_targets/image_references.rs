@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use spoke_precache::sources::release::Payload;
+use spoke_precache::release::Payload;
 
 const METADATA: &[u8] = br#"{"kind": "cincinnati-metadata-v0", "version": "4.16.3"}"#;
 const IMAGES: &[u8] =

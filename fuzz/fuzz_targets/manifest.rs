@@ -8,9 +8,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use spoke_precache::oci::{
-    Content, Digest, ImageManifest, MAX_CONFIG_SIZE, Manifest, ManifestError, Platform, ResolvedImage,
-};
+use spoke_precache::oci::{Content, Digest, ImageManifest, MAX_CONFIG_SIZE, Manifest, ManifestError, Platform, ResolvedImage};
 
 fuzz_target!(|bytes: &[u8]| {
     let (manifest, config) = match bytes.iter().position(|byte| *byte == 0) {

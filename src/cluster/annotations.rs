@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::report::{Printable, Report, Snapshot, Step, Time};
+use crate::report::{Printable, ProgressSnapshot, Report, Step, Time};
 
 /// Keys and values together, in bytes. All annotations of an object together may have 256 KiB; the hub holds a copy for each
 /// spoke.
@@ -80,7 +80,7 @@ pub(super) struct Bytes {
 
 impl Status {
     /// Of a run that goes on.
-    pub(super) fn running(progress: &Snapshot, step: Option<Step>, failing: Vec<String>) -> Self {
+    pub(super) fn running(progress: &ProgressSnapshot, step: Option<Step>, failing: Vec<String>) -> Self {
         Self {
             phase: "Running".to_owned(),
             step,
@@ -186,7 +186,7 @@ mod tests {
                 reason: Some(long.clone()),
                 node: Some("n".repeat(253)),
                 failing: vec![long.clone(); 50],
-                ..Status::running(&Snapshot::default(), Some(Step::Preflight), Vec::new())
+                ..Status::running(&ProgressSnapshot::default(), Some(Step::Preflight), Vec::new())
             };
             let annotations = status.annotations(&long, Some(u32::MAX));
             let size: usize = annotations
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_running_job_says_what_a_program_wants_to_know() {
-        let progress = Snapshot {
+        let progress = ProgressSnapshot {
             images: 10,
             images_here: 4,
             images_failed: 1,
@@ -234,7 +234,7 @@ mod tests {
             fetched: 1000,
             rate: 100,
             downloads: 2,
-            ..Snapshot::default()
+            ..ProgressSnapshot::default()
         };
         let status = Status::running(&progress, Some(Step::Pull), vec!["a\nb".to_owned()]);
         let annotations = status.annotations(&progress.to_string(), None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub enum ClusterError {
     /// A file of the service account.
     #[error("cannot read the service account's `{}`: {source}", path.display())]
-    Account {
+    ServiceAccount {
         /// The file.
         path: PathBuf,
         /// Why not.
@@ -124,7 +124,7 @@ impl ClusterError {
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             // The next token may be accepted, and the next certificate.
-            Self::Account { .. }
+            Self::ServiceAccount { .. }
             | Self::Authority { .. }
             | Self::Untrusted { .. }
             | Self::Unauthorized { .. } => false,

@@ -1,8 +1,8 @@
 //! The cluster's API, as far as this run has business there: what it says of the node and of our Job, and what it is told.
 //!
 //! ```text
-//! service account ─Account→ Api ─┬─ Facts::learn ──→ threshold, pull policy, proxy, our Job      at the start
-//!                                ├─ Herald ────────→ annotations of our Job, events              during the run
+//! service account ─ServiceAccount→ Api ─┬─ ClusterInfo::learn ──→ threshold, pull policy, proxy, our Job      at the start
+//!                                ├─ ClusterReporter ────────→ annotations of our Job, events              during the run
 //!                                └─ PinnedImageSet::apply                                        after it
 //! ```
 //!
@@ -11,27 +11,27 @@
 //! else. The token goes to the API server alone, whose certificate the service account's `ca.crt` must vouch for, and is in
 //! no message. No proxy is between.
 
-mod account;
 mod annotations;
-mod api;
+mod api_client;
+mod cluster_info;
+mod cluster_reporter;
 mod error;
-mod facts;
-mod happening;
-mod herald;
-mod messenger;
+mod job_client;
+mod kube_event;
 mod own_job;
-mod pace;
-mod pin;
-mod pull_verification;
-mod rules;
+mod pinned_image_set;
+mod pull_credentials_policy;
+mod rbac;
+mod service_account;
+mod update_interval;
 
-pub use account::Account;
-pub use api::Api;
+pub use api_client::Api;
+pub use cluster_info::{Authorities, ClusterInfo, ClusterProxy, PATIENCE};
+pub use cluster_reporter::ClusterReporter;
 pub use error::ClusterError;
-pub use facts::{Authorities, ClusterProxy, Facts, PATIENCE};
-pub use herald::Herald;
 pub use own_job::{OwnJob, Owner};
-pub use pace::INTERVAL;
-pub use pin::PinnedImageSets;
-pub use pull_verification::PullVerification;
-pub use rules::{CONFIG_NAMESPACE, Place, RULES, Rule};
+pub use pinned_image_set::PinnedImageSets;
+pub use pull_credentials_policy::PullVerification;
+pub use rbac::{CONFIG_NAMESPACE, RULES, Rule, Scope};
+pub use service_account::ServiceAccount;
+pub use update_interval::INTERVAL;

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::ClusterError;
-use super::api::{Api, Effort};
-use super::rules::{GET_JOB, GET_POD};
+use super::api_client::{Api, Effort};
+use super::rbac::{GET_JOB, GET_POD};
 
 /// Whose pod we are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

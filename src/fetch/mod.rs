@@ -21,14 +21,14 @@
 //! stalls stops only its own download. A piece is what one read of the socket brought, at most some hundred KiB; so
 //! memory is bounded by blobs × pieces and does not depend on their sizes.
 
-mod blob;
-mod claims;
+mod download;
+mod download_slot;
 mod error;
 mod once;
-mod pieces;
-mod place;
-mod traffic;
-mod trial;
+mod range_allocator;
+mod ranges;
+mod size_mismatch;
+mod transfer_stats;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -44,10 +44,10 @@ use crate::spool::{Spool, VerifiedBlob};
 
 pub use error::FetchError;
 
-use blob::Download;
+use download::Download;
+use download_slot::DownloadSlots;
 use once::Once;
-use place::Places;
-use traffic::Traffic;
+use transfer_stats::TransferStats;
 
 /// A blob to be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +67,9 @@ pub struct Fetcher {
     registries: Arc<Registries>,
     spool: Spool,
     observer: Arc<dyn Observer>,
-    places: Places,
+    places: DownloadSlots,
     once: Once,
-    traffic: Traffic,
+    traffic: TransferStats,
     since: Instant,
 }
 
@@ -82,12 +82,12 @@ impl Fetcher {
         max_downloads: NonZeroUsize,
     ) -> Self {
         Self {
-            places: Places::new(max_downloads.get(), registries.limit()),
+            places: DownloadSlots::new(max_downloads.get(), registries.limit()),
             registries,
             spool,
             observer,
             once: Once::default(),
-            traffic: Traffic::default(),
+            traffic: TransferStats::default(),
             since: Instant::now(),
         }
     }

@@ -1,15 +1,15 @@
 //! What ends a run as a whole, as opposed to one of its images.
 
 use crate::cancel::Stopped;
-use crate::exit::Failure;
+use crate::catalog::RequestError;
+use crate::exit_code::Failure;
 use crate::preflight::{NotEnoughSpace, SpaceError};
 use crate::registry::RegistryError;
-use crate::sources::catalog::RequestError;
 use crate::spec::PatternError;
 use crate::spool::SpoolError;
 use crate::store::StoreError;
 
-/// Trouble of the host or of the version spec: no image can be had while it lasts.
+/// TaskError of the host or of the version spec: no image can be had while it lasts.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// An exclude pattern is no basic regular expression.

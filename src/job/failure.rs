@@ -1,6 +1,6 @@
 //! What an error of a lower module means: a row of the outcome with its reason, or the end of the run.
 
-use crate::exit::Failure;
+use crate::exit_code::Failure;
 use crate::oci::Digest;
 use crate::registry::{Kind, RegistryError};
 use crate::store::StoreError;
@@ -16,7 +16,7 @@ pub(super) struct Reason {
 }
 
 /// Why something of an image could not be had.
-pub(super) enum Trouble {
+pub(super) enum TaskError {
     /// It spoils the images that need it.
     Image(Reason),
     /// It spoils the run.
@@ -38,7 +38,7 @@ pub(super) fn of_kind(kind: Kind) -> Failure {
     }
 }
 
-impl Trouble {
+impl TaskError {
     pub(super) fn resolving(error: &RegistryError) -> Self {
         match error.kind() {
             Kind::Stopped => Self::Stopped,
@@ -101,14 +101,14 @@ impl Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Ending;
-    use crate::store::unpack::{Fault, Place};
+    use crate::exit_code::Ending;
+    use crate::store::unpack::{EntryPosition, Fault};
 
     /// What somebody does next depends on it: mend the mirror, or ask whoever made the image.
     #[test]
     fn bad_content_is_told_from_content_that_is_not_what_its_digest_says() {
         let blob = Digest::of(b"blob");
-        let place = || Place {
+        let place = || EntryPosition {
             offset: 0,
             entry: None,
         };
@@ -140,13 +140,13 @@ mod tests {
         };
         let (image, mirror) = ("another run will not help", "mend the mirror");
         for (trouble, code, advice) in [
-            (Trouble::unpacking(blob, malformed), 5, image),
-            (Trouble::unpacking(blob, limit), 5, image),
-            (Trouble::fetching(&size.into()), 5, image),
-            (Trouble::fetching(&length.into()), 6, mirror),
-            (Trouble::fetching(&digest.into()), 6, mirror),
+            (TaskError::unpacking(blob, malformed), 5, image),
+            (TaskError::unpacking(blob, limit), 5, image),
+            (TaskError::fetching(&size.into()), 5, image),
+            (TaskError::fetching(&length.into()), 6, mirror),
+            (TaskError::fetching(&digest.into()), 6, mirror),
         ] {
-            let Trouble::Image(reason) = trouble else {
+            let TaskError::Image(reason) = trouble else {
                 panic!("an image's trouble");
             };
             let ending = Ending::Failed(reason.failure);

@@ -5,11 +5,11 @@
 
 use std::os::fd::OwnedFd;
 
-use super::puller::Laid;
-use super::release;
+use super::namers::release;
+use super::pull::Laid;
 use crate::oci::{LayerId, Reference};
 use crate::plan::Plan;
-use crate::sources::release::Selection;
+use crate::release::Selection;
 use crate::spec::Excludes;
 use crate::store::Tree;
 

@@ -14,46 +14,38 @@
 //! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
 
 mod advance;
-mod board;
-mod bringer;
-mod catalog;
-mod committer;
+mod config;
 mod error;
-mod examiner;
 mod failure;
 mod foresight;
-mod inquiry;
-mod knowledge;
-mod lengths;
-mod mender;
-mod naming;
-mod operators;
-mod order;
+mod image_states;
+mod namers;
 mod os_images;
 mod outcome;
-mod puller;
-mod queue;
-mod release;
-mod room;
-mod sight;
+mod pull;
+mod reconcile;
+mod resolve;
+mod size_probe;
+mod snapshot;
+mod space;
+mod status;
 mod steps;
-mod teller;
-mod vanguard;
+mod verify;
 
 use std::sync::Arc;
 
 use crate::cancel::Cancel;
+use crate::catalog::Request;
+use crate::image_request::{ImageRequest, Source};
 use crate::report::{Count, Event, Observer, Size, Step};
-use crate::sources::catalog::Request;
-use crate::sources::{ImageRequest, Source};
 use crate::spec::{Excludes, VersionSpec};
 
-use bringer::Bringer;
+pub use config::JobConfig;
 pub use error::JobError;
-use naming::Naming;
-pub use order::Order;
+use namers::Naming;
 pub use os_images::OsImages;
 pub use outcome::Outcome;
+use reconcile::Reconciler;
 use steps::Steps;
 
 /// How far to go.
@@ -94,7 +86,7 @@ async fn off_the_task<T: Send + 'static>(
 /// # Errors
 /// For trouble that is no single image's. What was committed until then stays committed.
 pub async fn run(
-    order: &Order,
+    order: &JobConfig,
     mode: Mode,
     observer: &Arc<dyn Observer>,
     cancel: &Cancel,
@@ -114,7 +106,7 @@ pub async fn run(
         observer.observe(Event::Ends { at });
     }
     // From the beginning, so that whatever ends the run, the report says what it did not come to.
-    for ImageRequest { reference, sources } in naming::requests(&order.spec) {
+    for ImageRequest { reference, sources } in namers::requests(&order.spec) {
         if let Some(source) = sources.first().map(Source::kind) {
             let (name, bytes) = (reference.to_string(), 0);
             observer.observe(Event::ImageListed { name, source, bytes });
@@ -136,7 +128,7 @@ pub async fn run(
     for operator in naming.operators.rows() {
         observer.observe(Event::Operator(operator));
     }
-    let bringer = Bringer::new(order, mode, naming, observer, cancel, steps).await?;
+    let bringer = Reconciler::new(order, mode, naming, observer, cancel, steps).await?;
     bringer.bring().await
 }
 

@@ -11,9 +11,9 @@
 //!
 //! `machine-os-content` and the extensions come by `podman pull`, which reuses what is in the store.
 
+use crate::image_request::Source;
 use crate::plan::{Need, Plan, PlannedImage};
 use crate::report::Size;
-use crate::sources::Source;
 
 /// Tags of a payload, perhaps with a stream behind: `rhel-coreos-9`.
 const TAGS: [&str; 3] = ["rhel-coreos", "stream-coreos", "fedora-coreos"];

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::cancel::{Cancel, Stopped};
-use crate::exit::{Ending, Failure};
+use crate::exit_code::{Ending, Failure};
 use crate::oci::{Digest, Reference, ResolvedImage};
 use crate::plan::{Need, Plan};
 use crate::preflight::Verdict;
@@ -11,8 +11,8 @@ use crate::report::OperatorReport;
 
 use super::Mode;
 use super::error::JobError;
-use super::knowledge::Knowledge;
-use super::operators::Operators;
+use super::image_states::ImageStates;
+use super::namers::operators::Operators;
 use super::os_images::OsImages;
 
 /// How a run went that was not ended by a [`JobError`].
@@ -40,7 +40,7 @@ impl Outcome {
         plan: Plan,
         operators: &Operators,
         verdict: Option<Verdict>,
-        knowledge: &Knowledge,
+        knowledge: &ImageStates,
         os_images: Option<OsImages>,
     ) -> Self {
         let digests = plan.images.iter().filter_map(|image| {

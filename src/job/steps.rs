@@ -1,6 +1,6 @@
 //! Says which step begins and how it ends; each becomes a condition of the report.
 
-use crate::exit::{Ending, Failure};
+use crate::exit_code::{Ending, Failure};
 use crate::plan::Totals;
 use crate::report::{Event, Observer, Step};
 

@@ -3,8 +3,8 @@
 use oci_distribution::config::ROOTFS_TYPE;
 use serde::Deserialize;
 
-use super::schema::CONFIG;
-use super::{Content, DiffId, Digest, ImageId, ImageManifest, LayerId, Manifest, ManifestError, go};
+use super::go_schema::CONFIG;
+use super::{Content, DiffId, Digest, ImageId, ImageManifest, LayerId, Manifest, ManifestError, go_json};
 
 /// One layer of a manifest, beside the diffID that the config promises for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl ConfigFacts {
                 found,
             });
         }
-        go::check(config.bytes(), CONFIG).map_err(ManifestError::config)?;
+        go_json::check(config.bytes(), CONFIG).map_err(ManifestError::config)?;
         let Config { created, rootfs } =
             serde_json::from_slice(config.bytes()).map_err(ManifestError::config)?;
         if rootfs.r#type != ROOTFS_TYPE {

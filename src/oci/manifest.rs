@@ -16,8 +16,8 @@ use oci_distribution::manifest::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::schema::{IMAGE_MANIFEST, INDEX};
-use super::{Digest, Index, go};
+use super::go_schema::{IMAGE_MANIFEST, INDEX};
+use super::{Digest, Index, go_json};
 
 /// What we ask a registry for, best first. Schema 1 is asked for only to be refused by name: without it some
 /// registries answer 404 for an image that is there.
@@ -93,7 +93,7 @@ impl Manifest {
     pub fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
         let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(ManifestError::not_json)?;
         let form = Form::of(&fields)?;
-        go::check(bytes, form.schema()).map_err(ManifestError::not_json)?;
+        go_json::check(bytes, form.schema()).map_err(ManifestError::not_json)?;
         form.agree(content_type)?;
         match form {
             Form::Image => {
@@ -159,7 +159,7 @@ impl Form {
     }
 
     /// What Go decodes such a body into.
-    fn schema(self) -> go::Type {
+    fn schema(self) -> go_json::Type {
         match self {
             Self::Image => IMAGE_MANIFEST,
             Self::Index { .. } => INDEX,

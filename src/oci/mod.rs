@@ -5,14 +5,14 @@
 
 mod content;
 mod digest;
-mod go;
+mod go_json;
+mod go_schema;
 mod id;
 mod image;
 mod index;
 mod manifest;
 mod platform;
 mod reference;
-mod schema;
 
 pub use content::Content;
 pub use digest::{Digest, DigestError, Hasher};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::{
     Action, BlobTask, ExcludedImage, Here, LayerTask, Need, Plan, PlannedImage, PlannedLayer, TarLength,
-    Totals, Wanted, order, select,
+    Totals, Wanted, dedupe, layer_order,
 };
 use crate::oci::{Digest, ResolvedImage};
 
@@ -16,8 +16,8 @@ impl Plan {
     /// Plans to bring `wanted` into the store, given what is `here`. An image that is asked for twice is planned once;
     /// an image whose manifest contradicts a more important one about a blob's size becomes a failed one.
     pub fn build(wanted: Vec<Wanted>, excluded: Vec<ExcludedImage>, here: &Here) -> Self {
-        let mut wanted = select::wanted(wanted);
-        let excluded = select::excluded(excluded, &wanted);
+        let mut wanted = dedupe::wanted(wanted);
+        let excluded = dedupe::excluded(excluded, &wanted);
         refuse_contradictions(&mut wanted);
         let mut images: Vec<PlannedImage> = wanted.into_iter().map(|image| unplanned(image, here)).collect();
         let layers = plan_layers(&mut images, here);
@@ -191,7 +191,7 @@ fn plan_blobs(images: &mut [PlannedImage], layers: &[LayerTask], here: &Here) ->
     }
     let missing = |layer: &LayerTask| tasks[places[&layer.blob]].1.missing();
     let mut rank = vec![usize::MAX; tasks.len()];
-    for (turn, layer) in order::whole_images_first(images, layers, missing)
+    for (turn, layer) in layer_order::whole_images_first(images, layers, missing)
         .into_iter()
         .enumerate()
     {

@@ -10,10 +10,10 @@
 //! ```
 
 mod build;
-mod document;
-mod estimate;
-mod order;
-mod select;
+mod dedupe;
+mod disk_estimate;
+mod layer_order;
+mod plan_json;
 mod table;
 mod tar_length;
 mod totals;
@@ -24,11 +24,11 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::image_request::Source;
 use crate::oci::{DiffId, Digest, LayerId, ResolvedImage};
-use crate::sources::Source;
 
-pub use document::Document;
-pub use estimate::TarLength;
+pub use disk_estimate::TarLength;
+pub use plan_json::PlanDocument;
 pub use tar_length::{tar_length, telling_bytes};
 pub use totals::Totals;
 
@@ -72,7 +72,7 @@ pub struct Here {
     pub layers: HashSet<LayerId>,
     /// Bytes in the spool, by the digest of the blob: all of it or its beginning.
     pub blobs: HashMap<Digest, u64>,
-    /// Lengths of the tars in blobs, as far as the blobs were asked for them: [`tar_length()`].
+    /// SizeProbe of the tars in blobs, as far as the blobs were asked for them: [`tar_length()`].
     pub tars: HashMap<Digest, TarLength>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::document::action_of;
+use super::plan_json::action_of;
 use super::{Action, Need, Plan, PlannedImage};
 use crate::registry::LimitSettings;
 use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};

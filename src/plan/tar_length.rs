@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::estimate::{TarLength, guessed_tar_bytes, is_uncompressed, is_zstd};
+use super::disk_estimate::{TarLength, guessed_tar_bytes, is_uncompressed, is_zstd};
 
 /// Of a blob that is smaller than this the length is guessed and nobody asked: 500 of these make a release's forecast
 /// wrong by less than a thousandth.

@@ -38,7 +38,7 @@ fn size(letter: char) -> u64 {
 }
 
 fn unpacked(letter: char) -> u64 {
-    estimate::disk_bytes(size(letter) * 57 / 20)
+    disk_estimate::disk_bytes(size(letter) * 57 / 20)
 }
 
 fn chain(letters: &str) -> Vec<LayerId> {
@@ -389,7 +389,7 @@ fn the_document_says_the_same_to_machines() {
             rate: rate.parse().unwrap(),
             ..LimitSettings::default()
         };
-        serde_json::to_value(Document::new(&plan, &[], Some(&"fits"), limit.report(now))).unwrap()
+        serde_json::to_value(PlanDocument::new(&plan, &[], Some(&"fits"), limit.report(now))).unwrap()
     };
     assert_eq!(
         document("13:00-14:00=10Mbit,else=1Mbit")["limitRate"],

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use super::estimate::{TarLength, disk_bytes};
+use super::disk_estimate::{TarLength, disk_bytes};
 use super::{Action, BlobTask, ExcludedImage, LayerTask, Need, PlannedImage};
 
 /// Sums over a plan. Sizes come from manifests, so from strangers: they are added up saturating.

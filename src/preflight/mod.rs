@@ -4,16 +4,16 @@
 //! which is what pre-cached images are. So the measure is not what the disk has but what it has below that line.
 //! [`Space`] reads the numbers, [`verdict()`] compares them and reads nothing.
 
-mod document;
+mod filesystem;
+mod gc_threshold;
 mod mount;
-mod space;
-mod threshold;
-mod verdict;
+mod space_check;
+mod space_json;
 
 #[cfg(test)]
 mod tests;
 
+pub use filesystem::{Space, SpaceError};
+pub use gc_threshold::{Threshold, ThresholdError};
 pub use mount::Mount;
-pub use space::{Space, SpaceError};
-pub use threshold::{Threshold, ThresholdError};
-pub use verdict::{Cause, Check, Demand, Holds, NotEnoughSpace, Spaces, Verdict, verdict};
+pub use space_check::{Cause, Check, Demand, Holds, NotEnoughSpace, Spaces, Verdict, verdict};

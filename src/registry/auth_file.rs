@@ -44,7 +44,7 @@ pub(super) struct AuthFile {
 }
 
 #[derive(Default)]
-struct Document {
+struct AuthJson {
     auths: HashMap<String, Option<Entry>>,
     helpers: HashMap<String, String>,
     store: Option<String>,
@@ -62,18 +62,18 @@ struct Entry {
     identity_token: Option<SecretString>,
 }
 
-impl<'de> Deserialize<'de> for Document {
+impl<'de> Deserialize<'de> for AuthJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Keys;
         impl<'de> Visitor<'de> for Keys {
-            type Value = Document;
+            type Value = AuthJson;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object with `auths`")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
-                let mut document = Document::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AuthJson, A::Error> {
+                let mut document = AuthJson::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.to_ascii_lowercase().as_str() {
                         "auths" => document
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for Other {
 impl AuthFile {
     /// Understands a file's bytes; `path` is for messages.
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, CredentialsError> {
-        let document: Document = serde_json::from_slice(bytes).map_err(|error| CredentialsError::Parse {
+        let document: AuthJson = serde_json::from_slice(bytes).map_err(|error| CredentialsError::Parse {
             path: path.into(),
             line: error.line(),
             column: error.column(),

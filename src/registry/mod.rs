@@ -19,34 +19,34 @@
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
 //! release or an operator is.
 
-mod answer;
-mod auth;
+mod auth_challenge;
 mod auth_file;
-mod blob;
+mod bearer_token;
+mod blob_connection;
+mod blob_stream;
 mod certs_d;
-mod challenge;
-mod client;
-#[cfg(test)]
-mod corpus;
 mod credentials;
+mod dns;
 mod error;
-mod http;
-mod lane;
-mod limit;
+mod error_response;
+mod http_client;
+mod mirror_speed;
 mod mirrors;
-mod names;
 mod no_proxy;
-mod part;
 mod proxy;
-mod rates;
+mod rate_limit;
+mod read_range;
 mod registries_conf;
+#[cfg(test)]
+mod registries_conf_corpus;
+mod registry_client;
 mod resolve;
 mod retry;
 mod short_names;
 mod tls;
-mod trouble;
-mod tunnel;
-mod watch;
+mod transport_error;
+mod tunnel_error;
+mod watchdog;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -56,25 +56,25 @@ use std::time::Duration;
 use crate::oci::Reference;
 use crate::report::Observer;
 
-pub use blob::{BlobStream, Wanted};
+pub use blob_stream::{BlobStream, Wanted};
 pub use credentials::{Credential, Credentials, CredentialsError, Origin};
+pub use dns::NameFiles;
 pub use error::{Kind, Message, RegistryError};
-pub use http::IDLE_TIMEOUT;
-pub use limit::{Limit, LimitRate, LimitRateError, LimitSettings, Rate, RateError, Turn};
+pub use http_client::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
-pub use names::NameFiles;
 pub use no_proxy::NoProxy;
 pub use proxy::{Proxies, Proxy, ProxyError};
+pub use rate_limit::{Limit, LimitRate, LimitRateError, LimitSettings, Rate, RateError, Turn};
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use retry::Attempts;
 pub use short_names::ShortNameError;
 pub use tls::{ClusterAuthorities, Pem, SystemRoots};
 
-use client::Client;
-use http::{Http, Way};
-use limit::Forwarder;
-use names::Names;
-use retry::Pace;
+use dns::DnsResolver;
+use http_client::{Http, Way};
+use rate_limit::Forwarder;
+use registry_client::Client;
+use retry::RetryContext;
 use tls::Trust;
 
 /// What registries are to be reached with; `settings` fills it in.
@@ -133,11 +133,11 @@ pub struct Registries {
     credentials: Credentials,
     trust: Trust,
     proxies: Arc<Proxies>,
-    names: Names,
+    names: DnsResolver,
     idle_timeout: Duration,
     limit: Arc<Limit>,
     forwarder: Option<Arc<Forwarder>>,
-    pace: Arc<Pace>,
+    pace: Arc<RetryContext>,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
     clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
 }
@@ -149,7 +149,7 @@ impl Registries {
         let credentials = Credentials::read(&settings.auth_files)?;
         let least = settings.limit.rate.least();
         let (proxies, limit) = (Arc::new(settings.proxies), Arc::new(Limit::new(settings.limit)));
-        let names = Names::new(settings.name_files, settings.node_name_files);
+        let names = DnsResolver::new(settings.name_files, settings.node_name_files);
         let forwarder = match limit.is_any() {
             true => Some(Arc::new(
                 Forwarder::start(&limit, &names, &proxies).map_err(RegistryError::Limit)?,
@@ -171,7 +171,7 @@ impl Registries {
             idle_timeout: settings.idle_timeout,
             limit,
             forwarder,
-            pace: Arc::new(Pace::new(observer, settings.give_up_after, least)),
+            pace: Arc::new(RetryContext::new(observer, settings.give_up_after, least)),
             clients: Mutex::default(),
         })
     }
@@ -215,7 +215,7 @@ impl Registries {
             forwarder: self.forwarder.clone(),
         };
         let http = Http::new(tls, way, source.insecure, self.idle_timeout)
-            .map_err(|error| http::transport(error, &format!("registry `{domain}`")))?;
+            .map_err(|error| http_client::transport(error, &format!("registry `{domain}`")))?;
         let client = Arc::new(Client::new(domain, source.insecure, http));
         Ok(clients.entry(key).or_insert(client).clone())
     }

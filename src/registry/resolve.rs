@@ -11,11 +11,11 @@ use crate::oci::{
 };
 
 use super::Registries;
-use super::client::Get;
 use super::error::RegistryError;
-use super::http;
+use super::http_client;
 use super::mirrors::PullSource;
-use super::watch::Watch;
+use super::registry_client::Get;
+use super::watchdog::Watch;
 
 impl Registries {
     /// Finds the image that `reference` names for `platform`: its list, if there is one, its manifest and its
@@ -173,7 +173,7 @@ impl Registries {
             .get(CONTENT_TYPE)
             .and_then(|value| value.to_str().ok());
         let content_type = content_type.map(str::to_owned);
-        let bytes: Bytes = http::body(response, item.limit, &what, watch, cancel).await?;
+        let bytes: Bytes = http_client::body(response, item.limit, &what, watch, cancel).await?;
         let content = Content::new(bytes);
         match item.digest {
             Some(digest) if digest != content.digest() => Err(RegistryError::WrongDigest {

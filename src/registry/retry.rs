@@ -8,7 +8,7 @@
 //! their turn there is a pause: a random part of an exponentially growing time ("full jitter"), so that the
 //! workers of many nodes do not come back together. It is [`FIRST_PAUSE`] at most to begin with and [`LONGEST_PAUSE`]
 //! at the end of an outage of any length, so that long it takes until the link's return is seen. A registry that says `Retry-After` is left alone by all
-//! operations, for [`LONGEST_QUIET`] at most: the time until when is kept in [`Pace`], which they share.
+//! operations, for [`LONGEST_QUIET`] at most: the time until when is kept in [`RetryContext`], which they share.
 //!
 //! It ends when a source answers, when each has failed for good, when the run is to end, or after `give_up_after` in
 //! which less than [`PROGRESS`] came, neither in this operation nor in any other: on a slow site the link may be dead for one
@@ -26,10 +26,10 @@ use crate::cancel::Cancel;
 use crate::report::{Event, Observer, Operation};
 
 use super::error::RegistryError;
-use super::limit::Rate;
+use super::mirror_speed::{Rates, Rival, TELLING};
 use super::mirrors::PullSource;
-use super::rates::{Rates, Rival, TELLING};
-use super::watch::Watch;
+use super::rate_limit::Rate;
+use super::watchdog::Watch;
 
 /// The first pause is at most this long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ const PROGRESS: u64 = 512;
 const GENEROUS: u64 = 16 << 10;
 
 /// What all operations know of each other.
-pub(super) struct Pace {
+pub(super) struct RetryContext {
     pub(super) observer: Arc<dyn Observer>,
     pub(super) rates: Arc<Rates>,
     operations: AtomicU64,
@@ -76,15 +76,15 @@ struct Moved {
     waiting: usize,
 }
 
-impl std::fmt::Debug for Pace {
+impl std::fmt::Debug for RetryContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pace")
+        f.debug_struct("RetryContext")
             .field("give_up_after", &self.give_up_after)
             .finish_non_exhaustive()
     }
 }
 
-impl Pace {
+impl RetryContext {
     pub(super) fn new(
         observer: Arc<dyn Observer>,
         give_up_after: Option<Duration>,
@@ -144,7 +144,7 @@ impl Pace {
 /// One operation's way from source to source.
 #[derive(Debug)]
 pub struct Attempts {
-    pace: Arc<Pace>,
+    pace: Arc<RetryContext>,
     operation: Arc<Operation>,
     what: String,
     candidates: Vec<Candidate>,
@@ -184,7 +184,12 @@ impl Candidate {
 }
 
 impl Attempts {
-    pub(super) fn new(pace: &Arc<Pace>, what: String, images: Vec<String>, sources: Vec<PullSource>) -> Self {
+    pub(super) fn new(
+        pace: &Arc<RetryContext>,
+        what: String,
+        images: Vec<String>,
+        sources: Vec<PullSource>,
+    ) -> Self {
         {
             let mut moved = pace.moved();
             if moved.waiting == 0 {
@@ -465,9 +470,9 @@ mod tests {
         }
     }
 
-    fn pace(told: &Arc<Told>, give_up_after: Option<u64>) -> Arc<Pace> {
+    fn pace(told: &Arc<Told>, give_up_after: Option<u64>) -> Arc<RetryContext> {
         let give_up_after = give_up_after.map(Duration::from_secs);
-        Arc::new(Pace::new(told.clone(), give_up_after, None))
+        Arc::new(RetryContext::new(told.clone(), give_up_after, None))
     }
 
     fn source(name: &str) -> PullSource {

@@ -1,4 +1,4 @@
-//! Names without a registry, completed as CRI-O completes them: `ubi8/ubi:8.9`, `busybox`.
+//! DnsResolver without a registry, completed as CRI-O completes them: `ubi8/ubi:8.9`, `busybox`.
 //!
 //! ```text
 //! busybox:1 ─→ an alias of short-name-aliases.conf, else of registries.conf and its drop-ins ─→ quay.io/x/busybox:1

@@ -135,7 +135,7 @@ impl Trust {
             .proxies
             .iter()
             .filter(|(called, _)| own.as_ref() != Some(called));
-        let verifier = Verifier {
+        let verifier = CertificateVerifier {
             provider: self.provider.clone(),
             registry: self.judge(roots, of_host, host)?,
             insecure,
@@ -228,12 +228,12 @@ pub(super) fn unusable(path: &Path, error: impl ToString) -> RegistryError {
 
 /// Whom to believe: the registry or whoever it redirects to, or the proxy before them.
 #[derive(Debug)]
-struct Verifier {
+struct CertificateVerifier {
     provider: Arc<CryptoProvider>,
     registry: Judge,
     /// Anybody is taken for the registry.
     insecure: bool,
-    /// Names that only a proxy has, and what its certificate must be for.
+    /// DnsResolver that only a proxy has, and what its certificate must be for.
     proxies: Vec<(ServerName<'static>, ServerName<'static>)>,
     proxy: Judge,
 }
@@ -279,7 +279,7 @@ impl Judge {
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

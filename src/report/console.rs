@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::bars::Bars;
-use super::screen::Screen;
+use super::progress_bars::Bars;
+use super::terminal::Screen;
 use super::{Lines, Observer};
 
 /// `--progress`
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::oci::Digest;
-    use crate::report::emulator::Emulator;
+    use crate::report::terminal_emulator::Emulator;
     use crate::report::{Event, Fanout, Journal};
 
     const MIB: u64 = 1 << 20;

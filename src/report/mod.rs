@@ -12,50 +12,50 @@
 //!
 //! Strings come without secrets; they are only made harmless for a terminal here.
 
-mod bars;
 mod conditions;
 mod console;
-mod document;
 mod event;
-mod file;
-mod forecast;
-mod journal;
-mod lines;
-mod operator;
+mod event_log;
+mod human_format;
+mod operator_report;
+mod pending_reasons;
 mod printable;
 mod progress;
-mod rate;
+mod progress_bars;
+mod progress_lines;
 mod recorder;
-mod rest_time;
-mod screen;
-mod size;
+mod report_file;
+mod run_report;
 mod summary;
-mod talm;
-mod termination;
-mod time;
-mod waits;
+mod talm_log;
+mod terminal;
+mod termination_message;
+mod time_estimate;
+mod time_left;
+mod timestamp;
+mod transfer_rate;
 
 #[cfg(test)]
-mod emulator;
+mod terminal_emulator;
 #[cfg(test)]
 mod tests;
 
-pub use bars::Bars;
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
-pub use document::{ImageReport, LimitReport, Phase, Report, Totals};
 pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Operation, Step};
-pub use file::{WholeFile, WriteError, clear_place};
-pub use journal::Journal;
-pub use lines::Lines;
-pub use operator::{OperatorReport, OperatorState};
+pub use event_log::Journal;
+pub use human_format::{Count, Size, Span};
+pub use operator_report::{OperatorReport, OperatorState};
 pub use printable::Printable;
-pub use progress::{Progress, Snapshot};
+pub use progress::{Progress, ProgressSnapshot};
+pub use progress_bars::Bars;
+pub use progress_lines::Lines;
 pub use recorder::Recorder;
-pub use rest_time::RestTime;
-pub use size::{Count, Size, Span};
-pub use talm::{TalmFormat, TalmLog};
-pub use time::Time;
+pub use report_file::{WholeFile, WriteError, clear_place};
+pub use run_report::{ImageReport, LimitReport, Phase, Report, Totals};
+pub use talm_log::{TalmFormat, TalmLog};
+pub use time_left::RestTime;
+pub use timestamp::Time;
 
 /// `apiVersion` of every document that this program writes.
 pub const API_VERSION: &str = "spoke-precache/v1";

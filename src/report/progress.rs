@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::rate::Rate;
+use super::transfer_rate::Rate;
 use super::{Event, ImageState, RestTime, Size, Span};
 use crate::oci::Digest;
 
@@ -33,7 +33,7 @@ struct Blob {
 
 /// How far it is at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct ProgressSnapshot {
     /// Wanted, by the last plan.
     pub images: u64,
     /// Of these, in the store.
@@ -122,8 +122,8 @@ impl Progress {
     }
 
     /// How far it is `now`.
-    pub fn snapshot(&self, now: Instant) -> Snapshot {
-        Snapshot {
+    pub fn snapshot(&self, now: Instant) -> ProgressSnapshot {
+        ProgressSnapshot {
             images: self.images,
             images_here: self.present.max(self.here.len() as u64),
             images_failed: self.failed.len() as u64,
@@ -143,7 +143,7 @@ impl Blob {
     }
 }
 
-impl Snapshot {
+impl ProgressSnapshot {
     /// Whether there is anything left to wait for.
     pub(super) fn is_busy(&self) -> bool {
         self.downloads > 0 || self.images_here + self.images_failed < self.images
@@ -171,7 +171,7 @@ impl Snapshot {
     }
 }
 
-impl fmt::Display for Snapshot {
+impl fmt::Display for ProgressSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.images == 0 {
             return f.write_str("how many images are wanted is not known yet");

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use jiff::Timestamp;
 
 use super::conditions::Conditions;
-use super::waits::Waits;
+use super::pending_reasons::Waits;
 use super::{
     API_VERSION, Event, ImageReport, ImageSource, ImageState, LimitReport, Observer, OperatorReport,
     OperatorState, Phase, Report, Time, Totals,

@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    Count, ImageSource, ImageState, OperatorState, Phase, Printable, Report, Size, Span, Step,
-    conditions::Status,
-};
+use super::conditions::Status;
+use super::{Count, ImageSource, ImageState, OperatorState, Phase, Printable, Report, Size, Span, Step};
 
 /// Pending images that are told one by one: after an outage all of them wait for the same.
 const WAITING: usize = 10;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Table;
 
-use super::host::is_there;
+use super::host_root::is_there;
 use crate::store::{Setting, StoreOptions, lowered};
 
 /// The main file, which need not be there.
@@ -48,7 +48,7 @@ enum ShortNameMode {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct CrioConfFile {
     crio: Crio,
 }
 
@@ -82,8 +82,8 @@ impl CrioConf {
         options: &mut StoreOptions,
     ) -> Result<(), toml::de::Error> {
         // Once as it is, for an error that shows the line.
-        let _: Document = toml::from_str(text)?;
-        let Document { crio } = lowered(text.parse::<Table>()?).try_into()?;
+        let _: CrioConfFile = toml::from_str(text)?;
+        let CrioConfFile { crio } = lowered(text.parse::<Table>()?).try_into()?;
         let setting = |value: &str, key: &str| {
             let shown = serde_json::to_string(value).unwrap_or_default();
             Setting::new(value, &format!("crio.{key}"), &shown, file)

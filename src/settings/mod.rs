@@ -3,14 +3,14 @@
 //! The only reader of the environment. What a flag leaves open is found under the host root where CRI-O finds it;
 //! a path that is given is taken as it is, for whoever gives one sees the file system that we see.
 
-mod cluster;
+mod cluster_settings;
 mod crio_conf;
-mod host;
-mod places;
-mod proxy;
+mod host_root;
+mod missing_paths;
+mod proxy_env;
 mod short_names;
+mod time_zone;
 mod version_spec;
-mod zone;
 
 use std::env;
 use std::io;
@@ -22,18 +22,18 @@ use std::time::{Duration, Instant};
 use jiff::SignedDuration;
 
 use crate::cli::{Bounds, Flags, HostPaths, LogFormat};
-use crate::cluster::Facts;
-use crate::exit::Failure;
-use crate::job::Order;
+use crate::cluster::ClusterInfo;
+use crate::exit_code::Failure;
+use crate::job::JobConfig;
 use crate::oci::Platform;
 use crate::registry::{ProxyError, RegistriesConfError, RegistrySettings, ShortNameError};
 use crate::report::{ProgressMode, Step, WriteError, clear_place};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::{StorageConfError, StoreError, require_root};
 
-pub use cluster::{account, cluster_patience};
+pub use cluster_settings::{account, cluster_patience};
 use crio_conf::CrioConf;
-use host::HostRoot;
+use host_root::HostRoot;
 
 /// The graph root if storage.conf names none.
 const GRAPH_ROOT: &str = "var/lib/containers/storage";
@@ -248,7 +248,7 @@ pub fn version_spec(flags: &Flags) -> Result<(VersionSpec, Vec<String>), Setting
 }
 
 /// What to do. Reads whatever the flags name or leave to be found; what `cluster` knows fills what these leave open.
-pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
+pub fn order(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, SettingsError> {
     require_root()?;
     talm_log_level()?;
     if let Some(path) = &flags.output.report {
@@ -267,15 +267,16 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
         (None, Some(path)) => host.join(path),
         (None, None) => host.join(GRAPH_ROOT),
     };
-    places::check(&flags.host, &host, &graph_root)?;
+    missing_paths::check(&flags.host, &host, &graph_root)?;
     let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
     short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();
-    let known_end = cluster::end(cluster);
+    let known_end = cluster_settings::end(cluster);
     let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
     let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
-    let is_ended = deadline.is_some() || flags.bounds.is_ended || cluster::may_be_ended(flags, cluster);
-    Ok(Order {
+    let is_ended =
+        deadline.is_some() || flags.bounds.is_ended || cluster_settings::may_be_ended(flags, cluster);
+    Ok(JobConfig {
         spec,
         warnings,
         platform: flags.what.platform.clone().unwrap_or_else(Platform::of_this_node),
@@ -287,8 +288,8 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
             // With a deadline, that is when to stop; a link that is down for an hour may come back. A Job of which the API
             // has not told us in time may have one too, and to give up before it would be an error to the hub.
             give_up_after: give_up_after.or((!is_ended).then_some(GIVE_UP_AFTER)),
-            proxies: proxy::proxies(&host, cluster.proxy.as_ref())?,
-            cluster_authorities: cluster::authorities(cluster),
+            proxies: proxy_env::proxies(&host, cluster.proxy.as_ref())?,
+            cluster_authorities: cluster_settings::authorities(cluster),
             node_name_files: host.name_files(),
             limit: host.limit(flags.bounds.limit_rate.clone().unwrap_or_default()),
             ..registries
@@ -304,7 +305,7 @@ pub fn order(flags: &Flags, cluster: &Facts) -> Result<Order, SettingsError> {
         image_gc_high_threshold: flags
             .bounds
             .image_gc_high_threshold
-            .or_else(|| cluster::threshold(cluster))
+            .or_else(|| cluster_settings::threshold(cluster))
             .unwrap_or_default(),
     })
 }

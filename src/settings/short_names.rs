@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::SettingsError;
-use super::host::HostRoot;
+use super::host_root::HostRoot;
 use crate::oci::Reference;
 use crate::registry::{ConfText, RegistriesConf};
 use crate::spec::VersionSpec;

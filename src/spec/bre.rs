@@ -12,7 +12,7 @@
 //! repeat = "*" | "\+" | "\?" | "\{" m [ "," [ n ] ] "\}"        literals themselves where nothing precedes
 //! ```
 
-use super::bracket::{self, ByteSet, is_space};
+use super::bre_bracket::{self, ByteSet, is_space};
 
 /// How many single-character steps a pattern may have once its repetitions are written out. Real patterns have a
 /// few dozen; the texts they are held against some hundred. Bounds time and memory of compiling.
@@ -284,7 +284,7 @@ impl Parser<'_> {
             b'$' if self.ends_branch() => return Ok(Piece::anchor(r"\z")),
             b'.' => Piece::new(ByteSet::of(|b| b != b'\n').to_string()),
             b'[' => {
-                let (set, length) = bracket::parse(self.rest())?;
+                let (set, length) = bre_bracket::parse(self.rest())?;
                 self.at += length;
                 Piece::new(set.to_string())
             }

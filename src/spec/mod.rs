@@ -5,19 +5,19 @@
 //! [`VersionSpec::to_yaml`] and its siblings write it down again. [`Excludes`] are the patterns, compiled. Nothing here
 //! does I/O; whoever reads files hands their bytes in.
 
-mod bracket;
 mod bre;
+mod bre_bracket;
+mod config_map_keys;
 mod document;
-mod exclude;
-mod keys;
-mod printout;
-mod space;
+mod exclude_patterns;
+mod printer;
+mod space_required;
 
 pub use bre::BreError;
-pub use document::{Document, DocumentError, Place as DocumentPlace, from_document};
-pub use exclude::{Excludes, Hit, PatternError, Place};
-pub use keys::from_keys;
-pub use space::{SpaceError, parse_space};
+pub use config_map_keys::from_keys;
+pub use document::{Document, DocumentError, TextPosition, from_document};
+pub use exclude_patterns::{Excludes, Hit, HitPosition, PatternError};
+pub use space_required::{SpaceError, parse_space};
 
 use crate::oci::{Reference, ReferenceError};
 
@@ -154,7 +154,10 @@ impl VersionSpec {
     /// Adds what stands on the command line: lists grow, single values are replaced.
     pub fn merge(self, overrides: Overrides) -> Self {
         // As in the ConfigMap: a blank pattern, which would match every image, is none.
-        let excludes = overrides.excludes.iter().flat_map(|text| keys::patterns(text));
+        let excludes = overrides
+            .excludes
+            .iter()
+            .flat_map(|text| config_map_keys::patterns(text));
         Self {
             platform_image: overrides.platform_image.or(self.platform_image),
             operators_indexes: unique(

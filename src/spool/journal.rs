@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::oci::Digest;
 
 use super::Shared;
-use super::stem::Stem;
+use super::file_names::FileNames;
 
 /// Length of a record in bytes.
 const LINE: usize = 20 + 1 + 64 + 1 + SUM + 1;
@@ -41,13 +41,13 @@ pub(super) struct Record {
 }
 
 impl Record {
-    fn line(&self, stem: &Stem) -> String {
+    fn line(&self, stem: &FileNames) -> String {
         let (offset, prefix) = (self.offset, self.prefix.hex());
         let sum = Digest::of(format!("{stem} {offset} {prefix}").as_bytes()).hex();
         format!("{offset:020} {prefix} {}\n", &sum[..SUM])
     }
 
-    fn parse(line: &[u8], stem: &Stem) -> Option<Self> {
+    fn parse(line: &[u8], stem: &FileNames) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.split(' ');
         let record = Self {
             offset: words.next()?.parse().ok()?,
@@ -58,7 +58,7 @@ impl Record {
 }
 
 /// The records of a file's journal whose sums are right, by offset. Whatever else bears its name has none.
-pub(super) fn records(spool: &Shared, stem: &Stem) -> Vec<Record> {
+pub(super) fn records(spool: &Shared, stem: &FileNames) -> Vec<Record> {
     let name = stem.journal();
     match regular(spool, &name, OFlags::RDONLY).and_then(|file| file.as_ref().map_or(Ok(Vec::new()), read)) {
         Ok(text) => {
@@ -77,7 +77,7 @@ pub(super) fn records(spool: &Shared, stem: &Stem) -> Vec<Record> {
 /// A journal to be continued. It lives and dies with the file's bytes: what is cut off there has no record here.
 #[derive(Debug)]
 pub(super) struct Journal {
-    stem: Stem,
+    stem: FileNames,
     file: File,
     records: usize,
     /// A record waits for the thread that syncs.
@@ -92,7 +92,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Opens the journal, making it if need be, and leaves just these records in it.
-    pub(super) fn with(spool: &Shared, stem: Stem, records: &[Record]) -> io::Result<Self> {
+    pub(super) fn with(spool: &Shared, stem: FileNames, records: &[Record]) -> io::Result<Self> {
         let name = stem.journal();
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let flags = OFlags::RDWR | OFlags::CREATE;

@@ -31,13 +31,13 @@
 //!
 //! Everything here is removed with the blob, and a journal without one when the spool is opened.
 
-mod boot;
 mod error;
+mod file_names;
 mod journal;
 mod partial;
-mod stem;
+mod reboot;
 mod syncer;
-mod verified;
+mod verified_blob;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
@@ -52,13 +52,13 @@ use rustix::io::Errno;
 
 use crate::oci::{Digest, Hasher};
 
+use file_names::FileNames;
 use journal::Record;
-use stem::Stem;
 use syncer::Syncer;
 
 pub use error::SpoolError;
 pub use partial::Partial;
-pub use verified::VerifiedBlob;
+pub use verified_blob::VerifiedBlob;
 
 /// How much is read at once while a file is hashed; larger is not faster (shared/crates.md, 2.1).
 const HASH_BUFFER: usize = 256 << 10;
@@ -74,7 +74,7 @@ struct Shared {
     /// Whole blobs that this process has hashed.
     verified: Mutex<HashSet<Digest>>,
     /// Those that lie here.
-    pieces: Mutex<BTreeSet<Stem>>,
+    pieces: Mutex<BTreeSet<FileNames>>,
     syncer: Syncer,
     /// Locked as long as this lives; the kernel drops it with the process.
     lock: File,
@@ -145,7 +145,7 @@ impl Spool {
         };
         let size = self.0.regular_size(&file, &whole(digest))?;
         if !self.0.verified().contains(digest) {
-            let records = journal::records(&self.0, &Stem::first(digest));
+            let records = journal::records(&self.0, &FileNames::first(digest));
             let read = self.0.hash(&file, &whole(digest), size, &records)?;
             if read.hasher.finish() != *digest {
                 self.0.demote(digest, read.proven.1)?;
@@ -164,7 +164,7 @@ impl Spool {
 
     /// Starts or continues the piece that begins with byte `from`, as [`partial`](Self::partial) does with the first bytes.
     pub fn piece(&self, digest: &Digest, size: u64, from: u64) -> Result<Partial, SpoolError> {
-        let stem = Stem { blob: *digest, from };
+        let stem = FileNames { blob: *digest, from };
         Partial::open(self.0.clone(), stem, size)
     }
 
@@ -195,7 +195,7 @@ impl Spool {
     pub fn peek(path: &Path, digest: &Digest, range: Range<u64>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(range.end.checked_sub(range.start)?).ok()?];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        [whole(digest), Stem::first(digest).partial()]
+        [whole(digest), FileNames::first(digest).partial()]
             .into_iter()
             .find_map(|name| {
                 let file = File::from(rustix::fs::open(path.join(name), flags, Mode::empty()).ok()?);
@@ -211,7 +211,7 @@ impl Spool {
         for piece in self.0.pieces_of(digest) {
             self.0.remove_part(&piece)?;
         }
-        self.0.remove_part(&Stem::first(digest))
+        self.0.remove_part(&FileNames::first(digest))
     }
 }
 
@@ -298,7 +298,7 @@ impl Shared {
     /// Keeps the first `proven` bytes of a whole blob that turned out to be something else, as a partial one. Nothing
     /// is kept if one was begun meanwhile.
     fn demote(&self, digest: &Digest, proven: u64) -> Result<(), SpoolError> {
-        let (whole, stem) = (whole(digest), Stem::first(digest));
+        let (whole, stem) = (whole(digest), FileNames::first(digest));
         let partial = stem.partial();
         if proven == 0 {
             self.unlink(&whole)?;
@@ -329,20 +329,20 @@ impl Shared {
     }
 
     /// Removes bytes and their records.
-    fn remove_part(&self, stem: &Stem) -> Result<(), SpoolError> {
+    fn remove_part(&self, stem: &FileNames) -> Result<(), SpoolError> {
         self.unlink(&stem.partial())?;
         self.unlink_if_possible(&stem.journal());
         self.pieces().remove(stem);
         Ok(())
     }
 
-    fn pieces_of(&self, blob: &Digest) -> Vec<Stem> {
-        let stem = |from| Stem { blob: *blob, from };
+    fn pieces_of(&self, blob: &Digest) -> Vec<FileNames> {
+        let stem = |from| FileNames { blob: *blob, from };
         self.pieces().range(stem(1)..=stem(u64::MAX)).copied().collect()
     }
 
     /// A set of names is whole at every moment, also when its holder panicked.
-    fn pieces(&self) -> std::sync::MutexGuard<'_, BTreeSet<Stem>> {
+    fn pieces(&self) -> std::sync::MutexGuard<'_, BTreeSet<FileNames>> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -388,14 +388,14 @@ fn names(dir: &File, path: &Path) -> Result<Vec<String>, SpoolError> {
 /// What the name of a blob's file says.
 enum Name {
     Whole(Digest),
-    Part(Stem),
+    Part(FileNames),
 }
 
 /// The files with bytes of blobs.
 fn files(dir: &File, path: &Path) -> Result<Vec<(Name, rustix::fs::Stat)>, SpoolError> {
     let mut files = Vec::new();
     for name in names(dir, path)? {
-        let parsed = match Stem::of_partial(&name) {
+        let parsed = match FileNames::of_partial(&name) {
             Some(stem) => Name::Part(stem),
             None => match name.parse() {
                 Ok(digest) => Name::Whole(digest),
@@ -414,7 +414,7 @@ fn files(dir: &File, path: &Path) -> Result<Vec<(Name, rustix::fs::Stat)>, Spool
 
 fn list(dir: &File, path: &Path) -> Result<Vec<Entry>, SpoolError> {
     let mut entries = Vec::new();
-    let mut parts: BTreeMap<Stem, (u64, SystemTime)> = BTreeMap::new();
+    let mut parts: BTreeMap<FileNames, (u64, SystemTime)> = BTreeMap::new();
     for (name, stat) in files(dir, path)? {
         let (bytes, touched) = (u64::try_from(stat.st_size).unwrap_or_default(), modified(&stat));
         match name {

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::oci::Hasher;
 
+use super::file_names::FileNames;
 use super::journal::{self, Journal, Record};
-use super::stem::Stem;
 use super::syncer::{self, Request};
 use super::{HASH_BUFFER, Shared, SpoolError, VerifiedBlob};
 
@@ -38,7 +38,7 @@ const AGE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Partial {
     spool: Arc<Shared>,
-    stem: Stem,
+    stem: FileNames,
     /// The blob's.
     size: u64,
     file: Arc<File>,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for HasherState {
 }
 
 impl Partial {
-    pub(super) fn open(spool: Arc<Shared>, stem: Stem, size: u64) -> Result<Self, SpoolError> {
+    pub(super) fn open(spool: Arc<Shared>, stem: FileNames, size: u64) -> Result<Self, SpoolError> {
         let name = stem.partial();
         let file = Self::lock(&spool, &name)?;
         let length = spool.regular_size(&file, &name)?;

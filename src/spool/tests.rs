@@ -118,7 +118,7 @@ fn left_behind(blob: &[u8], file: &[u8], suffix: &str, offsets: &[usize]) -> tem
     let spool = spool(&dir);
     let records: Vec<Record> = offsets.iter().map(|offset| record(blob, *offset)).collect();
     if !records.is_empty() {
-        Journal::with(&spool.0, Stem::first(&digest), &records).expect("a journal");
+        Journal::with(&spool.0, FileNames::first(&digest), &records).expect("a journal");
     }
     std::fs::write(spool.path().join(format!("{digest}{suffix}")), file).expect("a file");
     dir
@@ -130,7 +130,8 @@ fn continued(dir: &tempfile::TempDir, blob: &[u8]) -> Vec<u8> {
     let partial = spool
         .partial(&Digest::of(blob), blob.len() as u64)
         .expect("a partial");
-    let bytes = std::fs::read(spool.path().join(Stem::first(&Digest::of(blob)).partial())).expect("a file");
+    let bytes =
+        std::fs::read(spool.path().join(FileNames::first(&Digest::of(blob)).partial())).expect("a file");
     assert_eq!(partial.offset(), bytes.len() as u64);
     bytes
 }
@@ -176,7 +177,7 @@ fn bytes_that_changed_on_the_disk_are_cut_off_with_all_that_follow() {
         file[changed] ^= 1;
         let dir = left_behind(&blob, &file, ".partial", &[100, 300, 400]);
         assert_eq!(continued(&dir, &blob).len(), kept, "byte {changed}");
-        let left = journal::records(&spool(&dir).0, &Stem::first(&Digest::of(&blob)));
+        let left = journal::records(&spool(&dir).0, &FileNames::first(&Digest::of(&blob)));
         assert!(left.iter().all(|record| record.offset <= kept as u64), "{left:?}");
     }
 }
@@ -280,18 +281,18 @@ fn a_large_blob_that_travels_for_long_gets_records() {
     assert_eq!(names_in(&dir).len(), 1, "it is not old enough");
     let began = std::time::Instant::now();
     let mut written = 3 << 20;
-    while journal::records(&first.0, &Stem::first(&digest)).is_empty() {
+    while journal::records(&first.0, &FileNames::first(&digest)).is_empty() {
         assert!(began.elapsed().as_secs() < 60, "no record is made");
         std::thread::sleep(std::time::Duration::from_millis(50));
         partial.write(&blob[written..=written]).expect("room");
         written += 1;
     }
-    let made = journal::records(&first.0, &Stem::first(&digest));
+    let made = journal::records(&first.0, &FileNames::first(&digest));
     assert!(made[0].offset >= 3 << 20 && made[0].prefix == Digest::of(&blob[..made[0].offset as usize]));
     // One more when it is let go.
     drop(partial);
     assert_eq!(
-        journal::records(&first.0, &Stem::first(&digest))[1].offset,
+        journal::records(&first.0, &FileNames::first(&digest))[1].offset,
         written as u64
     );
     drop(first);
@@ -392,7 +393,7 @@ fn of_a_piece_too_a_reboot_leaves_what_has_a_record_and_it_is_no_blob() {
         let dir = dir();
         let first = spool(&dir);
         leave_piece(&first, &blob, 600..700);
-        let stem = Stem {
+        let stem = FileNames {
             blob: digest,
             from: 600,
         };

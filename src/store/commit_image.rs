@@ -6,11 +6,11 @@
 use std::collections::HashSet;
 
 use super::error::StoreError;
-use super::images::{ImageTable, ImageView, Item, MANIFEST, NewImage};
-use super::layers::LayerTable;
+use super::images_json::{ImageTable, ImageView, Item, MANIFEST, NewImage};
+use super::layers_json::LayerTable;
 use super::lock::{ImagesLock, SharedLayersLock};
 use super::store::Store;
-use super::{atomic, time};
+use super::{atomic_file, go_time};
 use crate::cancel::Cancel;
 use crate::oci::{Content, ImageId, LayerId, Reference, ResolvedImage};
 
@@ -78,7 +78,7 @@ impl Store {
         };
         let lock = ImagesLock::acquire(&self.layout, &layers, cancel)?;
         if self.first_sweep_of_images() {
-            atomic::sweep(&self.layout.images(), "images.json");
+            atomic_file::sweep(&self.layout.images(), "images.json");
         }
         let mut images = ImageTable::read(&self.layout)?;
         let top = chain.last().map(|layer| layer.to_string());
@@ -108,8 +108,8 @@ impl Store {
             created: image
                 .created
                 .as_deref()
-                .and_then(time::rewrite)
-                .unwrap_or_else(time::now),
+                .and_then(go_time::rewrite)
+                .unwrap_or_else(go_time::now),
         };
         let put = self.put(&record, &mut images, &lock);
         if put.is_err() && is_new {
@@ -168,20 +168,20 @@ impl Store {
     }
 
     fn write_items(&self, id: &ImageId, items: &[Item<'_>]) -> Result<(), StoreError> {
-        atomic::create_dir(&self.layout.image(id), 0o700)?;
+        atomic_file::create_dir(&self.layout.image(id), 0o700)?;
         // Also if it was there: whoever made it may not have synced it, or died before.
-        atomic::sync_dir(&self.layout.images())?;
+        atomic_file::sync_dir(&self.layout.images())?;
         for item in items {
             let path = self.layout.big_data(id, &item.key);
-            match atomic::read(&path, item.bytes.len() as u64) {
+            match atomic_file::read(&path, item.bytes.len() as u64) {
                 // A second name for the same image is an ordinary thing.
                 Ok(Some(bytes)) if bytes == item.bytes => {}
                 // What cannot be read, or is too long, is replaced like what says something else.
-                _ => atomic::put(&path, 0o600, item.bytes)?,
+                _ => atomic_file::put(&path, 0o600, item.bytes)?,
             }
         }
         // Also if all was there, for the same reason.
-        atomic::sync_dir(&self.layout.image(id))
+        atomic_file::sync_dir(&self.layout.image(id))
     }
 }
 

@@ -16,15 +16,15 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::atomic;
+use super::atomic_file;
 use super::error::StoreError;
+use super::go_time;
 use super::layer_dir::find_flaw;
-use super::layers::{LayerTable, LayerView, NewLayer};
+use super::layer_placement::{Placement, clone_mount};
+use super::layers_json::{LayerTable, LayerView, NewLayer};
 use super::lock::LayersLock;
-use super::placement::{Placement, clone_mount};
 use super::stage::StagedLayer;
 use super::store::Store;
-use super::time;
 use crate::cancel::Cancel;
 use crate::oci::LayerId;
 
@@ -115,7 +115,7 @@ impl Store {
         let lock = LayersLock::acquire(&self.layout, cancel)?;
         let since = Instant::now();
         if self.first_sweep_of_layers() {
-            atomic::sweep(&self.layout.layers(), "layers.json");
+            atomic_file::sweep(&self.layout.layers(), "layers.json");
         }
         let mut batch = Batch {
             store: self,
@@ -198,7 +198,7 @@ impl<'b> Batch<'b> {
         }
         let mut placement = Placement::new(self.store, layer, self.root);
         placement.bury_incomplete(&mut self.table)?;
-        let mut record = placement.record(time::now());
+        let mut record = placement.record(go_time::now());
         self.put_record(&record)?;
         if let Err(error) = self.save() {
             self.take_back(&placement);

@@ -12,12 +12,12 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::atomic;
+use super::additional_stores::Home;
+use super::atomic_file;
 use super::error::{StoreError, io_error};
-use super::home::Home;
-use super::images::{ImageTable, ImageView, MANIFEST};
+use super::images_json::{ImageTable, ImageView, MANIFEST};
 use super::layer_dir::{find_flaw, is_linked, link};
-use super::layers::{LayerTable, LayerView};
+use super::layers_json::{LayerTable, LayerView};
 use super::layout::Layout;
 use super::store::Store;
 use crate::oci::{Content, DiffId, Digest, ImageId, LayerId, Manifest, Platform, Reference};
@@ -343,7 +343,7 @@ impl Inventory {
     }
 
     pub(super) fn read_item(&self, image: &StoredImage, key: &str) -> Result<Option<Content>, StoreError> {
-        let bytes = atomic::read(&self.at(image.home).layout.big_data(&image.id, key), ITEM_LIMIT)?;
+        let bytes = atomic_file::read(&self.at(image.home).layout.big_data(&image.id, key), ITEM_LIMIT)?;
         Ok(bytes.map(|bytes| Content::new(Bytes::from(bytes))))
     }
 

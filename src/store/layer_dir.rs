@@ -20,7 +20,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use super::atomic;
+use super::atomic_file;
 use super::error::{StoreError, io_error};
 use super::layout::Layout;
 use crate::oci::LayerId;
@@ -99,7 +99,7 @@ pub(super) fn make_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreErro
         .iter()
         .take(if is_base { 3 } else { 2 })
     {
-        atomic::create_dir(&dir.join(name), 0o700)?;
+        atomic_file::create_dir(&dir.join(name), 0o700)?;
     }
     Ok(())
 }
@@ -184,8 +184,8 @@ pub(super) fn mend_links_dir(layout: &Layout) -> Result<(), StoreError> {
         return Ok(());
     }
     remove_if_there(&links)?;
-    atomic::create_dir(&links, LINKS_MODE)?;
-    atomic::sync_dir(&layout.overlay())
+    atomic_file::create_dir(&links, LINKS_MODE)?;
+    atomic_file::sync_dir(&layout.overlay())
 }
 
 /// Removes a file or symlink.
@@ -237,7 +237,7 @@ pub(super) fn inherit_root(parent: &Path, layer: &Path, has_root: bool) -> Resul
 
 /// The file's text without what surrounds it: a newline there would break every child.
 fn text(path: &Path) -> Result<Option<String>, StoreError> {
-    let text = atomic::read(path, TEXT_LIMIT)?.and_then(|bytes| String::from_utf8(bytes).ok());
+    let text = atomic_file::read(path, TEXT_LIMIT)?.and_then(|bytes| String::from_utf8(bytes).ok());
     Ok(text.filter(|text| !text.is_empty() && !text.contains(char::is_whitespace)))
 }
 
@@ -284,7 +284,7 @@ pub(super) fn mend_text(path: &Path, right: &str) -> Result<(), StoreError> {
     if text(path)?.as_deref() == Some(right) {
         return Ok(());
     }
-    atomic::replace(path, 0o644, right.as_bytes())
+    atomic_file::replace(path, 0o644, right.as_bytes())
 }
 
 /// Where `l/<link>` leads: `None` if it is missing, nowhere if it is no symlink.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::atomic;
+use super::additional_stores::Home;
+use super::atomic_file;
 use super::error::{StoreError, io_error};
-use super::home::Home;
 use super::inventory::Inventory;
-use super::layers::LayerView;
+use super::layers_json::LayerView;
 use super::store::Store;
 use super::tar_split::{Assembler, Note, TarSplitError};
 use super::unpack::DIRECTORY;
@@ -54,7 +54,7 @@ impl Store {
             Home::Additional(index) => &self.additional.layouts[index],
         };
         let (split_path, diff_path) = (layout.tar_split(layer), layout.layer(layer).join("diff"));
-        let tar_split = match atomic::open(&split_path) {
+        let tar_split = match atomic_file::open(&split_path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error("open", &split_path)(error)),

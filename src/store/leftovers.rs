@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::store::Store;
-use super::{atomic, lock, stage_dir};
+use super::{atomic_file, lock, stage_dir};
 
 impl Store {
     /// Stages of dead programs, and how many bytes of the disk each takes: [`Store::remove_leftovers`] would remove them.
@@ -22,13 +22,13 @@ impl Store {
         self.remove_dead_stages();
         let (layers, images) = (self.layout.layers(), self.layout.images());
         under_lock(&layers.join("layers.lock"), || {
-            atomic::sweep(&layers, "layers.json");
+            atomic_file::sweep(&layers, "layers.json");
         });
         under_lock(&images.join("images.lock"), || {
-            atomic::sweep(&images, "images.json");
+            atomic_file::sweep(&images, "images.json");
             for image in fs::read_dir(&images).into_iter().flatten().flatten() {
                 if image.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    atomic::sweep_all(&image.path());
+                    atomic_file::sweep_all(&image.path());
                 }
             }
         });

@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use super::error::{StoreError, io_error};
 use super::stage_dir::{StageDir, sweep};
 use super::store::Store;
-use super::unpacked::Unpacked;
-use super::{atomic, layer_dir, remove};
+use super::unpacked_layer::Unpacked;
+use super::{atomic_file, layer_dir, remove_tree};
 use crate::oci::{DiffId, Digest, LayerDescriptor, LayerId};
 
 /// How often a new name is tried before giving up. Each failure needs a sweeper that comes in the
@@ -138,8 +138,8 @@ impl Stage {
             name: format!("{serial}-{}", spec.id),
         };
         let path = entry.path();
-        atomic::create_dir(&path, 0o700)?;
-        atomic::create_dir(&path.join("diff"), BASE_MODE)?;
+        atomic_file::create_dir(&path, 0o700)?;
+        atomic_file::create_dir(&path.join("diff"), BASE_MODE)?;
         layer_dir::make_empty_dirs(&path, spec.parent.is_none())?;
         Ok(StagingLayer { entry, spec })
     }
@@ -239,7 +239,7 @@ impl Entry {
     /// A place for a directory that is to be removed later, outside of the lock; relative to the graph root.
     /// Each call gives another.
     pub(super) fn make_grave(&self) -> Result<PathBuf, StoreError> {
-        atomic::create_dir(&self.dir.path.join(self.graveyard_name()), 0o700)?;
+        atomic_file::create_dir(&self.dir.path.join(self.graveyard_name()), 0o700)?;
         let grave = format!("{:016x}", rand::random::<u64>());
         Ok([self.dir.name.as_str(), &self.graveyard_name(), &grave]
             .iter()
@@ -273,7 +273,7 @@ impl Entry {
     pub(super) fn clear(&self) {
         for name in [self.name.clone(), self.tar_split_name(), self.graveyard_name()] {
             let removed = CString::new(name.as_str()).map_err(|_| Errno::INVAL);
-            if let Err(error) = removed.and_then(|name| remove::tree(self.dir.fd.as_fd(), &name)) {
+            if let Err(error) = removed.and_then(|name| remove_tree::tree(self.dir.fd.as_fd(), &name)) {
                 tracing::warn!(stage = %self.dir.path.display(), name, %error, "cannot remove a staged layer");
             }
         }

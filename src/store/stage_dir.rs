@@ -12,7 +12,7 @@ use rustix::fs::{Dir, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
-use super::{atomic, lock, remove};
+use super::{atomic_file, lock, remove_tree};
 
 /// How the names of stages begin.
 const PREFIX: &str = ".spoke-precache-stage-";
@@ -69,7 +69,7 @@ impl StageDir {
     }
 
     fn create_as(name: String, path: PathBuf, overlay: &Path) -> Result<Option<Self>, StoreError> {
-        if !atomic::create_dir(&path, 0o700)? {
+        if !atomic_file::create_dir(&path, 0o700)? {
             return Ok(None);
         }
         copy_label(overlay, &path)?;
@@ -164,7 +164,7 @@ fn remove_stage(fd: &OwnedFd, path: &Path) -> Result<(), std::io::Error> {
         let entry = entry?;
         let name = entry.file_name();
         if !matches!(name.to_bytes(), b"." | b".." | b"lock") {
-            remove::tree(fd.as_fd(), name)?;
+            remove_tree::tree(fd.as_fd(), name)?;
         }
     }
     fs::remove_file(path.join(LOCK))?;

@@ -6,14 +6,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::additional_stores::AdditionalStores;
 use super::conf::StorageConf;
+use super::durable_layers::Synced;
 use super::error::{StoreError, io_error};
-use super::home::AdditionalStores;
-use super::images::ImageTable;
-use super::layers::LayerTable;
+use super::images_json::ImageTable;
+use super::layers_json::LayerTable;
 use super::layout::{IMAGES, LAYERS, Layout, OVERLAY};
-use super::synced::Synced;
-use super::{atomic, layer_dir, rights};
+use super::{atomic_file, capabilities, layer_dir};
 use crate::oci::LayerId;
 
 /// Directories that a store of another driver has.
@@ -56,7 +56,7 @@ impl Store {
     /// When the caller is not root, when the store is of a kind that would be damaged by our writing (another driver, a
     /// mount program, id mappings and the like, storage-format.md section 4.8), or when its records do not parse.
     pub fn open(graph_root: &Path, conf: &StorageConf) -> Result<Self, StoreError> {
-        rights::require_root()?;
+        capabilities::require_root()?;
         let root = match fs::canonicalize(graph_root) {
             Ok(root) => root,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -113,7 +113,7 @@ impl Store {
     /// When the caller lacks a capability that layers need, or the system refuses.
     pub fn create_if_missing(&self) -> Result<(), StoreError> {
         let root = self.layout.root();
-        let missing = rights::missing().map_err(io_error("ask for the rights to write", root))?;
+        let missing = capabilities::missing().map_err(io_error("ask for the rights to write", root))?;
         if !missing.is_empty() {
             let root = root.to_owned();
             return Err(StoreError::Rights { root, missing });
@@ -132,10 +132,10 @@ impl Store {
             (self.layout.images(), 0o700),
         ];
         for (dir, mode) in dirs {
-            if atomic::create_dir(&dir, mode)? {
+            if atomic_file::create_dir(&dir, mode)? {
                 tracing::debug!(path = %dir.display(), "created a directory of the store");
                 if let Some(parent) = dir.parent() {
-                    atomic::sync_dir(parent)?;
+                    atomic_file::sync_dir(parent)?;
                 }
             }
         }
@@ -144,7 +144,7 @@ impl Store {
         if !layer_dir::exists(&mark)? && !layer_dir::exists(&records)? {
             // Where it is missing, containers/storage looks for names like `.wh.x` in the layers, takes them for the
             // whiteouts of fuse-overlayfs and calls the store one that needs it (podman 4.3.1 and 5.4.2, observed).
-            atomic::write(&mark, b"false")?;
+            atomic_file::write(&mark, b"false")?;
         }
         self.refuse_foreign_directories()
     }
@@ -213,7 +213,7 @@ impl Store {
             ));
         }
         let mark = self.mount_program_mark();
-        if atomic::read(&mark, MARK_LIMIT)?.is_some_and(|mark| mark.trim_ascii() == b"true") {
+        if atomic_file::read(&mark, MARK_LIMIT)?.is_some_and(|mark| mark.trim_ascii() == b"true") {
             let reason = format!("`{}` says that a mount program is used", mark.display());
             return Err(self.unsupported(reason, "only the kernel's overlayfs is supported"));
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::error::StoreError;
 use super::stage::StagedLayer;
 use super::store::Store;
-use super::{atomic, layer_dir};
+use super::{atomic_file, layer_dir};
 use crate::oci::LayerId;
 
 impl Store {
@@ -41,7 +41,7 @@ impl Store {
     fn foresee_way(&self, layer: &StagedLayer, staged: &HashMap<LayerId, PathBuf>) -> Result<(), StoreError> {
         let dir = layer.entry.path();
         if !layer_dir::exists(&dir.join("link"))? {
-            atomic::create(&dir.join("link"), 0o644, layer_dir::new_link().as_bytes())?;
+            atomic_file::create(&dir.join("link"), 0o644, layer_dir::new_link().as_bytes())?;
         }
         let Some(parent) = layer.spec.parent() else {
             return Ok(());
@@ -51,7 +51,7 @@ impl Store {
         if let Ok(lower) = layer_dir::lower_on_dir(staged.unwrap_or(&stored))
             && !layer_dir::exists(&dir.join("lower"))?
         {
-            atomic::create(&dir.join("lower"), 0o644, lower.as_bytes())?;
+            atomic_file::create(&dir.join("lower"), 0o644, lower.as_bytes())?;
         }
         // What a root inherits cannot be corrected later, and one in the store may be about to be mended.
         if let Some(parent) = staged {

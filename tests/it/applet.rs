@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use rustix::process::Signal;
-use spoke_precache::applet::Applet;
 use spoke_precache::cli::{Cli, Command as SubCommand};
-use spoke_precache::cluster::Facts;
+use spoke_precache::cluster::ClusterInfo;
+use spoke_precache::entrypoint::Entrypoint;
 use spoke_precache::settings;
 use spoke_precache::spool::Spool;
 
@@ -188,13 +188,13 @@ fn as_talms_script_it_never_gives_up_before_its_deadline() {
         } else {
             [&[name, "run"], &words[1..]].concat()
         };
-        let applet = Applet::of(words.into_iter().map(Into::into)).unwrap();
+        let applet = Entrypoint::of(words.into_iter().map(Into::into)).unwrap();
         let mut cli = Cli::parse_from(applet.args());
         applet.fill_in(&mut cli);
         let SubCommand::Run(run) = cli.command else {
             panic!("not `run`");
         };
-        let order = settings::order(&run.flags, &Facts::default()).unwrap();
+        let order = settings::order(&run.flags, &ClusterInfo::default()).unwrap();
         order.registries.give_up_after
     };
     assert_eq!(give_up_after(SCRIPT, &[]), None);

@@ -25,7 +25,7 @@ use image::release::{EXCLUDE, Release};
 use registry::Registry;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{self, Cli};
-use spoke_precache::cluster::Facts;
+use spoke_precache::cluster::ClusterInfo;
 use spoke_precache::job::{self, Mode};
 use spoke_precache::report::{Console, Fanout, Journal, Observer, ProgressMode, Recorder};
 use spoke_precache::settings;
@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<()> {
     let cli::Command::Run(flags) = cli.command else {
         anyhow::bail!("the command is `run`")
     };
-    let order = settings::order(&flags.flags, &Facts::default())?;
+    let order = settings::order(&flags.flags, &ClusterInfo::default())?;
 
     let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
     let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(Journal::default())];

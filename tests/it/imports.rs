@@ -5,18 +5,19 @@ use std::fs;
 use std::path::Path;
 
 /// Who may import whom: only what stands further left. Modules of one rank do not know each other.
-const RANKS: [&[&str]; 11] = [
-    &["oci", "cancel", "manners", "write_back"],
+const RANKS: [&[&str]; 12] = [
+    &["oci", "cancel", "priority", "write_back"],
     &["report", "spec", "spool"],
     &["registry", "store", "cluster"],
     &["fetch"],
-    &["sources"],
+    &["image_request"],
+    &["catalog", "release"],
     &["plan"],
     &["preflight"],
-    &["exit"],
+    &["exit_code"],
     &["job"],
-    &["pins"],
-    &["settings", "cli", "applet", "signals", "edge", "main"],
+    &["pinning"],
+    &["settings", "cli", "entrypoint", "signals", "exit_handler", "main"],
 ];
 
 /// Texts that may appear in the code of these modules alone; an empty list means in none.
@@ -25,7 +26,7 @@ const ONLY_IN: [(&str, &[&str]); 6] = [
     ("env::args", &["main", "settings"]),
     ("std::env::set", &[]),
     ("process::Command", &[]),
-    ("process::exit", &["edge", "main"]),
+    ("process::exit", &["exit_handler", "main"]),
     ("posix_spawn", &[]),
 ];
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::{CommandFactory, Parser as _};
 use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
-use spoke_precache::exit::{Ending, Failure};
+use spoke_precache::exit_code::{Ending, Failure};
 
 fn section(title: &str) -> String {
     let readme = include_str!("../../README.md");

@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-/// Pieces of a size ten times a second, for blobs.
+/// Ranges of a size ten times a second, for blobs.
 fn slow(fake: &Fake, bytes: &Bytes, piece: usize) {
     let bytes = bytes.clone();
     fake.fault(move |seen: &Seen| {

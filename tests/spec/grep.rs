@@ -75,7 +75,7 @@ fn images() -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// Pieces of patterns, the special and the ill-formed ones far more frequent than people write them.
+/// Ranges of patterns, the special and the ill-formed ones far more frequent than people write them.
 fn piece() -> impl Strategy<Value = &'static str> {
     prop_oneof![
         6 => prop::sample::select(vec!["a", "b", "ab", "aws", "ocp", "-", "/", "@", ":", "\"", "$", "q", "0", "4.8", "fec", "csi", "Z", "_"]),

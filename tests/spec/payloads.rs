@@ -1,7 +1,7 @@
 //! The payloads of real releases and of the cluster-version operator's tests, `release-payload` of the corpus.
 
 use serde_json::Value;
-use spoke_precache::sources::release::{Payload, select};
+use spoke_precache::release::{Payload, select};
 use spoke_precache::spec::Excludes;
 
 use crate::corpus;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::node::{Node, Value};
+use super::yaml_tree::{Node, Value};
 use super::{DocumentError, Object};
-use crate::spec::keys::KNOWN;
+use crate::spec::config_map_keys::KNOWN;
 use crate::spec::shown;
 
 /// What an object of this kind has.

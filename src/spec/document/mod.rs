@@ -9,15 +9,15 @@
 //! file; of two version specs none is taken.
 
 mod config_map;
-mod node;
 mod pre_caching_config;
+mod yaml_tree;
 
 use std::fmt;
 
-use super::keys::from_keys;
+use super::config_map_keys::from_keys;
 use super::{SpecError, VersionSpec, shown};
-pub use node::Place;
-use node::{Node, Value};
+pub use yaml_tree::TextPosition;
+use yaml_tree::{Node, Value};
 
 /// What a document says.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub enum DocumentError {
         /// The path to the field.
         field: String,
         /// Where it stands, if the parser told.
-        place: Option<Place>,
+        place: Option<TextPosition>,
         /// What is wrong.
         why: String,
     },
@@ -89,7 +89,7 @@ pub enum DocumentError {
     },
 }
 
-struct At(Option<Place>);
+struct At(Option<TextPosition>);
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,7 +105,7 @@ impl fmt::Display for At {
 /// # Errors
 /// If there is none, or more than one, or if it makes no sense.
 pub fn from_document(bytes: &[u8]) -> Result<Document, DocumentError> {
-    let documents = node::parse(text(bytes)?)?;
+    let documents = yaml_tree::parse(text(bytes)?)?;
     let mut objects = Vec::new();
     for document in &documents {
         collect(document, "", "", &mut objects)?;

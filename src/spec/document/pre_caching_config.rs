@@ -16,13 +16,13 @@
 
 use std::collections::BTreeMap;
 
-use super::node::{Node, Place, Value};
+use super::yaml_tree::{Node, TextPosition, Value};
 use super::{DocumentError, Object};
-use crate::spec::keys::{
+use crate::spec::config_map_keys::{
     ADDITIONAL_IMAGES, EXCLUDES, OPERATORS_INDEXES, OPERATORS_PACKAGES, PLATFORM_IMAGE, SPACE_REQUIRED,
     from_keys,
 };
-use crate::spec::space::quantity_in_gib;
+use crate::spec::space_required::quantity_in_gib;
 use crate::spec::{SpaceError, SpecError, VersionSpec, shown};
 
 /// GiB that the hub demands when nobody says how much; its `SpaceRequiredForPrecache`.
@@ -112,7 +112,7 @@ struct Reader<'a> {
     object: &'a Object<'a>,
     keys: BTreeMap<String, Vec<u8>>,
     /// Key, line in its text, field, place: what a line of a key was in the document.
-    entries: Vec<(&'static str, usize, String, Option<Place>)>,
+    entries: Vec<(&'static str, usize, String, Option<TextPosition>)>,
     warnings: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ impl Reader<'_> {
         }
     }
 
-    fn put(&mut self, key: &'static str, entries: &[(String, String, Option<Place>)]) {
+    fn put(&mut self, key: &'static str, entries: &[(String, String, Option<TextPosition>)]) {
         let lines: Vec<&str> = entries.iter().map(|(text, ..)| &text[..]).collect();
         self.keys.insert(key.to_owned(), lines.join("\n").into_bytes());
         for (index, (_, field, place)) in entries.iter().enumerate() {

@@ -13,30 +13,30 @@
 //!
 //! Memory: some 150 bytes for each entry of a layer, and one buffer.
 
-mod content;
+mod big_data;
 mod damage;
-mod data;
-mod expected;
-mod frame;
-mod record;
-mod twin;
-mod walk;
+mod expected_inodes;
+mod file_compare;
+mod layer_content;
+mod layer_links;
+mod store_records;
+mod tree_compare;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::AtomicU64;
 
 pub use damage::{Damage, LayerDamage};
-pub(super) use frame::true_link;
+pub(super) use layer_links::true_link;
 
+use super::additional_stores::Home;
 use super::error::StoreError;
-use super::home::Home;
 use super::inventory::Inventory;
-use super::layers::{LayerTable, LayerView};
+use super::layers_json::{LayerTable, LayerView};
 use crate::cancel::Cancel;
 use crate::oci::{DiffId, Digest, LayerId};
-use content::Layer;
 use damage::Found;
-use record::check_record;
+use layer_content::Layer;
+use store_records::check_record;
 
 /// Where a layer stands, and what it must hold, as an image's config says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,7 +88,7 @@ impl Inventory {
         let Some(view) = store.records.find(&place.id).filter(|view| view.is_complete()) else {
             return Ok(None);
         };
-        let mut found = frame::check(self, place)?;
+        let mut found = layer_links::check(self, place)?;
         let origin = blob
             .map(|blob| self.flaw_of_origin(view, place, blob))
             .transpose()?;

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::entry::Entry;
 use super::error::UnpackError;
-use super::parents::Parent;
+use super::parent_directories::Parent;
+use super::tar_entry::Entry;
 
 /// Belongs to the host: containers/storage never sets it (`pkg/archive`: `xattrsToIgnore`).
 pub(in crate::store) const IGNORED_XATTR: &[u8] = b"security.selinux";

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use super::name::Name;
+use super::entry_name::Name;
 use crate::cancel::Stopped;
 
 /// The end of an attempt to unpack a layer. What lies in the directory is then to be thrown away.
@@ -12,7 +12,7 @@ pub enum UnpackError {
     #[error("malformed layer: {fault} ({place})")]
     Content {
         /// Where in the tar.
-        place: Place,
+        place: EntryPosition,
         /// What is wrong there.
         fault: Fault,
     },
@@ -36,7 +36,7 @@ pub enum UnpackError {
         /// What the layer has or wants, at least.
         found: u64,
         /// Where in the tar.
-        place: Place,
+        place: EntryPosition,
     },
     /// The layer is larger than was foreseen, and nothing is left that other layers do not need.
     #[error(
@@ -47,7 +47,7 @@ pub enum UnpackError {
         /// Bytes of it so far.
         found: u64,
         /// Where in the tar.
-        place: Place,
+        place: EntryPosition,
     },
     /// The run ends early; nothing is wrong.
     #[error(transparent)]
@@ -56,14 +56,14 @@ pub enum UnpackError {
 
 /// A place in the uncompressed tar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct EntryPosition {
     /// Bytes of the tar that were read before.
     pub offset: u64,
     /// The entry, once its header was read.
     pub entry: Option<Name>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EntryPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = &self.entry {
             write!(f, "entry `{name}`, ")?;

@@ -3,7 +3,7 @@
 //! Every number is far above what a real layer has; the largest of an OpenShift release hold about 100,000 entries
 //! and unpack to some two gigabytes.
 
-use super::room::Room;
+use super::space_budget::Room;
 
 /// Bounds of one layer.
 #[derive(Clone, Copy, Debug)]

@@ -27,21 +27,21 @@
 //! through links and absolute names, the content is gone and podman cannot save the image any more. Then the blob
 //! is read once more, for the tar-split alone, and such content is kept in it.
 
+mod apply;
 mod attributes;
 mod decompress;
-mod entry;
+mod entry_name;
 mod error;
-mod header;
 mod limits;
-mod name;
-mod parents;
+mod parent_directories;
 mod pax;
-mod remove;
-mod room;
+mod replace;
+mod space_budget;
 mod sparse;
-mod stream;
+mod tar_entry;
+mod tar_header;
+mod tar_stream;
 mod time;
-mod tree;
 mod write_behind;
 
 use std::collections::HashSet;
@@ -49,19 +49,19 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::BorrowedFd;
 
+pub(in crate::store) use apply::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
 pub(in crate::store) use attributes::{IGNORED_XATTR, timestamps};
-pub(in crate::store) use entry::{Entries, Entry, Kind};
-pub use error::{Fault, Place, UnpackError};
+pub use entry_name::Name;
+pub(in crate::store) use entry_name::{Seen, clean, in_root, split};
+pub use error::{EntryPosition, Fault, UnpackError};
 pub use limits::Limits;
-pub use name::Name;
-pub(in crate::store) use name::{Seen, clean, in_root, split};
-pub(in crate::store) use parents::{DIRECTORY, IMPLICIT_MODE, open_in};
-pub use room::Room;
+pub(in crate::store) use parent_directories::{DIRECTORY, IMPLICIT_MODE, open_in};
+pub use space_budget::Room;
 pub(in crate::store) use sparse::Fragment;
-pub(in crate::store) use stream::Stream;
-pub(in crate::store) use tree::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
+pub(in crate::store) use tar_entry::{Entries, Entry, Kind};
+pub(in crate::store) use tar_stream::Stream;
 
-use tree::{NewFile, Tree};
+use apply::{NewFile, Tree};
 
 use super::tar_split::{Content, Writer};
 use super::{Compression, Owners, Unpacked};
@@ -265,7 +265,7 @@ impl Facts {
 
 impl Owners {
     pub(in crate::store) fn add(&mut self, entry: &Entry) {
-        if !name::base(&entry.name).starts_with(WHITEOUT_PREFIX) {
+        if !entry_name::base(&entry.name).starts_with(WHITEOUT_PREFIX) {
             self.uids.insert(entry.uid);
             self.gids.insert(entry.gid);
         }

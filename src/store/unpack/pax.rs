@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::error::Fault;
-use super::header::Fields;
+use super::tar_header::Fields;
 use super::time::Time;
 
 const XATTR: &[u8] = b"SCHILY.xattr.";

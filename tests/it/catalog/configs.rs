@@ -1,7 +1,7 @@
 //! File-based catalogs in every form that they may have, and what is said of those that are wrong.
 
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::sources::catalog::{self, CatalogError, CatalogPlace, Request};
+use spoke_precache::catalog::{self, CatalogError, CatalogPlace, Request};
 use spoke_precache::store::Tree;
 
 use super::{directory, images, normalised, only, read, read_files};

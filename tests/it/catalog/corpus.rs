@@ -119,7 +119,7 @@ fn the_hubs_own_cases() {
             .collect();
         if test.ends_with("malformed_operators_spec") {
             // Bug 3 of talm-contract.md, section 8: lines that were passed over without a word.
-            let refused = spoke_precache::sources::catalog::Request::of_lines(lines).unwrap_err();
+            let refused = spoke_precache::catalog::Request::of_lines(lines).unwrap_err();
             assert_eq!(refused.line, "malformed-no-colon");
             continue;
         }

@@ -101,7 +101,7 @@ fn change(dir: &TempDir, text: &str) {
         .unwrap();
 }
 
-fn ask(dir: &Path, line: &str) -> Result<spoke_precache::sources::catalog::Head, String> {
+fn ask(dir: &Path, line: &str) -> Result<spoke_precache::catalog::Head, String> {
     only(read_database(&dir.join("index.db"), &[line])).map_err(|error| error.to_string())
 }
 

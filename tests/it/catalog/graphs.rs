@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use spoke_precache::sources::catalog::CatalogError;
+use spoke_precache::catalog::CatalogError;
 
 use super::read;
 use crate::needs::{long, needs, note};

@@ -1,8 +1,8 @@
 //! Catalogs out of index images in a store, through all their layers.
 
 use spoke_precache::cancel::Cancel;
+use spoke_precache::catalog::{self, CatalogPlace, Request};
 use spoke_precache::oci::LayerId;
-use spoke_precache::sources::catalog::{self, CatalogPlace, Request};
 
 use super::{images, normalised};
 use crate::image::Images;

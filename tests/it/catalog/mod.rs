@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::sources::catalog::{self, Catalog, CatalogError, CatalogPlace, Head, Request};
+use spoke_precache::catalog::{self, Catalog, CatalogError, CatalogPlace, Head, Request};
 use spoke_precache::store::Tree;
 use tempfile::TempDir;
 

@@ -7,8 +7,8 @@ use clap::{CommandFactory as _, Parser as _};
 use serde_json::Value;
 use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
-use spoke_precache::cluster::{PinnedImageSets, Place, RULES};
-use spoke_precache::exit::{Ending, Failure};
+use spoke_precache::cluster::{PinnedImageSets, RULES, Scope};
+use spoke_precache::exit_code::{Ending, Failure};
 use spoke_precache::oci::Reference;
 use spoke_precache::spec::from_document;
 
@@ -114,9 +114,9 @@ fn asked(to_pin: bool) -> BTreeSet<(String, String, String, String)> {
     let rules = RULES.iter().filter(|rule| rule.only_with.is_some() == to_pin);
     let asked = rules.map(|rule| {
         let place = match rule.place {
-            Place::Cluster => "cluster",
-            Place::Own => "own",
-            Place::Namespace(namespace) => namespace,
+            Scope::Cluster => "cluster",
+            Scope::Own => "own",
+            Scope::Namespace(namespace) => namespace,
         };
         [rule.group, rule.resource, rule.verb, place]
             .map(str::to_owned)

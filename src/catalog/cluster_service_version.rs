@@ -1,0 +1,144 @@
+//! Images that a ClusterServiceVersion names.
+//!
+//! ```text
+//! spec.relatedImages[] { name, image }
+//! spec.install { strategy: deployment, spec.deployments[].spec.template.spec.{containers,initContainers}[].image }
+//! ```
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+
+use super::fbc_document::RelatedImage;
+
+/// As many items as any of these lists may have.
+const ITEMS_LIMIT: usize = 10_000;
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Csv {
+    spec: Option<Spec>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(rename = "relatedImages")]
+    related_images: Option<Few<Image>>,
+    install: Option<Install>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Image {
+    name: Option<String>,
+    image: Option<String>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Install {
+    strategy: Option<String>,
+    spec: Option<Strategy>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Strategy {
+    deployments: Option<Few<Deployment>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Deployment {
+    spec: Option<DeploymentSpec>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct DeploymentSpec {
+    template: Option<Template>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Template {
+    spec: Option<Pod>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Pod {
+    containers: Option<Few<Image>>,
+    #[serde(rename = "initContainers")]
+    init_containers: Option<Few<Image>>,
+}
+
+/// The related images, and if `with_operands` those of the deployments that are not among them.
+pub(super) fn images(csv: &str, with_operands: bool) -> Result<Vec<RelatedImage>, serde_json::Error> {
+    let spec = serde_json::from_str::<Csv>(csv)?.spec.unwrap_or_default();
+    let plain = |image: Image| RelatedImage {
+        name: image.name.unwrap_or_default(),
+        image: image.image.unwrap_or_default(),
+    };
+    let related = spec.related_images.unwrap_or_default().0;
+    let mut images: Vec<RelatedImage> = related.into_iter().map(plain).collect();
+    let install = spec
+        .install
+        .filter(|install| install.strategy.as_deref() == Some("deployment"));
+    if let Some(strategy) = install.filter(|_| with_operands).and_then(|install| install.spec) {
+        for deployment in strategy.deployments.unwrap_or_default().0 {
+            let template = deployment.spec.and_then(|spec| spec.template);
+            let pod = template.and_then(|template| template.spec).unwrap_or_default();
+            let lists = [pod.containers, pod.init_containers];
+            for image in lists.into_iter().flatten().flat_map(|list| list.0) {
+                // The name here is the container's.
+                let image = image.image.unwrap_or_default();
+                if !image.is_empty() && images.iter().all(|known| known.image != image) {
+                    images.push(RelatedImage {
+                        name: String::new(),
+                        image,
+                    });
+                }
+            }
+        }
+    }
+    Ok(images)
+}
+
+/// A list that is not too long to keep.
+struct Few<T>(Vec<T>);
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(FewVisitor(PhantomData))
+    }
+}
+
+struct FewVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
+    type Value = Few<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {ITEMS_LIMIT}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            if items.len() == ITEMS_LIMIT {
+                return Err(A::Error::invalid_length(items.len() + 1, &self));
+            }
+            items.push(item);
+        }
+        Ok(Few(items))
+    }
+}

@@ -1,0 +1,231 @@
+//! PinnedImageSets: images that the Machine Config Operator has CRI-O pin, so that the kubelet's garbage collection leaves
+//! them alone (`machineconfiguration.openshift.io/v1`, OpenShift 4.19 and later).
+//!
+//! A set has 500 images at most, each named by digest, with a domain that has a dot and at most one part between that and
+//! the last (openshift/api `machineconfiguration/v1/types_pinnedimageset.go`); one name that breaks these rules has the whole
+//! set refused, so such images are left out and told of.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::ClusterError;
+use super::api_client::{Api, Body, Effort};
+use super::rbac::{DELETE_PINS, PATCH_PINS};
+
+/// Images of one set.
+const SET_LIMIT: usize = 500;
+
+/// Length of an image's name.
+const NAME_LIMIT: usize = 447;
+
+/// As many sets are ours, so that a role can name them: 4,000 images are more than a node holds.
+const SETS: usize = 8;
+
+/// Name of the first set; the others have a number behind it.
+const NAME: &str = "spoke-precache";
+
+/// Says which MachineConfigPool pins them: that of single nodes.
+const ROLE: (&str, &str) = ("machineconfiguration.openshift.io/role", "master");
+
+/// By which all of them can be removed at once.
+const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "spoke-precache");
+
+/// How long the API may take for all sets, to make those that are needed and then to remove the others.
+const APPLY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// As many sets as the images need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinnedImageSets {
+    /// References by digest, sorted, each once.
+    images: Vec<String>,
+}
+
+impl PinnedImageSets {
+    /// The sets for these references by digest, and those of them that no set can have.
+    pub fn of(images: impl IntoIterator<Item = String>) -> (Self, Vec<String>) {
+        let (mut images, mut left_out): (Vec<_>, Vec<_>) =
+            images.into_iter().partition(|image| is_pinnable(image));
+        images.sort();
+        images.dedup();
+        left_out.extend(images.drain((SET_LIMIT * SETS).min(images.len())..));
+        (Self { images }, left_out)
+    }
+
+    /// Names of all sets that any run may make.
+    pub fn names() -> impl Iterator<Item = String> {
+        (1..=SETS).map(|number| match number {
+            1 => NAME.to_owned(),
+            _ => format!("{NAME}-{number}"),
+        })
+    }
+
+    /// The images of all sets.
+    pub fn images(&self) -> &[String] {
+        &self.images
+    }
+
+    /// As documents for `oc apply -f`.
+    pub fn to_yaml(&self) -> String {
+        let mut text = String::from(
+            "# Keeps the kubelet's garbage collection from images that were cached for an upgrade, on the nodes of the pool that\n\
+             # the label names; the Machine Config Operator pulls them where they are not. When the upgrade is done:\n\
+             #   oc delete -f THIS-FILE\n",
+        );
+        for (name, images) in self.sets() {
+            // Writing to a String cannot fail. No character of these names means anything in YAML.
+            let _ = write!(
+                text,
+                "---\napiVersion: machineconfiguration.openshift.io/v1\nkind: PinnedImageSet\nmetadata:\n  name: {name}\n  \
+                 labels:\n    {}: {}\n    {}: {}\nspec:\n  pinnedImages:\n",
+                OWNER.0, OWNER.1, ROLE.0, ROLE.1
+            );
+            for image in images {
+                let _ = writeln!(text, "  - name: \"{image}\"");
+            }
+        }
+        text
+    }
+
+    /// Makes the sets or replaces what an earlier run put into them.
+    pub async fn apply(&self, api: &Api) -> Result<(), ClusterError> {
+        let effort = Effort::patient(APPLY_PATIENCE);
+        for (name, images) in self.sets() {
+            let images: Vec<_> = images.iter().map(|name| json!({"name": name})).collect();
+            let document = json!({
+                "apiVersion": "machineconfiguration.openshift.io/v1",
+                "kind": "PinnedImageSet",
+                "metadata": {"name": name, "labels": {OWNER.0: OWNER.1, ROLE.0: ROLE.1}},
+                "spec": {"pinnedImages": images},
+            });
+            let body = Body::new("application/apply-patch+yaml", &document);
+            api.send(&PATCH_PINS, &name, &body, effort).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the sets that an earlier run needed and this one does not, or its images would stay for ever. Asks for every
+    /// name, for an earlier run may have been killed between two of them.
+    pub async fn remove_others(&self, api: &Api) -> Result<(), ClusterError> {
+        let effort = Effort::patient(APPLY_PATIENCE);
+        for name in Self::names().skip(self.sets().count()) {
+            if api.delete(&DELETE_PINS, &name, effort).await? {
+                tracing::info!("removed PinnedImageSet `{name}` of an earlier run");
+            }
+        }
+        Ok(())
+    }
+
+    fn sets(&self) -> impl Iterator<Item = (String, &[String])> {
+        Self::names().zip(self.images.chunks(SET_LIMIT))
+    }
+}
+
+/// `host[:port][/namespace]/name@sha256:…`, as the API checks it.
+fn is_pinnable(image: &str) -> bool {
+    let Some((name, digest)) = image.split_once("@sha256:") else {
+        return false;
+    };
+    let Some((domain, path)) = name.split_once('/') else {
+        return false;
+    };
+    let (host, port) = domain.split_once(':').unwrap_or((domain, "443"));
+    let (namespace, last) = path.split_once('/').unwrap_or(("", path));
+    let all = |text: &str, more: &str| {
+        text.chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || more.contains(letter))
+    };
+    let is_hex = |letter: u8| letter.is_ascii_digit() || (b'a'..=b'f').contains(&letter);
+    image.len() <= NAME_LIMIT
+        && digest.len() == 64
+        && digest.bytes().all(is_hex)
+        && host.contains('.')
+        && host.split('.').all(|label| !label.is_empty() && all(label, "-"))
+        && (2..=5).contains(&port.len())
+        && port.bytes().all(|digit| digit.is_ascii_digit())
+        && namespace.len() <= 61
+        && all(namespace, "-_")
+        && all(last, "-_.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_digest(name: &str) -> String {
+        format!("{name}@sha256:{}", "0a".repeat(32))
+    }
+
+    #[test]
+    fn what_the_api_would_refuse_is_left_out() {
+        for (name, is_taken) in [
+            ("quay.io/openshift-release-dev/ocp-release", true),
+            ("registry.example.com:5000/image", true),
+            ("127.0.0.1:5000/a/b.c", true),
+            ("quay.io/a/b/c", false),
+            ("quay.io/a.b/c", false),
+            ("localhost/a", false),
+            ("localhost:5000/a", false),
+            ("host.example:500000/a", false),
+        ] {
+            assert_eq!(is_pinnable(&by_digest(name)), is_taken, "{name}");
+        }
+        for name in [
+            "quay.io/a:v1",
+            "quay.io/a",
+            "quay.io/a@sha256:00",
+            &by_digest("quay.io/a\"\nb"),
+            &by_digest(&format!("quay.io/{}", "a".repeat(400))),
+        ] {
+            assert!(!is_pinnable(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn more_images_than_a_set_may_have_go_into_several() {
+        let images = (0..1001).map(|number| by_digest(&format!("quay.io/a/b{number}")));
+        let (sets, left_out) = PinnedImageSets::of(images.chain([by_digest("quay.io/a/b0")]));
+        assert_eq!((sets.images().len(), left_out.len()), (1001, 0));
+        let sizes: Vec<_> = sets.sets().map(|(name, images)| (name, images.len())).collect();
+        let name = |name: &str| name.to_owned();
+        assert_eq!(
+            sizes,
+            [
+                (name("spoke-precache"), 500),
+                (name("spoke-precache-2"), 500),
+                (name("spoke-precache-3"), 1)
+            ]
+        );
+        assert!(PinnedImageSets::of([]).0.sets().next().is_none());
+        let images = (0..4002).map(|number| by_digest(&format!("quay.io/a/b{number}")));
+        let (sets, left_out) = PinnedImageSets::of(images);
+        let counts = (sets.images().len(), sets.sets().count(), left_out.len());
+        assert_eq!(counts, (4000, 8, 2));
+    }
+
+    #[test]
+    fn the_document_is_one_to_apply() {
+        let (sets, _) = PinnedImageSets::of([by_digest("quay.io/a/b")]);
+        let digest = "0a".repeat(32);
+        assert_eq!(
+            sets.to_yaml(),
+            format!(
+                "# Keeps the kubelet's garbage collection from images that were cached for an upgrade, on the nodes of the pool that\n\
+                 # the label names; the Machine Config Operator pulls them where they are not. When the upgrade is done:\n\
+                 #   oc delete -f THIS-FILE\n\
+                 ---\n\
+                 apiVersion: machineconfiguration.openshift.io/v1\n\
+                 kind: PinnedImageSet\n\
+                 metadata:\n  \
+                   name: spoke-precache\n  \
+                   labels:\n    \
+                     app.kubernetes.io/managed-by: spoke-precache\n    \
+                     machineconfiguration.openshift.io/role: master\n\
+                 spec:\n  \
+                   pinnedImages:\n  \
+                   - name: \"quay.io/a/b@sha256:{digest}\"\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! From what went wrong to the number that the process leaves with; nobody else chooses one.
+//!
+//! ```text
+//!   0  every requested image is in the store, verified
+//!   1  some images are missing after retries
+//!   2  arguments or version spec unusable
+//!   3  not enough disk space
+//!   4  a registry or a proxy refused the credentials
+//!   5  a release, a catalog or an image is not as expected: payload, package, pattern, platform, manifest, layer's tar
+//!   6  content did not match its digest or diffID at any mirror
+//!   7  containers/storage cannot be used
+//!   8  a registry does not have an image, or cannot be used as it is set up: certificate, rules, redirects
+//! 124  deadline         128+n  signal n         in both cases a later run goes on
+//! ```
+
+use std::time::Duration;
+
+use crate::cancel::StopReason;
+use crate::report::{Phase, Span, WriteError};
+
+/// How near to the Job's deadline a SIGTERM is taken for it. The Job's controller counts whole seconds and may be late or,
+/// with another clock, early.
+const NEAR: Duration = Duration::from_secs(10);
+
+/// Why a run, or one of its images, failed; the declaration's order is the order of precedence when there are
+/// several: what a user has to mend first comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// Arguments or version spec; ends the run before anything else can fail.
+    Usage,
+    /// containers/storage is corrupt, foreign or locked away.
+    Store,
+    /// Disk space, foreseen or met.
+    Space,
+    /// A registry refused the credentials, or they cannot be read.
+    Credentials,
+    /// Content did not match its digest or diffID.
+    Content,
+    /// A release, a catalog, an image or a pattern is not as expected.
+    Payload,
+    /// A registry says that it does not have an image, or may not be asked for it: its certificate, a rule of
+    /// registries.conf or of a proxy.
+    Registry,
+    /// An image could not be had, for the time being.
+    Incomplete,
+}
+
+impl Failure {
+    /// The exit code of a run whose first failure this is.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Incomplete => 1,
+            Self::Usage => 2,
+            Self::Space => 3,
+            Self::Credentials => 4,
+            Self::Payload => 5,
+            Self::Content => 6,
+            Self::Store => 7,
+            Self::Registry => 8,
+        }
+    }
+
+    /// What a user is to think of it: the reason of a condition, in CamelCase.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Usage => "InvalidSpec",
+            Self::Store => "StoreUnusable",
+            Self::Space => "NotEnoughSpace",
+            Self::Credentials => "CredentialsRefused",
+            Self::Content => "ContentMismatch",
+            Self::Payload => "UnexpectedContent",
+            Self::Registry => "RegistryUnusable",
+            Self::Incomplete => "ImagesMissing",
+        }
+    }
+}
+
+impl Failure {
+    /// What it means that the report cannot be written, if the disk is to blame and not the path.
+    pub fn of_report(error: &WriteError) -> Option<Self> {
+        match error {
+            error if error.is_no_space() => Some(Self::Space),
+            error if error.is_broken_disk() => Some(Self::Store),
+            _ => None,
+        }
+    }
+
+    /// For people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Incomplete => "some images are missing; another run may get them",
+            Self::Usage => "the arguments or the version spec cannot be used; mend what the message names",
+            Self::Space => "there is not enough disk space; what was fetched is kept",
+            Self::Credentials => {
+                "a registry or a proxy refused the credentials, or they cannot be read; mend the pull secret or the proxy's URL"
+            }
+            Self::Payload => {
+                "a release, a catalog, an image or a pattern is not as expected; another run will not help"
+            }
+            Self::Content => {
+                "content did not match its digest or diffID at any mirror; mend the mirror, or the image"
+            }
+            Self::Registry => {
+                "a registry does not have an image, or cannot be used as it is set up; the hint says what helps"
+            }
+            Self::Store => {
+                "the store, or another part of the host, is damaged or cannot be used; the message says what helps"
+            }
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything is there.
+    Complete,
+    /// Something is missing, and this is the first reason.
+    Failed(Failure),
+    /// Cut off; what was done stays done.
+    Stopped(StopReason),
+}
+
+impl Ending {
+    /// The ending of a run with these failures, none being success.
+    pub fn of(failures: impl IntoIterator<Item = Failure>) -> Self {
+        failures.into_iter().min().map_or(Self::Complete, Self::Failed)
+    }
+
+    /// What the exit code means, for people; `left` as in [`Self::cut`].
+    pub fn meaning(self, left: Option<Duration>) -> String {
+        match (self, self.cut(left)) {
+            (_, Some((_, why))) => format!("{why}; a later run goes on from here"),
+            (Self::Failed(failure), None) => failure.meaning().to_owned(),
+            (Self::Complete | Self::Stopped(_), None) => "every requested image is in the store".to_owned(),
+        }
+    }
+
+    /// What cut the run off, if anything did. `left` is the time until the Job's deadline, if that is known. The kubelet sends
+    /// the same signal for the Job's deadline, for a pod that is deleted and for one that is evicted.
+    pub fn cut(self, left: Option<Duration>) -> Option<(Phase, String)> {
+        let Self::Stopped(reason) = self else {
+            return None;
+        };
+        let interrupted = |why: String| (Phase::Interrupted, why);
+        Some(match (reason, left) {
+            (StopReason::Deadline, _) => (Phase::Timeout, format!("stopped by {reason}")),
+            (StopReason::Signal(libc::SIGTERM), Some(left)) if left < NEAR => {
+                (Phase::Timeout, format!("stopped by the Job's deadline, {reason}"))
+            }
+            (StopReason::Signal(libc::SIGTERM), Some(left)) => interrupted(format!(
+                "terminated {} before its deadline: the pod was deleted or evicted",
+                Span(left)
+            )),
+            (StopReason::Signal(libc::SIGTERM), None) => interrupted(format!(
+                "terminated by {reason}: in a pod that is the Job's deadline, a deletion or an eviction"
+            )),
+            (StopReason::Signal(_) | StopReason::FatalError, _) => {
+                interrupted(format!("interrupted by {reason}"))
+            }
+        })
+    }
+
+    /// The process's exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Complete => 0,
+            Self::Failed(failure) => failure.code(),
+            Self::Stopped(StopReason::Deadline) => 124,
+            // The run ends with that trouble and not with this, so nobody sees it.
+            Self::Stopped(StopReason::FatalError) => Failure::Incomplete.code(),
+            Self::Stopped(StopReason::Signal(signal)) => {
+                128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_several_counts() {
+        use Failure::*;
+        assert_eq!(Ending::of([]).code(), 0);
+        assert_eq!(Ending::of([Incomplete]).code(), 1);
+        let mut failures = vec![Incomplete, Registry, Payload, Content, Credentials, Space, Store];
+        for code in [7, 3, 4, 6, 5, 8, 1] {
+            assert_eq!(Ending::of(failures.iter().copied()).code(), code);
+            failures.pop();
+        }
+    }
+
+    #[test]
+    fn each_code_says_what_to_do() {
+        use Failure::*;
+        for (failure, code, advice) in [
+            (Incomplete, 1, "another run may get them"),
+            (Usage, 2, "mend what the message names"),
+            (Space, 3, "what was fetched is kept"),
+            (Credentials, 4, "mend the pull secret or the proxy's URL"),
+            (Payload, 5, "another run will not help"),
+            (Content, 6, "mend the mirror, or the image"),
+            (Store, 7, "the message says what helps"),
+        ] {
+            let ending = Ending::Failed(failure);
+            assert_eq!(ending.code(), code);
+            assert!(ending.meaning(None).ends_with(advice), "{}", ending.meaning(None));
+        }
+        for (reason, code) in [(StopReason::Deadline, 124), (StopReason::Signal(15), 143)] {
+            let ending = Ending::Stopped(reason);
+            assert_eq!(ending.code(), code);
+            assert!(ending.meaning(None).ends_with("a later run goes on from here"));
+        }
+    }
+
+    #[test]
+    fn what_cut_a_run_off_is_told_apart_as_far_as_it_can_be() {
+        let minutes = |number: u64| Some(Duration::from_secs(60 * number));
+        for (reason, left, phase, why) in [
+            (
+                StopReason::Deadline,
+                None,
+                Phase::Timeout,
+                "stopped by the deadline",
+            ),
+            (
+                StopReason::Signal(15),
+                minutes(0),
+                Phase::Timeout,
+                "stopped by the Job's deadline, signal 15",
+            ),
+            (
+                StopReason::Signal(15),
+                minutes(90),
+                Phase::Interrupted,
+                "terminated 1 h 30 min before its deadline: the pod was deleted or evicted",
+            ),
+            (
+                StopReason::Signal(15),
+                None,
+                Phase::Interrupted,
+                "terminated by signal 15: in a pod that is the Job's deadline, a deletion or an eviction",
+            ),
+            (
+                StopReason::Signal(2),
+                minutes(0),
+                Phase::Interrupted,
+                "interrupted by signal 2",
+            ),
+        ] {
+            let ending = Ending::Stopped(reason);
+            assert_eq!(ending.cut(left), Some((phase, why.to_owned())));
+            assert_eq!(
+                ending.meaning(left),
+                format!("{why}; a later run goes on from here")
+            );
+        }
+        assert_eq!(Ending::Failed(Failure::Space).cut(minutes(0)), None);
+    }
+
+    #[test]
+    fn a_signal_adds_128() {
+        assert_eq!(Ending::Stopped(StopReason::Signal(15)).code(), 143);
+        assert_eq!(Ending::Stopped(StopReason::Deadline).code(), 124);
+    }
+}

@@ -1,0 +1,304 @@
+//! What keeps the images in the store after a run that brought them all: pins, or a warning that nothing does.
+//!
+//! A pin names an image by digest, and what was asked for by tag has the digest that it was stored with. CRI-O compares the
+//! pins with the names in an image's record and with nothing else, and the Machine Config Operator pulls nothing that CRI-O
+//! finds by its digest, so the name by digest is added to the record here (cri-o `internal/storage/image.go`:
+//! `buildImageResult`). Whatever cannot be pinned is told by name; nothing of it changes how the run ended, for the images
+//! are there.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::cancel::Cancel;
+use crate::cluster::{Api, ClusterError, PinnedImageSets};
+use crate::job::{JobConfig, Outcome};
+use crate::oci::{Digest, Manifest, Platform, Reference};
+use crate::preflight::Space;
+use crate::report::{Count, WholeFile, WriteError};
+use crate::store::{Home, Inventory, Store, StoreError};
+
+/// Where the PinnedImageSets go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PinTarget {
+    /// To the cluster.
+    Api,
+    /// Into this file.
+    File(PathBuf),
+}
+
+impl FromStr for PinTarget {
+    type Err = Infallible;
+
+    /// A file of that name is `./api`.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "api" => Self::Api,
+            path => Self::File(path.into()),
+        })
+    }
+}
+
+impl PinTarget {
+    /// Finds out whether the file could be written now.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn try_place(&self) -> Result<(), WriteError> {
+        match self {
+            Self::Api => Ok(()),
+            Self::File(path) => file(path).try_place(),
+        }
+    }
+}
+
+/// Why nothing is pinned.
+#[derive(Debug, thiserror::Error)]
+enum PinError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Cluster(ClusterError),
+    #[error(
+        "the cluster has no PinnedImageSets of `machineconfiguration.openshift.io/v1`\nhint: OpenShift has them from 4.19 on"
+    )]
+    NoSuchKind,
+    #[error("there is no service account to reach the cluster's API with")]
+    NoAccount,
+    #[error("a worker panicked, which is a defect of this program: {0}")]
+    Panicked(String),
+}
+
+impl From<ClusterError> for PinError {
+    fn from(error: ClusterError) -> Self {
+        match error {
+            // An apply makes what is not there.
+            ClusterError::Missing { .. } => Self::NoSuchKind,
+            error => Self::Cluster(error),
+        }
+    }
+}
+
+/// How far what was brought will stay.
+#[derive(Debug)]
+pub struct Kept {
+    /// Whether the cluster has the pins.
+    pub is_pinned: bool,
+    /// Of what may not stay.
+    pub warnings: Vec<String>,
+}
+
+/// Sees to it that what was brought stays.
+pub async fn keep(
+    order: &JobConfig,
+    outcome: &Outcome,
+    target: Option<&PinTarget>,
+    api: Option<&Api>,
+    cancel: &Cancel,
+) -> Kept {
+    let Some(target) = target else {
+        let warnings = nearness(order).await.into_iter().collect();
+        return Kept {
+            is_pinned: false,
+            warnings,
+        };
+    };
+    let mut warnings = Vec::new();
+    let done = pin(order, outcome, target, api, cancel, &mut warnings).await;
+    let is_pinned = done.is_ok() && *target == PinTarget::Api;
+    match done {
+        Ok(count) => tracing::info!("{} pinned", Count(count, "image")),
+        Err(why) => warnings.push(format!("the images are not pinned: {why}")),
+    }
+    Kept { is_pinned, warnings }
+}
+
+/// Whether the kubelet is about to remove images, in words.
+async fn nearness(order: &JobConfig) -> Option<String> {
+    let (graph_root, threshold) = (order.graph_root.clone(), order.image_gc_high_threshold);
+    let space = off_the_task(move || Ok(Space::of(&graph_root).ok())).await;
+    space.ok()??.nearness(threshold)
+}
+
+/// Says how many are pinned; of others `warnings` tell.
+async fn pin(
+    order: &JobConfig,
+    outcome: &Outcome,
+    target: &PinTarget,
+    api: Option<&Api>,
+    cancel: &Cancel,
+    warnings: &mut Vec<String>,
+) -> Result<usize, PinError> {
+    let (graph_root, conf) = (order.graph_root.clone(), order.storage_conf.clone());
+    let (platform, cancel) = (order.platform.clone(), cancel.clone());
+    let images = outcome.plan.images.iter();
+    let names: Vec<String> = images.map(|image| image.name.clone()).collect();
+    let digests = outcome.digests.clone();
+    let (sets, count, unpinned) = off_the_task(move || {
+        let store = Store::open(&graph_root, &conf)?;
+        let (images, mut unpinned) = by_digest(names, &digests, &store.inventory()?);
+        let (sets, left_out) = PinnedImageSets::of(images);
+        let left_out = left_out
+            .iter()
+            .map(|image| format!("`{image}` is not pinned: no PinnedImageSet can have it"));
+        unpinned.extend(left_out);
+        let count = name(&store, &sets, &platform, &cancel, &mut unpinned)?;
+        Ok((sets, count, unpinned))
+    })
+    .await?;
+    warnings.extend(unpinned);
+    match (target, api) {
+        (PinTarget::File(path), _) => {
+            let path = path.clone();
+            // A pipe that nobody reads would hold the task, and with it a stop.
+            off_the_task(move || Ok(file(&path).write(&sets.to_yaml())?)).await?;
+        }
+        (PinTarget::Api, Some(api)) => {
+            sets.apply(api).await?;
+            if let Err(error) = sets.remove_others(api).await {
+                warnings.push(format!("images of an earlier run may stay pinned: {error}"));
+            }
+        }
+        (PinTarget::Api, None) => return Err(PinError::NoAccount),
+    }
+    Ok(count)
+}
+
+fn file(path: &Path) -> WholeFile<'_> {
+    WholeFile::at(path, "pins")
+}
+
+/// Gives each image of the sets the name that it has there, and counts the images that CRI-O will find by it.
+fn name(
+    store: &Store,
+    sets: &PinnedImageSets,
+    platform: &Platform,
+    cancel: &Cancel,
+    unpinned: &mut Vec<String>,
+) -> Result<usize, StoreError> {
+    let inventory = store.inventory()?;
+    let mut names = Vec::new();
+    for reference in references(sets) {
+        if let Some(image) = inventory.find(&reference, platform)?
+            && image.home == Home::GraphRoot
+            && !image.names.contains(&reference.to_string())
+        {
+            names.push((image.id, reference));
+        }
+    }
+    store.add_names(&names, cancel)?;
+    let inventory = store.inventory()?;
+    let mut pinned = HashSet::new();
+    for reference in references(sets) {
+        if let Some(image) = inventory.image_by_name(&reference.to_string()) {
+            pinned.insert(image.id);
+            continue;
+        }
+        let image = inventory.find(&reference, platform)?;
+        let additional = image.and_then(|image| inventory.additional_root(image.home));
+        unpinned.push(match additional {
+            Some(root) => format!(
+                "`{reference}` is not pinned: it is in the additional image store `{}`, which is only read, and CRI-O pins an \
+                 image by the names in its record",
+                root.display()
+            ),
+            None => format!("`{reference}` is not pinned: another program removed it from the store"),
+        });
+    }
+    Ok(pinned.len())
+}
+
+fn references(sets: &PinnedImageSets) -> impl Iterator<Item = Reference> {
+    sets.images().iter().filter_map(|image| image.parse().ok())
+}
+
+/// A reference by digest for each image that the store knows one of, and a warning for each of the others.
+fn by_digest(
+    names: Vec<String>,
+    digests: &HashMap<String, Digest>,
+    inventory: &Inventory,
+) -> (Vec<String>, Vec<String>) {
+    let (mut images, mut unpinned) = (Vec::new(), Vec::new());
+    for name in names {
+        let reference = name.parse::<Reference>().ok();
+        let image = reference.and_then(|reference| {
+            let digest = reference
+                .digest()
+                .or_else(|| digest_of(&name, digests.get(&name), inventory))?;
+            Some(reference.with_digest(digest).to_string())
+        });
+        match image {
+            Some(image) => images.push(image),
+            None => unpinned.push(format!("`{name}` is not pinned: the store knows no digest of it")),
+        }
+    }
+    (images, unpinned)
+}
+
+/// Of several digests the one that the registry gives for the name, for one image may be in lists of several repositories;
+/// else that of a list, which the registry has for every platform.
+fn digest_of(name: &str, resolved: Option<&Digest>, inventory: &Inventory) -> Option<Digest> {
+    let digests = &inventory.image_by_name(name)?.digests;
+    let is_list = |digest: &&Digest| {
+        let content = inventory.content(digest).ok().flatten();
+        content.is_some_and(|content| {
+            Manifest::parse(content.bytes(), None)
+                .is_ok_and(|manifest| matches!(manifest, Manifest::Index(_)))
+        })
+    };
+    let known = resolved.filter(|digest| digests.contains(digest));
+    known
+        .or_else(|| digests.iter().find(is_list))
+        .or(digests.first())
+        .copied()
+}
+
+/// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
+async fn off_the_task<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PinError> + Send + 'static,
+) -> Result<T, PinError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|panic| Err(PinError::Panicked(panic.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::store::StorageConf;
+
+    /// One that somebody removed since, or whose record has none.
+    #[test]
+    fn what_has_no_digest_is_told_by_name() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("storage"), &StorageConf::default()).unwrap();
+        let digest = format!("sha256:{}", "0a".repeat(32));
+        let names = [
+            format!("quay.io/a/b@{digest}"),
+            format!("quay.io/a/b:v1@{digest}"),
+            "quay.io/a/b:v2".to_owned(),
+        ];
+        let (images, unpinned) = by_digest(names.to_vec(), &HashMap::new(), &store.inventory().unwrap());
+        assert_eq!(images, [names[0].clone(), names[0].clone()]);
+        let [warning] = &unpinned[..] else {
+            panic!("{unpinned:?}")
+        };
+        assert!(
+            warning.starts_with(&format!("`{}` is not pinned", names[2])),
+            "{warning}"
+        );
+    }
+
+    #[test]
+    fn a_word_or_a_file_says_where_pins_go() {
+        assert_eq!("api".parse(), Ok(PinTarget::Api));
+        assert_eq!("./api".parse(), Ok(PinTarget::File("./api".into())));
+    }
+}

@@ -1,0 +1,141 @@
+//! The plan as JSON for machines: `apiVersion: spoke-precache/v1`, `kind: Plan`.
+
+use serde::Serialize;
+
+use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Totals};
+use crate::image_request::Source;
+use crate::report::{API_VERSION, ImageSource, LimitReport, OperatorReport};
+
+/// The plan as a document. `S` is the verdict on space, which is none of the plan's business.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanDocument<'a, S> {
+    api_version: &'static str,
+    kind: &'static str,
+    totals: Totals,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    space: Option<&'a S>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    operators: &'a [OperatorReport],
+    images: Vec<Image<'a>>,
+    excluded: Vec<Excluded<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_rate: Option<LimitReport>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Image<'a> {
+    name: &'a str,
+    source: Option<ImageSource>,
+    /// The payload's tags that name it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<&'a str>,
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    layers: Vec<Layer<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Layer<'a> {
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
+    diff_id: String,
+    blob: String,
+    size: u64,
+    media_type: &'a str,
+    action: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Excluded<'a> {
+    name: &'a str,
+    source: ImageSource,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<&'a str>,
+    reason: &'a str,
+}
+
+impl<'a, S: Serialize> PlanDocument<'a, S> {
+    /// The document for `plan`, with the operators whose images it names, the verdict on space when one was reached, and
+    /// the limit if there is one.
+    pub fn new(
+        plan: &'a Plan,
+        operators: &'a [OperatorReport],
+        space: Option<&'a S>,
+        limit_rate: Option<LimitReport>,
+    ) -> Self {
+        let excluded = plan.excluded.iter().map(|image| Excluded {
+            name: &image.name,
+            source: image.source.kind(),
+            tag: tag(&image.source),
+            reason: &image.reason,
+        });
+        Self {
+            api_version: API_VERSION,
+            kind: "Plan",
+            totals: plan.totals,
+            space,
+            operators,
+            images: plan.images.iter().map(Image::of).collect(),
+            excluded: excluded.collect(),
+            limit_rate,
+        }
+    }
+}
+
+impl<'a> Image<'a> {
+    fn of(image: &'a PlannedImage) -> Self {
+        Self {
+            name: &image.name,
+            source: image.sources.first().map(Source::kind),
+            tags: image.sources.iter().filter_map(tag).collect(),
+            action: action_of(&image.need),
+            reason: match &image.need {
+                Need::Failed(reason) => Some(reason),
+                Need::Present | Need::Resolved(_) => None,
+            },
+            bytes: image.bytes,
+            layers: image.layers.iter().map(Layer::of).collect(),
+        }
+    }
+}
+
+impl<'a> Layer<'a> {
+    fn of(layer: &'a PlannedLayer) -> Self {
+        Self {
+            id: layer.id.to_string(),
+            parent: layer.parent.map(|parent| parent.to_string()),
+            diff_id: layer.diff_id.to_string(),
+            blob: layer.blob.to_string(),
+            size: layer.size,
+            media_type: &layer.media_type,
+            action: match layer.action {
+                Action::Reuse => "reuse",
+                Action::Fetch => "fetch",
+                Action::Share => "share",
+            },
+        }
+    }
+}
+
+/// What a run does about an image, in one word.
+pub(super) fn action_of(need: &Need) -> &'static str {
+    match need {
+        Need::Present => "present",
+        Need::Resolved(_) => "pull",
+        Need::Failed(_) => "failed",
+    }
+}
+
+fn tag(source: &Source) -> Option<&str> {
+    match source {
+        Source::Release { tag } => Some(tag),
+        Source::ReleaseImage | Source::OperatorIndex | Source::Operator { .. } | Source::Additional => None,
+    }
+}

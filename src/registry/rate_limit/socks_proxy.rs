@@ -1,0 +1,349 @@
+//! The way of all connections under a limit: from reqwest over loopback to sockets of our own.
+//!
+//! # Design
+//!
+//! A thread with a runtime of its own, so that nothing else makes turns late; it ends with the last [`Forwarder`]. It
+//! listens on ports of loopback:
+//!
+//! ```text
+//! socks5h://spoke:PASSWORD@127.0.0.1:port    for what is reached directly: any host, by its name
+//! http://127.0.0.1:port                      in the place of the site's proxy for HTTP; of that for HTTPS another
+//! ```
+//!
+//! Everybody on the node can reach loopback. The first asks for a password, random in each process. The others lead to the
+//! site's proxy and nowhere else, where everybody gets without us, and which asks for its own password; reqwest speaks with it
+//! as if nobody were between.
+//!
+//! A proxy that is reached by TLS keeps its name, for its certificate has that, or gets one if it has but an address; the
+//! resolver of such a client says that all names are at 127.0.0.1, and is asked for no others.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{ClientBuilder, Url};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::Limit;
+use super::socks::{self, Target};
+use super::throttled_stream::Far;
+use crate::registry::dns::DnsResolver;
+use crate::registry::proxy::{Proxies, Proxy};
+use crate::registry::transport_error;
+
+/// How long a client may take to say whom it wants. It is in this process, or a stranger.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How long all addresses of a host may take together: what reqwest gives a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How long a listener rests that cannot accept, for want of descriptors perhaps.
+const REST: Duration = Duration::from_millis(100);
+
+/// Lives as long as somebody has it.
+#[derive(Debug)]
+pub(in crate::registry) struct Forwarder {
+    proxies: Arc<Proxies>,
+    /// Where the one with the password listens.
+    direct: SocketAddr,
+    password: SecretString,
+    /// What stands for the site's proxies.
+    http: Option<Proxy>,
+    https: Option<Proxy>,
+    shared: Arc<Shared>,
+    /// Dropped with this: the thread ends.
+    _stop: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limit: Arc<Limit>,
+    names: DnsResolver,
+    password: SecretString,
+    /// Why there was no connection last time, for reqwest hears less than that.
+    failures: Mutex<HashMap<Target, String>>,
+    /// How far away it is: a new connection's round trip is not known before it is there.
+    round_trips: Mutex<HashMap<IpAddr, Duration>>,
+}
+
+impl Forwarder {
+    /// Listens, and starts the thread.
+    pub(in crate::registry) fn start(
+        limit: &Arc<Limit>,
+        names: &DnsResolver,
+        proxies: &Arc<Proxies>,
+    ) -> io::Result<Self> {
+        let password = SecretString::from(format!("{:032x}", rand::random::<u128>()));
+        let shared = Arc::new(Shared {
+            limit: Arc::clone(limit),
+            names: names.clone(),
+            password: password.clone(),
+            failures: Mutex::default(),
+            round_trips: Mutex::default(),
+        });
+        let mut listeners = Vec::new();
+        let mut listen = |target: Option<Target>| {
+            let listener = StdListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            listeners.push((listener, target));
+            io::Result::Ok(address)
+        };
+        let direct = listen(None)?;
+        let mut stand_in = |proxy: &Option<Proxy>| {
+            let Some(proxy) = proxy else { return Ok(None) };
+            let (host, port) = proxy.address();
+            let host = host.to_owned();
+            let address = listen(Some(Target { host, port }))?;
+            io::Result::Ok(Some(proxy.at(address)))
+        };
+        let (http, https) = (stand_in(&proxies.http)?, stand_in(&proxies.https)?);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let of_thread = Arc::clone(&shared);
+        thread::Builder::new().name("limit".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                for (listener, target) in listeners {
+                    match TcpListener::from_std(listener) {
+                        Ok(listener) => drop(tokio::spawn(serve(listener, target, of_thread.clone()))),
+                        Err(error) => tracing::error!("`--limit-rate` cannot listen: {error}"),
+                    }
+                }
+                // An error is what it is there for: the other end was dropped.
+                let _ = stopped.await;
+            });
+        })?;
+        Ok(Self {
+            proxies: Arc::clone(proxies),
+            direct,
+            password,
+            http,
+            https,
+            shared,
+            _stop: stop,
+        })
+    }
+
+    /// Has a client connect through here alone.
+    pub(in crate::registry) fn set(&self, builder: ClientBuilder) -> ClientBuilder {
+        let stand_ins = Arc::new(Proxies {
+            http: self.http.clone(),
+            https: self.https.clone(),
+            except: self.proxies.except.clone(),
+        });
+        let (proxies, password) = (Arc::clone(&self.proxies), self.password.clone());
+        let direct = self.direct;
+        let direct = reqwest::Proxy::custom(move |url| {
+            let url = proxies.for_url(url).is_none().then(|| {
+                let password = password.expose_secret();
+                Url::parse(&format!("socks5h://spoke:{password}@{direct}"))
+            });
+            url?.ok()
+        });
+        stand_ins.set(builder).proxy(direct).dns_resolver(Loopback)
+    }
+
+    /// Why there was no connection for `url`, if it was the forwarder who did not get one.
+    pub(in crate::registry) fn failure(&self, url: &Url) -> Option<String> {
+        let target = match self.proxies.for_url(url) {
+            Some(proxy) => {
+                let (host, port) = proxy.address();
+                let host = host.to_owned();
+                Target { host, port }
+            }
+            None => Target {
+                host: bare(url.host_str()?).to_owned(),
+                port: url.port_or_known_default()?,
+            },
+        };
+        self.shared.failures().get(&target).cloned()
+    }
+}
+
+/// Without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Says that everything is here.
+struct Loopback;
+
+impl Resolve for Loopback {
+    fn resolve(&self, _: Name) -> Resolving {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Box::pin(std::future::ready(Ok(Box::new(std::iter::once(here)) as Addrs)))
+    }
+}
+
+/// Takes connections to `target`, or to whom they ask for.
+async fn serve(listener: TcpListener, target: Option<Target>, shared: Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((near, _)) => {
+                let (target, shared) = (target.clone(), Arc::clone(&shared));
+                tokio::spawn(async move {
+                    if let Err(error) = shared.forward(near, target).await {
+                        tracing::debug!("no connection through the limit: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::debug!("no connection to the limit: {error}");
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<Target, String>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn forward(&self, mut near: TcpStream, target: Option<Target>) -> io::Result<()> {
+        let (target, is_socks) = match target {
+            Some(target) => (target, false),
+            None => {
+                let asked = socks::asked(&mut near, self.password.expose_secret());
+                (timeout(HANDSHAKE, asked).await??, true)
+            }
+        };
+        let far = self.connect(&target).await;
+        match &far {
+            Ok(_) => self.failures().remove(&target),
+            Err(error) => self.failures().insert(target, error.to_string()),
+        };
+        if is_socks {
+            socks::answer(&mut near, far.as_ref().err()).await?;
+        }
+        far?.carry(near, &self.limit).await;
+        Ok(())
+    }
+
+    async fn connect(&self, target: &Target) -> io::Result<Far> {
+        let host = bare(&target.host);
+        let addresses = match host.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) => self.names.addresses(host).await.map_err(|error| {
+                io::Error::other(transport_error::brief(&[
+                    "dns error".to_owned(),
+                    error.to_string(),
+                ]))
+            })?,
+        };
+        let patience = CONNECT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let mut failure = io::Error::other("its name has no address");
+        for address in addresses {
+            let known = || self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+            let round_trip = known().get(&address).copied();
+            let socket = SocketAddr::new(address, target.port);
+            match timeout(patience, Far::connect(socket, &self.limit, round_trip)).await {
+                Ok(Ok(far)) => {
+                    known().insert(address, far.round_trip());
+                    return Ok(far);
+                }
+                Ok(Err(error)) => {
+                    failure = io::Error::new(error.kind(), format!("tcp connect error: {error}"))
+                }
+                Err(late) => failure = late.into(),
+            }
+        }
+        Err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream as Client;
+
+    use super::super::LimitSettings;
+    use super::*;
+    use crate::registry::NameFiles;
+
+    fn forwarder(proxies: Proxies) -> io::Result<Forwarder> {
+        let limit = LimitSettings {
+            rate: "80Mbit".parse().expect("a rate"),
+            ..LimitSettings::default()
+        };
+        let names = DnsResolver::new(NameFiles::default(), None);
+        Forwarder::start(&Arc::new(Limit::new(limit)), &names, &Arc::new(proxies))
+    }
+
+    /// What is answered to this, until the end.
+    fn told(forwarder: &Forwarder, said: &[&[u8]]) -> anyhow::Result<Vec<u8>> {
+        let mut client = Client::connect(forwarder.direct)?;
+        client.set_read_timeout(Some(HANDSHAKE))?;
+        let mut all = Vec::new();
+        for piece in said {
+            client.write_all(piece)?;
+            let mut answer = [0; 16];
+            let length = client.read(&mut answer).unwrap_or(0);
+            all.extend_from_slice(&answer[..length]);
+        }
+        assert_eq!(client.read(&mut [0; 16]).unwrap_or(0), 0, "it is left alone then");
+        Ok(all)
+    }
+
+    #[test]
+    fn a_stranger_on_loopback_gets_nowhere() -> anyhow::Result<()> {
+        let forwarder = forwarder(Proxies::default())?;
+        let by_password = b"\x05\x01\x02";
+        assert_eq!(told(&forwarder, &[b"\x05\x01\x00"])?, b"\x05\xff");
+        assert_eq!(
+            told(&forwarder, &[by_password, b"\x01\x01a\x01b"])?,
+            b"\x05\x02\x01\x01"
+        );
+        assert_eq!(
+            told(&forwarder, &[by_password, b"\x01\x01a\x00"])?,
+            b"\x05\x02\x01\x01"
+        );
+        assert_eq!(
+            told(&forwarder, &[b"GET http://registry/ HTTP/1.1\r\n\r\n"])?,
+            b""
+        );
+        let password = forwarder.password.expose_secret();
+        assert!(!format!("{forwarder:?}").contains(password));
+        Ok(())
+    }
+
+    #[test]
+    fn who_knows_the_password_is_connected_or_told_why_not() -> anyhow::Result<()> {
+        let forwarder = forwarder(Proxies::default())?;
+        let password = forwarder.password.expose_secret().as_bytes();
+        let login = [&[1, 1, b'a', 32], password].concat();
+        // Port 1 of loopback, where nobody listens.
+        let asked = b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x01";
+        let answer = told(&forwarder, &[b"\x05\x01\x02", &login, asked])?;
+        assert_eq!(answer, b"\x05\x02\x01\x00\x05\x05\x00\x01\0\0\0\0\0\0");
+        let url = "http://127.0.0.1:1/v2/".parse()?;
+        let why = forwarder.failure(&url).unwrap_or_default();
+        assert!(why.contains("Connection refused"), "{why}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_proxy_by_tls_keeps_its_name_or_gets_one() -> anyhow::Result<()> {
+        let at = |proxy: &str| {
+            forwarder(Proxies {
+                https: Some(proxy.parse().expect("a proxy")),
+                ..Proxies::default()
+            })
+        };
+        let stand_in = |proxy: &str| Ok::<_, io::Error>(at(proxy)?.https.expect("a proxy").to_string());
+        assert!(stand_in("https://user:word@proxy.example:3129")?.starts_with("https://proxy.example:"));
+        assert!(stand_in("http://proxy.example:3128")?.starts_with("http://127.0.0.1:"));
+        assert!(stand_in("http://[fd00::1]:3128")?.starts_with("http://127.0.0.1:"));
+        assert!(stand_in("https://10.0.0.1:3129")?.starts_with("https://0a000001.proxy.invalid:"));
+        assert!(stand_in("https://[fd00::1]:3129")?.starts_with("https://fd00"));
+        Ok(())
+    }
+}

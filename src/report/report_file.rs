@@ -1,0 +1,291 @@
+//! A document on disk, the report above all: whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Report;
+
+/// Why a document could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Nowhere to put it. The directory is not created: in a container it would be lost with the container.
+    #[error("cannot write the {what} `{}`: its directory does not exist", path.display())]
+    NoDirectory {
+        /// What it is.
+        what: &'static str,
+        /// Where to.
+        path: PathBuf,
+    },
+    /// Writing failed.
+    #[error("cannot write the {what} `{}`: {source}", path.display())]
+    Write {
+        /// What it is.
+        what: &'static str,
+        /// Where to.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A temporary file that is older belongs to a run that was killed in the milliseconds of writing it.
+const STALE: Duration = Duration::from_secs(3600);
+
+impl WriteError {
+    /// What the system said, if it was asked.
+    fn source(&self) -> Option<&io::Error> {
+        match self {
+            Self::NoDirectory { .. } => None,
+            Self::Write { source, .. } => Some(source),
+        }
+    }
+
+    /// True when the file system, or a quota on it, is full.
+    pub fn is_no_space(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        let kind = self.source().map(io::Error::kind);
+        matches!(kind, Some(StorageFull | QuotaExceeded))
+    }
+
+    /// True when the disk fails.
+    pub fn is_broken_disk(&self) -> bool {
+        self.source().and_then(io::Error::raw_os_error) == Some(libc::EIO)
+    }
+}
+
+impl Report {
+    /// The report as JSON, with a line end.
+    pub fn json(&self) -> String {
+        let mut json =
+            serde_json::to_string_pretty(self).expect("strings, numbers and lists always serialise");
+        json.push('\n');
+        json
+    }
+
+    /// Writes the JSON to `path`, as [`WholeFile::write`] does.
+    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
+        WholeFile::at(path, REPORT).write(&self.json())
+    }
+}
+
+/// What a report is called where it cannot be written.
+const REPORT: &str = "report";
+
+/// A file that is to be written, by its path: whole or not at all.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeFile<'a> {
+    path: &'a Path,
+    /// What it is, for messages.
+    what: &'static str,
+}
+
+impl<'a> WholeFile<'a> {
+    /// The one at `path`, which messages call `what`.
+    pub fn at(path: &'a Path, what: &'static str) -> Self {
+        Self { path, what }
+    }
+
+    /// Writes it: beside its path first, then renamed, so that a reader sees the document of before or this one, also after
+    /// a power loss. What is no regular file, say a pipe or `/dev/stderr`, is written to as it is.
+    pub fn write(&self, text: &str) -> Result<(), WriteError> {
+        match self.place()? {
+            Destination::AsItIs => OpenOptions::new()
+                .write(true)
+                .open(self.path)
+                .and_then(|mut target| target.write_all(text.as_bytes()))
+                .map_err(self.failed()),
+            Destination::Replaced { temporary, directory } => {
+                write_beside(&temporary, text.as_bytes())
+                    .and_then(|()| fs::rename(&temporary, self.path))
+                    .and_then(|()| File::open(&directory)?.sync_all())
+                    .map_err(|error| {
+                        // The first error is the one to tell; what is left over is overwritten by the next attempt.
+                        let _ = fs::remove_file(&temporary);
+                        self.failed()(error)
+                    })
+            }
+        }
+    }
+
+    /// Finds out whether it could be written now: better before hours of work than after them.
+    pub fn try_place(&self) -> Result<(), WriteError> {
+        if let Destination::Replaced { temporary, directory } = self.place()? {
+            sweep(self.path, &directory);
+            write_beside(&temporary, b"")
+                .and_then(|()| fs::remove_file(&temporary))
+                .map_err(self.failed())?;
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> Result<Destination, WriteError> {
+        let target = fs::metadata(self.path).ok();
+        if target
+            .as_ref()
+            .is_some_and(|target| !target.is_file() && !target.is_dir())
+        {
+            return Ok(Destination::AsItIs);
+        }
+        let name = self
+            .path
+            .file_name()
+            .filter(|_| !target.is_some_and(|target| target.is_dir()))
+            .ok_or_else(|| self.failed()(io::ErrorKind::IsADirectory.into()))?;
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        if !directory.is_dir() {
+            return Err(WriteError::NoDirectory {
+                what: self.what,
+                path: self.path.to_owned(),
+            });
+        }
+        let temporary = format!("{}{}", prefix(&name.to_string_lossy()), std::process::id());
+        Ok(Destination::Replaced {
+            temporary: directory.join(temporary),
+            directory: directory.to_owned(),
+        })
+    }
+
+    fn failed(&self) -> impl Fn(io::Error) -> WriteError {
+        let (what, path) = (self.what, self.path.to_owned());
+        move |source| WriteError::Write {
+            what,
+            path: path.clone(),
+            source,
+        }
+    }
+}
+
+/// Finds out whether a report could be written to `path`. An older one is removed, lest it speaks for a run that is killed
+/// before it can write its own.
+pub fn clear_place(path: &Path) -> Result<(), WriteError> {
+    let report = WholeFile::at(path, REPORT);
+    report.try_place()?;
+    match report.place()? {
+        Destination::AsItIs => Ok(()),
+        Destination::Replaced { .. } => match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(report.failed()(error)),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Removes what killed runs left on the way to `path`, as far as that can be done.
+fn sweep(path: &Path, directory: &Path) {
+    let Some(prefix) = path.file_name().and_then(|name| name.to_str()).map(prefix) else {
+        return;
+    };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_ours = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(&prefix));
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if is_ours && age().is_some_and(|age| age > STALE) {
+            // It is small, and the next run tries again.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// How temporary files on the way to a document of this name begin; the process's id follows.
+fn prefix(name: &str) -> String {
+    format!(".{name}.tmp-")
+}
+
+/// How a document gets to its path.
+enum Destination {
+    /// A pipe, a device.
+    AsItIs,
+    /// A regular file, or nothing yet.
+    Replaced { temporary: PathBuf, directory: PathBuf },
+}
+
+fn write_beside(temporary: &Path, content: &[u8]) -> io::Result<()> {
+    // In a container the process id is 1 each time: a run that was killed here has left its file. Created anew, never
+    // opened, so that nobody can have put a link there.
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => (),
+    }
+    // The process has no umask.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(temporary)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+    use crate::report::tests::report;
+
+    #[test]
+    fn replaces_the_old_report_and_leaves_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        fs::write(&path, "old").unwrap();
+        // Left over by a run that was killed, and hostile.
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "untouched").unwrap();
+        symlink(
+            &victim,
+            directory
+                .path()
+                .join(format!(".report.json.tmp-{}", std::process::id())),
+        )
+        .unwrap();
+
+        let old = std::time::SystemTime::now() - 2 * STALE;
+        let forgotten = File::create(directory.path().join(".report.json.tmp-0")).unwrap();
+        forgotten.set_modified(old).unwrap();
+
+        clear_place(&path).unwrap();
+        assert!(!path.exists(), "it is not this run's");
+        report().write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), report().json());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_missing_directory_has_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("no/report.json");
+        let expected = format!(
+            "cannot write the report `{}`: its directory does not exist",
+            path.display()
+        );
+        assert_eq!(report().write(&path).unwrap_err().to_string(), expected);
+        assert_eq!(clear_place(&path).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn a_directory_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(report().write(&path), Err(WriteError::Write { .. })));
+        assert!(matches!(clear_place(&path), Err(WriteError::Write { .. })));
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_device_stays_a_device() {
+        report().write(Path::new("/dev/null")).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+}

@@ -1,0 +1,46 @@
+//! DownloadSlots that may be made where they are missing, and those that are mistyped.
+//!
+//! A fresh node has `/var/lib/containers` and no graph root in it yet. Anywhere else a graph root that is missing is more
+//! likely a mistake, and images that are put there are on no node.
+
+use std::path::{Path, PathBuf};
+
+use super::SettingsError;
+use super::host_root::HostRoot;
+use crate::cli::HostPaths;
+
+/// The directory in which a store may be begun.
+const CONTAINERS: &str = "containers";
+
+/// Refuses a host root, a graph root or a spool that is not there, unless it may be made.
+pub(super) fn check(paths: &HostPaths, host: &HostRoot, graph_root: &Path) -> Result<(), SettingsError> {
+    if paths.create {
+        return Ok(());
+    }
+    let missing = |what, path: &Path| {
+        let path: PathBuf = path.to_owned();
+        Err(SettingsError::Missing { what, path })
+    };
+    if let Some(root) = paths.host_root.as_deref().filter(|root| is_missing(root)) {
+        return missing("host root", root);
+    }
+    let is_named = paths.graph_root.is_some();
+    if is_missing(graph_root) && !is_in_containers(graph_root) && (is_named || !host.is_host()) {
+        return missing("graph root", graph_root);
+    }
+    match paths.spool.as_deref() {
+        Some(spool) if is_missing(spool) && spool.parent().is_some_and(is_missing) => missing("spool", spool),
+        _ => Ok(()),
+    }
+}
+
+fn is_in_containers(path: &Path) -> bool {
+    let parent = path.parent().filter(|parent| parent.ends_with(CONTAINERS));
+    parent.is_some_and(Path::is_dir)
+}
+
+/// False for what cannot be looked at: whoever uses it says why.
+fn is_missing(path: &Path) -> bool {
+    // A relative path's parent may be none at all.
+    !path.as_os_str().is_empty() && matches!(path.try_exists(), Ok(false))
+}

@@ -1,0 +1,142 @@
+//! The node's time of day: its `/etc/localtime`, for a container has no database of time zones.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use jiff::tz::TimeZone;
+
+use super::host_root::{HostRoot, is_there};
+use crate::registry::{LimitRate, LimitSettings};
+
+/// Usually a link into the database, whose name is the zone's. RHCOS has none, which means UTC.
+const LOCALTIME: &str = "etc/localtime";
+
+/// Where the database lies, in the link.
+const DATABASE: &str = "/zoneinfo/";
+
+/// The longest zone of the database has 4 KB.
+const FILE_LIMIT: u64 = 1 << 20;
+
+impl HostRoot {
+    /// The limit by the node's time of day. A zone that cannot be read is no reason not to run; the log says which one counts.
+    pub(super) fn limit(&self, rate: LimitRate) -> LimitSettings {
+        if !rate.has_windows() {
+            return LimitSettings {
+                rate,
+                ..LimitSettings::default()
+            };
+        }
+        let path = self.join(LOCALTIME);
+        let (zone, zone_name) = match self.zone(&path) {
+            Ok((zone, name)) => (zone, format!("{name}, by `{}`", path.display())),
+            Err(_) if !is_there(&path) => (TimeZone::UTC, format!("UTC, there is no `{}`", path.display())),
+            Err(error) => {
+                tracing::warn!(
+                    "`--limit-rate` goes by UTC: cannot use `{}`: {error}",
+                    path.display()
+                );
+                (TimeZone::UTC, "UTC".to_owned())
+            }
+        };
+        LimitSettings {
+            rate,
+            zone,
+            zone_name,
+        }
+    }
+
+    fn zone(&self, path: &Path) -> io::Result<(TimeZone, String)> {
+        let target = fs::read_link(path).ok();
+        let file = match &target {
+            // On the host it begins at the host's root.
+            Some(target) if target.is_absolute() => self.join(target),
+            _ => path.to_owned(),
+        };
+        let named = target.as_deref().and_then(Path::to_str);
+        let name = named.and_then(|target| Some(target.split_once(DATABASE)?.1));
+        let name = name.unwrap_or("local time");
+        let mut bytes = Vec::new();
+        File::open(file)?.take(FILE_LIMIT).read_to_end(&mut bytes)?;
+        let zone = TimeZone::tzif(name, &bytes).map_err(io::Error::other)?;
+        Ok((zone, name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::cli::HostPaths;
+
+    /// One line of rules and nothing before it, as `zic -b slim` writes a zone that never had other ones.
+    fn tzif(rules: &str) -> Vec<u8> {
+        let head = |version: u8| {
+            let mut head = b"TZif".to_vec();
+            head.push(version);
+            head.extend([0; 15]);
+            // UT and standard indicators, leap seconds, transitions, types, characters.
+            for count in [0, 0, 0, 0, 1, 4u32] {
+                head.extend(count.to_be_bytes());
+            }
+            head.extend([0, 0, 0, 0, 0, 0]);
+            head.extend(b"UTC\0");
+            head
+        };
+        [head(b'2'), head(b'2'), format!("\n{rules}\n").into_bytes()].concat()
+    }
+
+    #[test]
+    fn the_time_of_day_is_the_node_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = HostPaths {
+            host_root: Some(dir.path().to_owned()),
+            ..HostPaths::default()
+        };
+        let host = HostRoot::find(&paths);
+        let shown = || {
+            let limit = host.limit("22:00-04:00=5Mbit".parse().unwrap());
+            let time = |text: &str| {
+                let time = text.parse::<jiff::Timestamp>().unwrap();
+                time.to_zoned(limit.zone.clone()).strftime("%H:%M").to_string()
+            };
+            let (winter, summer) = (time("2026-01-01T12:00:00Z"), time("2026-07-01T12:00:00Z"));
+            (
+                limit.zone_name.replace(dir.path().to_str().unwrap(), ""),
+                winter,
+                summer,
+            )
+        };
+        let says = |name: &str, winter: &str, summer: &str| (name.into(), winter.into(), summer.into());
+        assert_eq!(
+            shown(),
+            says("UTC, there is no `/etc/localtime`", "12:00", "12:00")
+        );
+
+        let zones = dir.path().join("usr/share/zoneinfo/Europe");
+        fs::create_dir_all(&zones).unwrap();
+        fs::create_dir_all(dir.path().join("etc")).unwrap();
+        fs::write(zones.join("Berlin"), tzif("CET-1CEST,M3.5.0,M10.5.0/3")).unwrap();
+        let link = dir.path().join("etc/localtime");
+        for target in [
+            "../usr/share/zoneinfo/Europe/Berlin",
+            "/usr/share/zoneinfo/Europe/Berlin",
+        ] {
+            symlink(target, &link).unwrap();
+            assert_eq!(
+                shown(),
+                says("Europe/Berlin, by `/etc/localtime`", "13:00", "14:00")
+            );
+            fs::remove_file(&link).unwrap();
+        }
+        fs::copy(zones.join("Berlin"), &link).unwrap();
+        assert_eq!(shown(), says("local time, by `/etc/localtime`", "13:00", "14:00"));
+        // What is none is said in the log; so is a link that leads nowhere from here.
+        fs::write(&link, "no zone").unwrap();
+        assert_eq!(shown(), says("UTC", "12:00", "12:00"));
+        let no_windows = host.limit("5Mbit".parse().unwrap());
+        assert_eq!(no_windows.zone_name, "UTC");
+    }
+}

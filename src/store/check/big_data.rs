@@ -1,0 +1,199 @@
+//! An image's big data, and the layers that it asks for.
+
+use super::store_records::flaws_of_image;
+use super::{Damage, LayerPlace};
+use crate::oci::{DiffId, Digest, LayerId, Manifest, ResolvedImage};
+use crate::store::additional_stores::Home;
+use crate::store::error::StoreError;
+use crate::store::images_json::MANIFEST;
+use crate::store::inventory::{Inventory, StoredImage};
+use crate::store::layer_dir;
+use crate::store::unpack::Name;
+
+impl Inventory {
+    /// Reads every file of big data, and compares it with its digest and length in the image's record, and the record with
+    /// itself.
+    pub fn check_data(&self, image: &StoredImage) -> Result<Vec<Damage>, StoreError> {
+        let mut damages: Vec<Damage> = flaws_of_image(image).into_iter().map(Damage::Record).collect();
+        for (key, item) in &image.items {
+            let reason = match self.read_item(image, key)? {
+                None => "it is missing".to_owned(),
+                Some(content) => {
+                    let (digest, size) = (content.digest(), content.bytes().len() as u64);
+                    if item.size != Some(size) {
+                        let recorded = item
+                            .size
+                            .map_or("no size".to_owned(), |size| format!("{size} bytes"));
+                        format!("it has {size} bytes, its record says {recorded}")
+                    } else if item.digest != Some(digest) {
+                        format!("it has the digest {digest}, its record says otherwise")
+                    } else if promised(key).is_some_and(|promised| promised != digest) {
+                        format!("it has the digest {digest}, its name says otherwise")
+                    } else {
+                        continue;
+                    }
+                }
+            };
+            let key = Name::new(key.as_bytes());
+            damages.push(Damage::Data { key, reason });
+        }
+        Ok(damages)
+    }
+
+    /// The image as the store describes it, if manifest and config are sound; nobody needs to be asked for them then.
+    pub fn describe(&self, image: &StoredImage) -> Result<Option<ResolvedImage>, StoreError> {
+        let Some(manifest) = self.read_item(image, MANIFEST)? else {
+            return Ok(None);
+        };
+        if image.items.get(MANIFEST).and_then(|item| item.digest) != Some(manifest.digest()) {
+            return Ok(None);
+        }
+        let Ok(Manifest::Image(parsed)) = Manifest::parse(manifest.bytes(), None) else {
+            return Ok(None);
+        };
+        let config = self.read_item(image, &parsed.config.to_string())?;
+        let Some(config) = config.filter(|config| config.digest() == parsed.config) else {
+            return Ok(None);
+        };
+        Ok(ResolvedImage::assemble(None, manifest, config).ok())
+    }
+
+    /// What the record that counts says; also that of a layer which cannot be mounted.
+    pub(super) fn parent_of(&self, id: &LayerId) -> Option<LayerId> {
+        let view = self.at(self.home_of(id)?).records.find(id)?;
+        view.parent().and_then(LayerId::from_hex)
+    }
+
+    /// The layers that the image's config asks for, base layer first, under the ids that they have here; `None` if
+    /// that cannot be told.
+    pub fn places_of(&self, image: &StoredImage) -> Result<Option<Vec<LayerPlace>>, StoreError> {
+        let Some(diff_ids) = self.diff_ids(image)? else {
+            return Ok(None);
+        };
+        let ids = self
+            .foreign_chain(image, &diff_ids)
+            .unwrap_or_else(|| LayerId::chain(diff_ids.iter().copied()));
+        let parents = std::iter::once(None).chain(ids.iter().copied().map(Some));
+        let places = ids.iter().zip(parents).zip(diff_ids);
+        let homes = self.homes_of(&ids)?;
+        let place = |(((id, parent), diff_id), home): (((&LayerId, _), _), _)| LayerPlace {
+            id: *id,
+            parent,
+            diff_id,
+            home,
+        };
+        Ok(Some(places.zip(homes).map(place).collect()))
+    }
+
+    /// The image's layers, if somebody made them who gives other ids. A record may also name a layer by mistake, and others'
+    /// layers are neither checked nor mended for that.
+    pub(in crate::store) fn foreign_chain(
+        &self,
+        image: &StoredImage,
+        diff_ids: &[DiffId],
+    ) -> Option<Vec<LayerId>> {
+        let (mut chain, mut next) = (Vec::new(), image.top_layer());
+        for diff_id in diff_ids.iter().rev() {
+            let id = next?;
+            let view = self.at(self.home_of(&id)?).records.find(&id)?;
+            if view.diff_id().is_some_and(|found| found != *diff_id) {
+                return None;
+            }
+            chain.push(id);
+            next = self.parent_of(&id);
+        }
+        chain.reverse();
+        next.is_none().then_some(chain)
+    }
+
+    /// Where a mount of the last of `chain` finds each layer: the last where its record is, the others where its `lower`
+    /// leads.
+    fn homes_of(&self, chain: &[LayerId]) -> Result<Vec<Home>, StoreError> {
+        // One that is nowhere is missing in the graph root.
+        let mut homes: Vec<Home> = chain
+            .iter()
+            .map(|id| self.home_of(id).unwrap_or_default())
+            .collect();
+        let (Some((top, below)), Some(home)) = (chain.split_last(), homes.last()) else {
+            return Ok(homes);
+        };
+        let lower = layer_dir::lower(&self.at(*home).layout, top)?.unwrap_or_default();
+        let names = lower.split(':').filter_map(|name| name.strip_prefix("l/"));
+        for ((id, home), name) in below.iter().zip(&mut homes).rev().zip(names) {
+            *home = self.home_by_link(name, id)?.unwrap_or(*home);
+        }
+        Ok(homes)
+    }
+}
+
+/// The digest in the key of a manifest or config.
+fn promised(key: &str) -> Option<Digest> {
+    let digest = key.strip_prefix(MANIFEST).and_then(|rest| rest.strip_prefix('-'));
+    digest.unwrap_or(key).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use serde_json::json;
+
+    use crate::oci::{DiffId, Digest, LayerId};
+    use crate::store::{StorageConf, Store};
+
+    #[test]
+    fn layers_are_told_of_a_manifest_that_we_would_not_pull() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let store = Store::open(root, &StorageConf::default()).unwrap();
+        store.create_if_missing().unwrap();
+        let diff_id = Digest::of(b"the layer's tar");
+        let config = json!({"rootfs": {"diff_ids": [diff_id.to_string()]}}).to_string();
+        let config_digest = Digest::of(config.as_bytes());
+        let media_type = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
+        let manifest = json!({
+            "schemaVersion": 2,
+            "config": {"digest": config_digest.to_string()},
+            "layers": [{"digest": Digest::of(b"a blob").to_string(), "mediaType": media_type}],
+        })
+        .to_string();
+        let id = config_digest.hex();
+        let top = LayerId::of(None, DiffId(diff_id));
+        let (mut sizes, mut digests) = (json!({}), json!({}));
+        let digest = Digest::of(manifest.as_bytes());
+        let (by_digest, config_key) = (format!("manifest-{digest}"), config_digest.to_string());
+        let items = [
+            ("manifest", &manifest),
+            (&*by_digest, &manifest),
+            (&*config_key, &config),
+        ];
+        for (key, content) in items {
+            sizes[key] = content.len().into();
+            digests[key] = Digest::of(content.as_bytes()).to_string().into();
+        }
+        let names: Vec<_> = sizes.as_object().unwrap().keys().collect();
+        let record = json!([{
+            "id": id, "digest": digest.to_string(), "layer": top.to_string(),
+            "big-data-names": names, "big-data-sizes": sizes, "big-data-digests": digests,
+        }]);
+        fs::write(root.join("overlay-images/images.json"), record.to_string()).unwrap();
+        let inventory = store.inventory().unwrap();
+        let [image] = inventory.images() else {
+            panic!("{record}")
+        };
+        for (key, content) in items {
+            let path = store.layout.big_data(&image.id, key);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        assert!(inventory.check_data(image).unwrap().is_empty());
+        assert!(inventory.describe(image).unwrap().is_none());
+        let places = inventory.places_of(image).unwrap().unwrap();
+        assert_eq!(places.len(), 1);
+        assert_eq!((places[0].id, places[0].diff_id), (top, DiffId(diff_id)));
+    }
+}

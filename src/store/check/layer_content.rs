@@ -1,0 +1,358 @@
+//! A layer's tar, made anew from tar-split and files, and compared with its diffID; its headers say what the tree must be.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::LayerPlace;
+use super::damage::{Damage, Found};
+use super::expected_inodes::{Expectations, Spot};
+use super::file_compare::Twin;
+use super::tree_compare;
+use crate::cancel::{Cancel, Stopped};
+use crate::oci::DiffId;
+use crate::store::atomic_file;
+use crate::store::error::{StoreError, io_error};
+use crate::store::layers_json::LayerView;
+use crate::store::layout::Layout;
+use crate::store::stage::BASE_MODE;
+use crate::store::tar_split::{Assembler, Note, TarSplitError};
+use crate::store::unpack::{
+    DIRECTORY, Entries, Entry, Fault, Fragment, Kind, Limits, Seen, Stream, UnpackError, WHITEOUT_PREFIX,
+    clean, in_root, split,
+};
+use crate::store::unpacked_layer::Owners;
+
+/// As many damaged files are remembered by name.
+const MAX_NOTED: usize = 10_000;
+
+/// Bytes of a tar's blocks.
+const BLOCK: u64 = 512;
+
+/// What the assembler told.
+#[derive(Default)]
+struct Heard {
+    /// Names of files whose content came from the tree, and was compared on the way.
+    from_tree: Seen,
+    /// Those that were not as the tar-split has them.
+    damaged: Vec<(Vec<u8>, String)>,
+}
+
+/// A layer to be read.
+pub(super) struct Layer<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) view: &'a LayerView,
+    pub(super) place: &'a LayerPlace,
+    pub(super) cancel: &'a Cancel,
+    /// Counts the bytes of its tar.
+    pub(super) read: &'a AtomicU64,
+}
+
+/// What reading the tar showed.
+struct Reading {
+    /// Its diffID and length, or why it is no tar.
+    tar: Result<(DiffId, u64), String>,
+    owners: Owners,
+    /// It has an entry of a kind whose tar-split podman is known to write wrongly: with another size than its data has,
+    /// or with data and without a file in the tree.
+    is_excused: bool,
+    /// Files that are damaged and that no entry has.
+    leftover: Vec<(Vec<u8>, String)>,
+}
+
+/// Why the tar cannot be read to its end.
+enum ContentError {
+    Stopped(Stopped),
+    TarSplit(TarSplitError),
+}
+
+impl Layer<'_> {
+    /// Reads the layer's tar and compares its tree. Returns why it cannot be compared, if it cannot though nothing is
+    /// damaged.
+    pub(super) fn check(&self, found: &mut Found) -> Result<Option<String>, StoreError> {
+        let path = self.layout.layer(&self.place.id).join("diff");
+        let diff = match rustix::fs::open(&path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(diff) => Arc::new(diff),
+            Err(errno) => {
+                found.at(b"", format!("the layer's directory cannot be opened: {errno}"));
+                return Ok(None);
+            }
+        };
+        let tar_split = match self.open_tar_split() {
+            Ok(tar_split) => tar_split,
+            Err(flaw) => {
+                found.add(Damage::TarSplit(flaw));
+                return Ok(None);
+            }
+        };
+        let unreadable = io_error::<Errno>("examine", &path);
+        let mut expected = Expectations::new(Arc::clone(&diff)).map_err(unreadable)?;
+        let reading = match self.read_tar(tar_split, &diff, &mut expected) {
+            Ok(reading) => reading,
+            Err(ContentError::Stopped(stopped)) => return Err(stopped.into()),
+            Err(ContentError::TarSplit(error)) => {
+                found.add(Damage::TarSplit(error.to_string()));
+                return Ok(None);
+            }
+        };
+        let suspects = expected.take_suspects();
+        let is_damaged = !reading.leftover.is_empty() || suspects.iter().any(|suspect| suspect.is_content);
+        if let Some(reason) = self.flaw_of_tar(&reading, found).filter(|_| !is_damaged) {
+            // With the files as they were, what does not come out right was never right.
+            if reading.is_excused || expected.is_odd || self.ends_within_block(&reading) {
+                return Ok(Some(reason));
+            }
+            // Files and tar-split fit together, and are those of something else.
+            found.add(Damage::TarSplit(reason));
+            return Ok(None);
+        }
+        for (path, reason) in reading.leftover {
+            found.at(&path, reason);
+        }
+        for suspect in suspects {
+            found.at(&suspect.path, suspect.reason);
+        }
+        // A layer that was pulled by parts has its tree from a table of contents; podman 5.4 loses devices and times of
+        // directories on that way.
+        if self.view.is_partial() {
+            return Ok(None);
+        }
+        if expected.is_odd {
+            return Ok(Some("entries of its tar replace each other".to_owned()));
+        }
+        self.check_root(&path, &expected, found)?;
+        tree_compare::compare(&diff, &expected, found, self.cancel)?;
+        Ok(None)
+    }
+
+    fn open_tar_split(&self) -> Result<File, String> {
+        let path = self.layout.tar_split(&self.place.id);
+        match atomic_file::open(&path).and_then(|file| Ok((file.metadata()?.len(), file))) {
+            // So a power loss leaves what was not synced; gzip of nothing has twenty bytes.
+            Ok((0, _)) => Err("it is empty".to_owned()),
+            Ok((_, file)) => Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err("it is missing".to_owned()),
+            Err(error) => Err(format!("it cannot be opened: {error}")),
+        }
+    }
+
+    /// Why the tar is not the one of the diffID; if it is, its length must be the recorded one.
+    fn flaw_of_tar(&self, reading: &Reading, found: &mut Found) -> Option<String> {
+        match &reading.tar {
+            Ok((diff_id, _)) if *diff_id != self.place.diff_id => Some(format!(
+                "its files and its tar-split make up a tar of diffID {diff_id}"
+            )),
+            Ok((_, size)) => {
+                let recorded = self.view.size();
+                if let Some(recorded) = recorded.filter(|recorded| recorded != size) {
+                    let reason = format!("its tar has {size} bytes, the record says {recorded}");
+                    found.add(Damage::Record(reason));
+                }
+                if !self.view.is_partial() && !self.view.has_owners(&reading.owners) {
+                    let reason = "its `uidset` and `gidset` are not the owners in its tar";
+                    found.add(Damage::Record(reason.to_owned()));
+                }
+                None
+            }
+            Err(fault) => Some(format!("its files and its tar-split make up no tar: {fault}")),
+        }
+    }
+
+    /// Podman's tar-split has not the end of a tar that ends within a block.
+    fn ends_within_block(&self, reading: &Reading) -> bool {
+        match (&reading.tar, self.view.size()) {
+            (Ok((_, size)), Some(recorded)) => (1..BLOCK).contains(&size.abs_diff(recorded)),
+            _ => false,
+        }
+    }
+
+    /// The root has the mode of its parent's, or 0555, unless the tar has an entry for it.
+    fn check_root(&self, diff: &Path, expected: &Expectations, found: &mut Found) -> Result<(), StoreError> {
+        let mode = |path: &Path| fs::metadata(path).map(|it| it.permissions().mode() & 0o7777);
+        let own = mode(diff).map_err(io_error("examine", diff))?;
+        let entry = expected.of(expected.root).filter(|root| root.mode_mask != 0);
+        let wanted = match (entry, self.place.parent) {
+            (Some(root), _) => root.mode,
+            (None, None) => BASE_MODE,
+            // A parent without a tree is a damage of its own.
+            (None, Some(parent)) => mode(&self.layout.layer(&parent).join("diff")).unwrap_or(own),
+        };
+        if own != wanted && own != BASE_MODE {
+            found.at(b"", format!("its mode is {own:04o}, not {wanted:04o}"));
+        }
+        Ok(())
+    }
+
+    fn read_tar(
+        &self,
+        tar_split: File,
+        diff: &Arc<OwnedFd>,
+        expected: &mut Expectations,
+    ) -> Result<Reading, ContentError> {
+        let heard = Rc::new(RefCell::new(Heard::default()));
+        let listener = {
+            let heard = Rc::clone(&heard);
+            move |note: Note<'_>| {
+                heard.borrow_mut().hear(note);
+                Ok(())
+            }
+        };
+        let (tar, read) = (Assembler::new(tar_split, Arc::clone(diff), listener), self.read);
+        let (tar, limits) = (
+            Counted { tar, read },
+            Limits::for_blob(self.view.size().unwrap_or(0)),
+        );
+        let mut is_excused = false;
+        let mut owners = Owners::default();
+        let run = || -> Result<(DiffId, u64), UnpackError> {
+            let mut entries = Entries::new(Stream::open(tar, limits, self.cancel)?);
+            loop {
+                let next = entries.next(&mut |_| Ok(()));
+                is_excused |= entries.has_odd_size();
+                let Some(entry) = next? else { break };
+                owners.add(&entry);
+                is_excused |= entry.size > 0 && !is_in_tree(&entry.clean);
+                let spot = expected.add(&entry);
+                if entry.kind == Kind::File {
+                    read_file(&mut entries, &entry, spot.as_ref(), expected, &heard)?;
+                }
+            }
+            let mut stream = entries.into_stream();
+            while !stream.take(u64::MAX)?.is_empty() {}
+            Ok(stream.finish())
+        };
+        let tar = match run() {
+            Ok(read) => Ok(read),
+            Err(UnpackError::Stopped(stopped)) => return Err(ContentError::Stopped(stopped)),
+            // The assembler's own errors, as its reader hands them on.
+            Err(
+                UnpackError::Content {
+                    fault: Fault::Compression { source, .. },
+                    ..
+                }
+                | UnpackError::Host { source, .. },
+            ) => {
+                let error = source.downcast().unwrap_or_else(TarSplitError::Read);
+                return Err(ContentError::TarSplit(error));
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let leftover = std::mem::take(&mut heard.borrow_mut().damaged);
+        Ok(Reading {
+            tar,
+            owners,
+            is_excused,
+            leftover,
+        })
+    }
+}
+
+impl Heard {
+    fn hear(&mut self, note: Note<'_>) {
+        match note {
+            Note::Begins(name) => {
+                self.from_tree.insert(&clean(name));
+            }
+            Note::Damaged(name, error) if self.damaged.len() < MAX_NOTED => {
+                let name = clean(name);
+                // Only podman looks for their content in the tree, if they have any.
+                if is_in_tree(&name) {
+                    self.damaged.push((name, reason_of(error)));
+                }
+            }
+            Note::Damaged(..) => {}
+        }
+    }
+}
+
+/// False for names that make nothing of themselves: the root's own, and whiteouts.
+fn is_in_tree(clean: &[u8]) -> bool {
+    let (_, base) = split(in_root(clean));
+    !base.is_empty() && base != b"." && !base.starts_with(WHITEOUT_PREFIX)
+}
+
+/// Reads an entry's data. If the tar-split itself holds it, nobody has compared the file with it yet.
+fn read_file<R: Read>(
+    entries: &mut Entries<'_, R>,
+    entry: &Entry,
+    spot: Option<&Spot>,
+    expected: &mut Expectations,
+    heard: &RefCell<Heard>,
+) -> Result<(), UnpackError> {
+    let same_size = spot.filter(|spot| u64::try_from(spot.stat.st_size) == Ok(entry.size));
+    let is_regular = |spot: &&Spot| FileType::from_raw_mode(spot.stat.st_mode) == FileType::RegularFile;
+    let mut twin: Option<Twin> = None;
+    let (mut begun, mut position) = (false, 0);
+    let whole = [Fragment {
+        offset: 0,
+        length: entry.size,
+    }];
+    for fragment in entry.sparse.as_deref().unwrap_or(&whole) {
+        let mut left = fragment.length;
+        while left > 0 {
+            let piece = entries.data(left)?;
+            if piece.is_empty() {
+                break;
+            }
+            left -= piece.len() as u64;
+            if !begun {
+                begun = true;
+                if !heard.borrow().from_tree.contains(&entry.clean) {
+                    twin = same_size.filter(is_regular).map(Twin::of);
+                }
+            }
+            if let Some(twin) = &mut twin {
+                twin.hole(fragment.offset.saturating_sub(position));
+                position = position.max(fragment.offset);
+                twin.piece(piece);
+                position += piece.len() as u64;
+            }
+        }
+    }
+    if let Some(mut twin) = twin {
+        twin.hole(entry.size.saturating_sub(position));
+        if let Some(reason) = twin.flaw {
+            expected.suspect_content(entry, reason, spot);
+        }
+    }
+    let mut heard = heard.borrow_mut();
+    if let Some(at) = heard.damaged.iter().position(|(name, _)| *name == entry.clean) {
+        let (_, reason) = heard.damaged.swap_remove(at);
+        expected.suspect_content(entry, reason, spot);
+    }
+    Ok(())
+}
+
+fn reason_of(error: TarSplitError) -> String {
+    match error {
+        TarSplitError::File { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            "it is missing".to_owned()
+        }
+        TarSplitError::File { source, .. } => format!("it cannot be read: {source}"),
+        TarSplitError::Differs { reason, .. } => format!("its content is not that of the tar: {reason}"),
+        error => error.to_string(),
+    }
+}
+
+/// Counts what passes.
+struct Counted<'a, R> {
+    tar: R,
+    read: &'a AtomicU64,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.tar.read(out)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}

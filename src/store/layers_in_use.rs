@@ -1,0 +1,359 @@
+//! Which layers are in use: under a container, or mounted.
+//!
+//! ```text
+//! overlay-containers/{containers,volatile-containers}.json   → the container's own layer, and its image's
+//! overlay-layers/mountpoints.json (run root)                 → layers that containers/storage has mounted
+//! /proc/<each>/mountinfo                                     → whatever else is mounted: `l/<link>` in its options
+//! ```
+//!
+//! With each, all that is below it is in use, by the records and by its `lower`. Whoever makes a container or mounts a layer holds the layers lock, so that
+//! an answer stands as long as the lock is held. In doubt a layer is in use: a mount of another store that has a layer
+//! of the same id counts too.
+
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::error::{StoreError, io_error};
+use super::json_record;
+use super::layer_dir;
+use super::layers_json::LayerView;
+use super::layout::Layout;
+use super::store::Store;
+use super::unpack::Name;
+use crate::oci::LayerId;
+
+/// Digits of a container's id that are shown, as podman and crictl show it.
+const SHORT_ID: usize = 12;
+
+/// Where the host keeps what is known of running containers, as we see it.
+#[derive(Clone, Debug, Default)]
+pub struct HostState {
+    /// The run root.
+    pub run_root: PathBuf,
+    /// The table of our own mounts.
+    pub mount_table: PathBuf,
+    /// Where the host's processes are seen, each with a table of the mounts that it sees. If they are not, only ours
+    /// count.
+    pub proc: PathBuf,
+}
+
+/// The layers in use, and by whom.
+#[derive(Debug, Default)]
+pub struct Users {
+    layers: HashMap<LayerId, String>,
+}
+
+#[derive(Deserialize)]
+struct ContainerView {
+    id: String,
+    names: Option<Vec<String>>,
+    image: Option<String>,
+    layer: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ImageTop {
+    id: String,
+    layer: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct MountPoint {
+    id: String,
+    path: Option<String>,
+    count: Option<i64>,
+}
+
+impl Store {
+    /// Finds out who uses what.
+    ///
+    /// # Errors
+    /// When a record cannot be read: then anything may be in use.
+    pub fn users(&self, host: &HostState) -> Result<Users, StoreError> {
+        let layout = &self.layout;
+        let roots = [layout.root(), &host.run_root];
+        let mut parents = HashMap::new();
+        let volatile = roots.map(|root| root.join("overlay-layers/volatile-layers.json"));
+        for path in [layout.layers_json()].iter().chain(&volatile) {
+            for (view, _) in json_record::read::<LayerView>(path)? {
+                let parent = view.parent().map(str::to_owned);
+                parents.entry(view.id).or_insert(parent);
+            }
+        }
+        let images = json_record::read::<ImageTop>(&layout.images_json())?;
+        let tops: HashMap<String, Option<String>> = images
+            .into_iter()
+            .map(|(image, _)| (image.id, image.layer))
+            .collect();
+        let mut used: Vec<(String, String)> = Vec::new();
+        for root in roots {
+            for name in ["containers.json", "volatile-containers.json"] {
+                let path = root.join("overlay-containers").join(name);
+                for (container, _) in json_record::read::<ContainerView>(&path)? {
+                    let user = container.shown();
+                    let top = container.image.and_then(|image| tops.get(&image)?.clone());
+                    used.extend(container.layer.map(|layer| (layer, user.clone())));
+                    used.extend(top.map(|layer| (layer, user)));
+                }
+            }
+            let path = root.join("overlay-layers/mountpoints.json");
+            for (mount, _) in json_record::read::<MountPoint>(&path)? {
+                if mount.count != Some(0) {
+                    let place = mount.path.unwrap_or_default();
+                    used.push((mount.id, format!("the mount `{}`", Name::new(place.as_bytes()))));
+                }
+            }
+        }
+        let mut mounted = HashMap::new();
+        let own = fs::read(&host.mount_table).map_err(io_error("read", &host.mount_table))?;
+        note_mounts(&own, &mut mounted);
+        note_mounts_of_all(&host.proc, &mut mounted)?;
+        let names = ShortNames {
+            layout,
+            own: OnceCell::new(),
+        };
+        for (word, place) in mounted {
+            let layer = match layer_dir::is_link_name(&word) {
+                true => names.layer(&word),
+                false => Some(word),
+            };
+            used.extend(layer.map(|layer| (layer, format!("the mount `{place}`"))));
+        }
+        // What is mounted below a container's layer is what its `lower` says; a record may be damaged.
+        for (layer, user) in used.clone() {
+            let Some(id) = LayerId::from_hex(&layer) else {
+                continue;
+            };
+            let lower = layer_dir::lower(layout, &id)?.unwrap_or_default();
+            let links = lower.split(':').filter_map(|name| name.strip_prefix("l/"));
+            let below = links.filter_map(|link| names.layer(link));
+            used.extend(below.map(|layer| (layer, user.clone())));
+        }
+        let mut users = Users::default();
+        for (layer, user) in used {
+            let mut next = Some(layer);
+            while let Some(layer) = next.take() {
+                // What is below a layer that was seen before was seen with it.
+                if let Some(id) = LayerId::from_hex(&layer)
+                    && !users.layers.contains_key(&id)
+                {
+                    users.layers.insert(id, user.clone());
+                    next = parents.get(&layer).cloned().flatten();
+                }
+            }
+        }
+        Ok(users)
+    }
+}
+
+impl Users {
+    /// Who uses the layer, in words.
+    pub fn of(&self, layer: &LayerId) -> Option<&str> {
+        self.layers.get(layer).map(String::as_str)
+    }
+
+    /// An error if somebody uses the layer.
+    pub fn refuse(&self, layer: &LayerId) -> Result<(), StoreError> {
+        let (layer, user) = match self.of(layer) {
+            None => return Ok(()),
+            Some(user) => (*layer, user.to_owned()),
+        };
+        Err(StoreError::InUse { layer, user })
+    }
+}
+
+impl ContainerView {
+    fn shown(&self) -> String {
+        let id = Name::new(self.id.as_bytes().get(..SHORT_ID).unwrap_or(self.id.as_bytes()));
+        match self.names.iter().flatten().next() {
+            Some(name) => format!("container `{}` ({id})", Name::new(name.as_bytes())),
+            None => format!("container {id}"),
+        }
+    }
+}
+
+/// Takes note of what each process at `proc` sees mounted, and of each mount namespace once: those of services repeat what
+/// the host has mounted.
+fn note_mounts_of_all(proc: &Path, mounted: &mut HashMap<String, Name>) -> Result<(), StoreError> {
+    let processes = match fs::read_dir(proc) {
+        Ok(processes) => processes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("list", proc)(error)),
+    };
+    let (mut seen, mut hidden) = (HashSet::new(), 0);
+    for process in processes {
+        let process = process.map_err(io_error("list", proc))?;
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        if !process.file_name().to_str().is_some_and(is_number) {
+            continue;
+        }
+        let (namespace, table) = (process.path().join("ns/mnt"), process.path().join("mountinfo"));
+        let read = fs::read_link(&namespace).and_then(|namespace| match seen.contains(&namespace) {
+            true => Ok(None),
+            false => fs::read(&table).map(|text| Some((namespace, text))),
+        });
+        match read {
+            Ok(None) => {}
+            Ok(Some((namespace, text))) => {
+                seen.insert(namespace);
+                note_mounts(&text, mounted);
+            }
+            Err(error) if has_ended(&error) => {}
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => hidden += 1,
+            Err(error) => return Err(io_error("read", &table)(error)),
+        }
+    }
+    if hidden > 0 {
+        // The records of containers still say what those of this store use.
+        tracing::warn!(
+            "what {hidden} processes in `{}` have mounted cannot be seen",
+            proc.display()
+        );
+    }
+    Ok(())
+}
+
+/// What the kernel says of a process that ended, or is about to.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL))
+}
+
+/// Gathers ids and short names of layers from a table of mounts, where they are in options and in mount points, each with
+/// the place of a mount that has it.
+fn note_mounts(table: &[u8], mounted: &mut HashMap<String, Name>) {
+    let table = String::from_utf8_lossy(table);
+    for line in table.lines().filter(|line| line.contains("overlay")) {
+        let place = line.split(' ').nth(4).unwrap_or_default();
+        for word in line.split([' ', ',', '=', ':', '/']) {
+            if layer_dir::is_link_name(word) || LayerId::from_hex(word).is_some() {
+                let place = || Name::new(place.as_bytes());
+                mounted.entry(word.to_owned()).or_insert_with(place);
+            }
+        }
+    }
+}
+
+/// Which layer of a store has a short name.
+struct ShortNames<'l> {
+    layout: &'l Layout,
+    /// What the layers themselves say, read when a symlink is missing.
+    own: OnceCell<HashMap<String, String>>,
+}
+
+impl ShortNames<'_> {
+    /// The layer to which `l/<link>` leads; a crash may have taken that while the layer was mounted.
+    fn layer(&self, link: &str) -> Option<String> {
+        let Ok(target) = fs::read_link(self.layout.links().join(link)) else {
+            return self.own.get_or_init(|| self.own_names()).get(link).cloned();
+        };
+        let id = target.parent().and_then(Path::file_name)?;
+        id.to_str().map(str::to_owned)
+    }
+
+    fn own_names(&self) -> HashMap<String, String> {
+        let layers = fs::read_dir(self.layout.overlay())
+            .into_iter()
+            .flatten()
+            .flatten();
+        let named = layers.filter_map(|layer| {
+            let link = layer_dir::link_in(&layer.path()).ok().flatten()?;
+            Some((link, layer.file_name().to_str()?.to_owned()))
+        });
+        named.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::store::StorageConf;
+
+    fn id(digit: char) -> String {
+        digit.to_string().repeat(64)
+    }
+
+    #[test]
+    fn a_layer_is_in_use_with_all_that_is_above_it_in_use() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (dir, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = dir.path();
+        let write = |path: PathBuf, value: serde_json::Value| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value.to_string()).unwrap();
+        };
+        let layer =
+            |digit, parent: Option<char>| serde_json::json!({"id": id(digit), "parent": parent.map(id)});
+        let layers: Vec<_> = [
+            ('a', None),
+            ('b', Some('a')),
+            ('c', Some('b')),
+            ('d', None),
+            ('e', Some('d')),
+            ('f', None),
+        ]
+        .map(|(digit, parent)| layer(digit, parent))
+        .into();
+        write(root.join("overlay-layers/layers.json"), layers.into());
+        write(
+            root.join("overlay-layers/volatile-layers.json"),
+            serde_json::json!([layer('1', Some('b'))]),
+        );
+        write(
+            root.join("overlay-containers/volatile-containers.json"),
+            serde_json::json!([{"id": id('9'), "names": ["web"], "image": id('8'), "layer": id('1')}]),
+        );
+        write(
+            run.path().join("overlay-layers/mountpoints.json"),
+            serde_json::json!([{"id": id('f'), "path": "/m", "count": 1}, {"id": id('c'), "path": "/n", "count": 0}]),
+        );
+        let link = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        fs::create_dir_all(root.join("overlay/l")).unwrap();
+        let lower = "234567ABCDEFGHIJKLMNOPQRST";
+        for (digit, link) in [('e', link), ('4', lower)] {
+            let target = format!("../{}/diff", id(digit));
+            std::os::unix::fs::symlink(target, root.join("overlay/l").join(link)).unwrap();
+        }
+        // No record has this one below the container's layer.
+        let top = root.join("overlay").join(id('1'));
+        fs::create_dir_all(&top).unwrap();
+        fs::write(
+            top.join("lower"),
+            format!("l/AAAAAAAAAAAAAAAAAAAAAAAAAA:l/{lower}"),
+        )
+        .unwrap();
+        let (proc, own) = (root.join("proc"), root.join("mountinfo"));
+        fs::write(&own, "").unwrap();
+        fs::create_dir_all(proc.join("7/ns")).unwrap();
+        std::os::unix::fs::symlink("mnt:[4026531841]", proc.join("7/ns/mnt")).unwrap();
+        // One that has just ended.
+        fs::create_dir(proc.join("8")).unwrap();
+        fs::write(
+            proc.join("7/mountinfo"),
+            format!("36 35 0:40 / /some/place rw - overlay overlay rw,lowerdir=l/{link}:l/XX,upperdir=/u\n"),
+        )
+        .unwrap();
+        let store = Store::open(root, &StorageConf::default()).unwrap();
+        let host = HostState {
+            run_root: run.path().into(),
+            mount_table: own,
+            proc,
+        };
+        let users = store.users(&host).unwrap();
+        let of = |digit| users.of(&LayerId::from_hex(&id(digit)).unwrap());
+        for digit in ['a', 'b', '4'] {
+            assert_eq!(of(digit), Some("container `web` (999999999999)"));
+        }
+        for digit in ['d', 'e'] {
+            assert_eq!(of(digit), Some("the mount `/some/place`"));
+        }
+        assert_eq!((of('f'), of('c')), (Some("the mount `/m`"), None));
+    }
+}

@@ -1,0 +1,320 @@
+//! layers.json: which layers there are.
+//!
+//! A record whose flags say `incomplete` belongs to a writer who still holds the lock, or died with it:
+//! whoever finds it deletes the layer. That is how a crash heals, and why such a record must never outlive
+//! the lock.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::check::LayerBlob;
+use super::error::StoreError;
+use super::json_record::{self, Record};
+use super::layout::Layout;
+use super::lock::LayersLock;
+use super::unpacked_layer::{Owners, Unpacked};
+use super::{atomic_file, go_time};
+use crate::oci::{DiffId, Digest, LayerId};
+
+/// containers/storage's order of fields, as far as we set single ones (`layers.go`: `Layer`).
+const FIELDS: [&str; 14] = [
+    "id",
+    "names",
+    "parent",
+    "metadata",
+    "mountlabel",
+    "created",
+    "compressed-diff-digest",
+    "compressed-size",
+    "diff-digest",
+    "toc-digest",
+    "diff-size",
+    "compression",
+    "uidset",
+    "gidset",
+];
+
+/// What a record says, as far as we ask. Every field but the id may be missing or null.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct LayerView {
+    pub(super) id: String,
+    pub(super) parent: Option<String>,
+    #[serde(rename = "compressed-diff-digest")]
+    pub(super) compressed_diff_digest: Option<String>,
+    #[serde(rename = "compressed-size")]
+    pub(super) compressed_size: Option<i64>,
+    #[serde(rename = "diff-digest")]
+    pub(super) diff_digest: Option<String>,
+    #[serde(rename = "diff-size")]
+    pub(super) diff_size: Option<i64>,
+    pub(super) compression: Option<i64>,
+    created: Option<String>,
+    uidset: Option<BTreeSet<u32>>,
+    gidset: Option<BTreeSet<u32>>,
+    #[serde(rename = "toc-digest")]
+    toc_digest: Option<String>,
+    flags: Option<HashMap<String, serde_json::Value>>,
+    #[serde(rename = "uidmap")]
+    uid_map: Option<Vec<serde::de::IgnoredAny>>,
+    #[serde(rename = "gidmap")]
+    gid_map: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+impl LayerView {
+    pub(super) fn is_complete(&self) -> bool {
+        let incomplete = self.flags.as_ref().and_then(|flags| flags.get("incomplete"));
+        incomplete != Some(&serde_json::Value::Bool(true))
+    }
+
+    /// Go reads the whole file or nothing of it.
+    pub(super) fn has_time(&self) -> bool {
+        self.created.as_deref().is_none_or(go_time::is_time)
+    }
+
+    /// Whether it says the owners of the tar's entries. A record may leave them out.
+    pub(super) fn has_owners(&self, owners: &Owners) -> bool {
+        let is_same =
+            |recorded: &Option<BTreeSet<u32>>, found| recorded.as_ref().is_none_or(|it| it == found);
+        is_same(&self.uidset, &owners.uids) && is_same(&self.gidset, &owners.gids)
+    }
+
+    /// True if the layer was pulled by parts; then its tree was not made from a tar.
+    pub(super) fn is_partial(&self) -> bool {
+        self.toc_digest.as_ref().is_some_and(|digest| !digest.is_empty())
+    }
+
+    /// True if its files have other owners than the image says; such a layer is not ours to build on.
+    pub(super) fn is_mapped(&self) -> bool {
+        let mapped = |map: &Option<Vec<_>>| map.as_ref().is_some_and(|map| !map.is_empty());
+        mapped(&self.uid_map) || mapped(&self.gid_map)
+    }
+
+    /// Digest of the blob that it was made from, as recorded.
+    pub(super) fn blob_text(&self) -> Option<&str> {
+        self.compressed_diff_digest
+            .as_deref()
+            .filter(|text| !text.is_empty())
+    }
+
+    /// Length of the layer's tar, if it is recorded.
+    pub(super) fn size(&self) -> Option<u64> {
+        self.diff_size.and_then(|size| u64::try_from(size).ok())
+    }
+
+    /// SHA-256 of the layer's tar, if it is recorded.
+    pub(super) fn diff_id(&self) -> Option<DiffId> {
+        self.diff_digest.as_deref()?.parse().ok().map(DiffId)
+    }
+
+    /// False while the record says nothing of what the layer holds. containers/image before 5.30 records a layer
+    /// that it pulls by parts (`enable_partial_images`) as complete, lets the lock go, and fills it then
+    /// (`storage_dest.go`: `CreateLayer`, `ApplyDiffFromStagingDirectory`).
+    pub(super) fn is_filled(&self) -> bool {
+        [&self.diff_digest, &self.toc_digest]
+            .into_iter()
+            .flatten()
+            .any(|digest| !digest.is_empty())
+    }
+
+    /// True if the id is the one that is computed from the parent and the tar in the record, as it is for every
+    /// layer that was pulled whole.
+    pub(super) fn is_what_its_id_says(&self, id: &LayerId) -> bool {
+        let parent = self.parent().map(LayerId::from_hex);
+        match (parent, self.diff_id()) {
+            (Some(None), _) | (_, None) => false,
+            (parent, Some(diff_id)) => LayerId::of(parent.flatten(), diff_id) == *id,
+        }
+    }
+
+    /// The parent, an empty one being none.
+    pub(super) fn parent(&self) -> Option<&str> {
+        self.parent.as_deref().filter(|parent| !parent.is_empty())
+    }
+}
+
+/// A record that we write, in containers/storage's order of fields.
+#[derive(Serialize)]
+pub(super) struct NewLayer<'l> {
+    pub(super) id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<String>,
+    pub(super) created: String,
+    #[serde(rename = "compressed-diff-digest")]
+    pub(super) compressed_diff_digest: Digest,
+    #[serde(rename = "compressed-size", skip_serializing_if = "is_zero")]
+    pub(super) compressed_size: u64,
+    #[serde(rename = "diff-digest")]
+    pub(super) diff_digest: Digest,
+    #[serde(rename = "diff-size", skip_serializing_if = "is_zero")]
+    pub(super) diff_size: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) compression: u64,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) uidset: &'l BTreeSet<u32>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) gidset: &'l BTreeSet<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) flags: Option<Incomplete>,
+}
+
+/// The flag of a layer that is being made.
+#[derive(Serialize)]
+pub(super) struct Incomplete {
+    incomplete: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl<'l> NewLayer<'l> {
+    /// The record of a layer that was unpacked from the blob `blob` of `blob_size` bytes.
+    pub(super) fn new(
+        id: LayerId,
+        parent: Option<LayerId>,
+        blob: Digest,
+        blob_size: u64,
+        unpacked: &'l Unpacked,
+        created: String,
+    ) -> Self {
+        Self {
+            id: id.to_string(),
+            parent: parent.map(|parent| parent.to_string()),
+            created,
+            compressed_diff_digest: blob,
+            compressed_size: blob_size,
+            diff_digest: unpacked.diff_id.0,
+            diff_size: unpacked.diff_size,
+            compression: unpacked.compression as u64,
+            uidset: &unpacked.owners.uids,
+            gidset: &unpacked.owners.gids,
+            flags: Some(Incomplete { incomplete: true }),
+        }
+    }
+}
+
+/// All of layers.json. Made under the lock, or as a snapshot: the file is only ever replaced as a whole.
+///
+/// Layers of containers may be recorded in volatile-layers.json instead. Nothing here asks for one: their ids are
+/// random, ours are computed.
+#[derive(Debug)]
+pub(super) struct LayerTable {
+    records: Vec<(LayerView, Box<RawValue>)>,
+}
+
+impl LayerTable {
+    pub(super) fn read(layout: &Layout) -> Result<Self, StoreError> {
+        let records = json_record::read(&layout.layers_json())?;
+        Ok(Self { records })
+    }
+
+    pub(super) fn views(&self) -> impl Iterator<Item = &LayerView> {
+        self.records.iter().map(|(view, _)| view)
+    }
+
+    /// The first record of this id; containers/storage ignores later ones.
+    pub(super) fn find(&self, id: &LayerId) -> Option<&LayerView> {
+        let id = id.to_string();
+        self.views().find(|view| view.id == id)
+    }
+
+    /// Whether the layer and those below it have this content, base layer first in `diff_ids`, as far as their records say:
+    /// a layer that was pulled by parts may have no diffID.
+    pub(super) fn is_chain(
+        &self,
+        top: Option<&str>,
+        diff_ids: impl DoubleEndedIterator<Item = DiffId>,
+    ) -> bool {
+        let mut next = top;
+        for diff_id in diff_ids.rev() {
+            let view = next.and_then(LayerId::from_hex).and_then(|id| self.find(&id));
+            let Some(view) = view.filter(|view| view.diff_id().is_none_or(|it| it == diff_id)) else {
+                return false;
+            };
+            next = view.parent();
+        }
+        next.is_none()
+    }
+
+    /// Replaces every record of this id by `record` at the end.
+    pub(super) fn put(&mut self, record: &NewLayer<'_>) -> Result<(), serde_json::Error> {
+        let raw = serde_json::value::to_raw_value(record)?;
+        let view = serde_json::from_str(raw.get())?;
+        self.records.retain(|(view, _)| view.id != record.id);
+        self.records.push((view, raw));
+        Ok(())
+    }
+
+    /// Changes what a record says of the layer's place and content, and nothing else of it.
+    pub(super) fn correct(
+        &mut self,
+        id: &LayerId,
+        parent: Option<LayerId>,
+        unpacked: &Unpacked,
+    ) -> Result<(), serde_json::Error> {
+        self.edit(id, |record, _| {
+            match parent {
+                Some(parent) => record.set("parent", &parent.to_string(), &FIELDS)?,
+                None => record.remove("parent"),
+            }
+            record.set("diff-digest", &unpacked.diff_id, &FIELDS)?;
+            record.set("diff-size", &unpacked.diff_size, &FIELDS)?;
+            for (key, ids) in [
+                ("uidset", &unpacked.owners.uids),
+                ("gidset", &unpacked.owners.gids),
+            ] {
+                match ids.is_empty() {
+                    true => record.remove(key),
+                    false => record.set(key, ids, &FIELDS)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes what a record says of where the layer came from and when, and nothing else of it.
+    pub(super) fn correct_origin(&mut self, id: &LayerId, blob: &LayerBlob) -> Result<(), serde_json::Error> {
+        self.edit(id, |record, view| {
+            record.set("compressed-diff-digest", &blob.digest, &FIELDS)?;
+            if let Some(size) = blob.size {
+                record.set("compressed-size", &size, &FIELDS)?;
+            }
+            if !view.has_time() {
+                record.set("created", &go_time::now(), &FIELDS)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn edit(
+        &mut self,
+        id: &LayerId,
+        edit: impl Fn(&mut Record, &LayerView) -> Result<(), serde_json::Error>,
+    ) -> Result<(), serde_json::Error> {
+        let id = id.to_string();
+        for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id == id) {
+            let mut record: Record = serde_json::from_str(raw.get())?;
+            edit(&mut record, view)?;
+            *raw = serde_json::value::to_raw_value(&record)?;
+            *view = serde_json::from_str(raw.get())?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the id.
+    pub(super) fn remove(&mut self, id: &LayerId) {
+        let id = id.to_string();
+        self.records.retain(|(view, _)| view.id != id);
+    }
+
+    /// Writes the file; readers see the old one or this one.
+    pub(super) fn save(&self, lock: &LayersLock, layout: &Layout) -> Result<(), StoreError> {
+        lock.write_token(layout)?;
+        atomic_file::write(
+            &layout.layers_json(),
+            &json_record::join(self.records.iter().map(|(_, raw)| &**raw)),
+        )
+    }
+}

@@ -1,0 +1,367 @@
+//! Applies entries to the layer's directory, with the rules of containers/storage (`pkg/archive`: `Unpack`).
+//!
+//! The parent of an entry is found by [`Parents`]; its last component is then only ever named relative to that
+//! open directory and never followed. Whiteouts become what overlayfs understands: `.wh.x` a character device 0:0
+//! named `x`, `.wh..wh..opq` the attribute `trusted.overlay.opaque` of its directory.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+use super::attributes;
+use super::entry_name::{self, Name, split};
+use super::error::{EntryPosition, Fault, UnpackError};
+use super::limits::Limits;
+use super::parent_directories::{Parent, Parents, open_in};
+use super::replace::{RemoveError, remove};
+use super::tar_entry::{Entry, Kind};
+use super::write_behind::WriteBehind;
+use crate::cancel::Cancel;
+
+/// Begins the name of what marks that a lower layer's file is deleted.
+pub(in crate::store) const WHITEOUT_PREFIX: &[u8] = b".wh.";
+
+/// Marks that nothing of a directory shows through from lower layers.
+pub(in crate::store) const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// The same mark for overlayfs.
+pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaque", b"y");
+
+/// A layer being unpacked.
+pub(super) struct Tree<'a> {
+    cancel: &'a Cancel,
+    parents: Parents,
+    limits: Limits<'a>,
+    /// Directories with the times to set when nothing will be made in them any more.
+    directories: Vec<(Vec<u8>, Timestamps)>,
+    directory_names: usize,
+    /// Entries whose files can be read back from their names, by inode number.
+    files: HashMap<u64, u64>,
+    /// One of `files` was removed by a later entry.
+    lost: bool,
+}
+
+/// A regular file to be filled.
+pub(super) struct NewFile {
+    file: File,
+    behind: WriteBehind,
+    /// As it was created.
+    stat: Stat,
+    /// It can be read back by the name that the entry has.
+    pub(super) plain: bool,
+}
+
+impl NewFile {
+    pub(super) fn write(&mut self, piece: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+        let result = self.file.write_all(piece);
+        let result = result.and_then(|()| self.behind.wrote(&self.file, piece.len() as u64));
+        result.map_err(|error| UnpackError::host("write", &entry.name, error))
+    }
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(
+        diff: BorrowedFd<'_>,
+        limits: Limits<'a>,
+        cancel: &'a Cancel,
+    ) -> Result<Self, UnpackError> {
+        let parents = Parents::new(diff);
+        Ok(Self {
+            cancel,
+            parents: parents.map_err(|errno| UnpackError::host("open", b"the layer's directory", errno))?,
+            limits,
+            directories: Vec::new(),
+            directory_names: 0,
+            files: HashMap::new(),
+            lost: false,
+        })
+    }
+
+    /// Makes what the entry says. A regular file is handed out, to be filled and given to [`Self::finish_file`].
+    pub(super) fn make(&mut self, entry: &Entry) -> Result<Option<NewFile>, UnpackError> {
+        if entry.is_dot() {
+            return Ok(None);
+        }
+        if entry.path().is_empty() {
+            return self.make_root(entry);
+        }
+        let (directory, base) = split(entry.path());
+        let hidden = base.strip_prefix(WHITEOUT_PREFIX);
+        if base != OPAQUE && matches!(hidden, Some(b"" | b"." | b"..")) {
+            return Err(entry.fault(Fault::Whiteout));
+        }
+        let parent = match self.parents.resolve(directory) {
+            Ok(Some(parent)) => parent,
+            Ok(None) => return self.make_below_file(entry, directory, base, hidden.is_some()),
+            // It makes nothing, so it needs no directory.
+            Err(Errno::NOENT | Errno::LOOP) if entry.kind == Kind::GlobalHeader => return Ok(None),
+            Err(errno) => return Err(entry.refused("find the directory of", errno)),
+        };
+        if hidden.is_some() || entry.kind == Kind::GlobalHeader {
+            self.remove_existing(&parent, base, entry)?;
+        }
+        match (hidden, entry.kind) {
+            (Some(_), _) if base == OPAQUE => {
+                let (name, value) = OPAQUE_XATTR;
+                let result = rustix::fs::fsetxattr(&parent, name, value, XattrFlags::empty());
+                result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &parent))?;
+            }
+            (Some(hidden), _) => make_whiteout(&parent, hidden, entry)?,
+            (None, Kind::File) => return self.make_file(&parent, base, entry).map(Some),
+            (None, Kind::Directory) => self.make_directory(&parent, base, entry)?,
+            (None, Kind::Symlink) => self.make_symlink(&parent, base, entry)?,
+            (None, Kind::HardLink) => self.make_hard_link(&parent, base, entry)?,
+            (None, Kind::CharDevice) => self.make_node(&parent, base, entry, FileType::CharacterDevice)?,
+            (None, Kind::BlockDevice) => self.make_node(&parent, base, entry, FileType::BlockDevice)?,
+            (None, Kind::Fifo) => self.make_node(&parent, base, entry, FileType::Fifo)?,
+            (None, Kind::GlobalHeader) => {}
+            (None, Kind::Other(typeflag)) => return Err(entry.fault(Fault::Type(typeflag))),
+        }
+        Ok(None)
+    }
+
+    /// Sets the attributes of a file that was filled. `readable` says that its content is to be read back from its
+    /// name when the tar is put together again.
+    pub(super) fn finish_file(
+        &mut self,
+        file: NewFile,
+        entry: &Entry,
+        readable: bool,
+    ) -> Result<(), UnpackError> {
+        attributes::own_open(&file.file, &file.stat, entry)?;
+        let times = rustix::fs::futimens(&file.file, &attributes::timestamps(entry));
+        times.map_err(|errno| entry.refused("set the times", errno))?;
+        attributes::set_xattrs_open(&file.file, entry)?;
+        if readable && entry.size > 0 {
+            self.files.insert(file.stat.st_ino, entry.number);
+        }
+        Ok(())
+    }
+
+    /// Sets the times of directories, in the order of the tar; `offset` is the tar's end, for errors. Returns the entries
+    /// whose files can be read back from their names, if there are others of which this was promised: a later entry took
+    /// their place.
+    pub(super) fn finish(self, offset: u64) -> Result<Option<HashSet<u64>>, UnpackError> {
+        for (path, times) in &self.directories {
+            self.cancel.check()?;
+            let lost = |errno| match errno {
+                Errno::NOENT | Errno::NOTDIR | Errno::LOOP => UnpackError::Content {
+                    place: EntryPosition {
+                        offset,
+                        entry: Some(Name::new(path)),
+                    },
+                    fault: Fault::DirectoryLost,
+                },
+                errno => UnpackError::host("set the times of", path, errno),
+            };
+            // The path again, for containers/storage does so: a link that took the directory's place is followed.
+            let root = self.parents.root().as_fd();
+            let place = open_in(root, path, OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::empty());
+            let place = place.map_err(lost)?;
+            rustix::fs::utimensat(&place, c"", times, AtFlags::EMPTY_PATH).map_err(lost)?;
+        }
+        Ok(self.lost.then(|| self.files.into_values().collect()))
+    }
+
+    /// An entry named `/`, or `..`, is the layer's root itself.
+    fn make_root(&mut self, entry: &Entry) -> Result<Option<NewFile>, UnpackError> {
+        if entry.kind != Kind::Directory {
+            return Err(entry.fault(Fault::Root));
+        }
+        let root = self.parents.root().clone();
+        self.finish_directory(&root, entry)?;
+        Ok(None)
+    }
+
+    /// Something that is no directory is where the entry's parent should be. A whiteout is superfluous then: some
+    /// tools write `.wh.a` and `a/.wh.b` for one removal. An opaque mark goes to whatever it is.
+    fn make_below_file(
+        &mut self,
+        entry: &Entry,
+        parent: &[u8],
+        base: &[u8],
+        is_whiteout: bool,
+    ) -> Result<Option<NewFile>, UnpackError> {
+        if base == OPAQUE {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let place = open_in(self.parents.root().as_fd(), parent, flags, ResolveFlags::empty());
+            let place = place.map_err(|errno| entry.refused("find the directory of", errno))?;
+            let (name, value) = OPAQUE_XATTR;
+            let path = attributes::proc_path(&place);
+            let result = rustix::fs::setxattr(path, name, value, XattrFlags::empty());
+            result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &place))?;
+        } else if !is_whiteout && entry.kind != Kind::GlobalHeader {
+            return Err(entry.refused("create", Errno::NOTDIR));
+        }
+        Ok(None)
+    }
+
+    fn make_file(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<NewFile, UnpackError> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Set-id bits come when the file is whole, for they would be lost in writing.
+        let mode = Mode::from_raw_mode(entry.mode & 0o777);
+        let file = self.replacing(parent, base, entry, || {
+            rustix::fs::openat(parent, base, flags, mode)
+        })?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| entry.refused("look at", errno))?;
+        Ok(NewFile {
+            file: file.into(),
+            behind: WriteBehind::default(),
+            stat,
+            plain: parent.plain && !entry_name::climbs(&entry.name),
+        })
+    }
+
+    fn make_directory(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+        let mode = Mode::from_raw_mode(entry.mode & 0o777);
+        self.replacing(parent, base, entry, || {
+            match rustix::fs::mkdirat(parent, base, mode) {
+                Err(Errno::EXIST) if is_directory(parent, base)? => Ok(()),
+                made => made,
+            }
+        })?;
+        let directory = parent.child(base).map_err(|errno| entry.refused("open", errno))?;
+        self.finish_directory(&directory, entry)?;
+        // The entries that come next are in it, as a rule.
+        self.parents.remember(entry.path(), directory);
+        Ok(())
+    }
+
+    fn finish_directory(&mut self, directory: &Parent, entry: &Entry) -> Result<(), UnpackError> {
+        let stat = rustix::fs::fstat(directory).map_err(|errno| entry.refused("look at", errno))?;
+        attributes::own_open(directory, &stat, entry)?;
+        attributes::set_xattrs_open(directory, entry)?;
+        let path = entry.path().to_vec();
+        self.directory_names += path.len();
+        let (max, found) = (self.limits.directory_names as u64, self.directory_names as u64);
+        if found > max {
+            let (what, place) = ("bytes in names of directories", entry.place());
+            return Err(UnpackError::Limit {
+                what,
+                max,
+                found,
+                place,
+            });
+        }
+        self.directories.push((path, attributes::timestamps(entry)));
+        Ok(())
+    }
+
+    fn make_symlink(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+        self.replacing(parent, base, entry, || {
+            rustix::fs::symlinkat(&entry.link[..], parent, base)
+        })?;
+        let times = Timestamps {
+            last_access: entry.atime.settable_on_symlink(),
+            last_modification: entry.mtime.settable_on_symlink(),
+        };
+        attributes::set_by_name(parent, base, entry, true)?;
+        attributes::set_times_by_name(parent, base, entry, &times)
+    }
+
+    /// The target's path is relative to the root. Its parents are resolved there; the target itself is not
+    /// followed: a hard link to a symbolic link is one.
+    fn make_hard_link(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+        let failed = |reason| {
+            let target = Name::new(&entry.link);
+            entry.fault(Fault::HardLink { target, reason })
+        };
+        let target = entry_name::clean(&entry.link);
+        let (target_directory, target_base) = split(entry_name::in_root(&target));
+        if target_base.is_empty() {
+            return Err(failed("it is a directory"));
+        }
+        let missing = |errno| match errno {
+            Errno::NOENT | Errno::NOTDIR => failed("it is not in this layer"),
+            errno => entry.refused("find the target of", errno),
+        };
+        let root = self.parents.root().as_fd();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let place = open_in(root, target_directory, flags, ResolveFlags::empty()).map_err(missing)?;
+        let stat = rustix::fs::statat(&place, target_base, AtFlags::SYMLINK_NOFOLLOW).map_err(missing)?;
+        if is_directory_mode(stat.st_mode) {
+            return Err(failed("it is a directory"));
+        }
+        self.replacing(parent, base, entry, || {
+            rustix::fs::linkat(&place, target_base, parent, base, AtFlags::empty())
+        })?;
+        let is_symlink = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        attributes::set_by_name(parent, base, entry, is_symlink)
+    }
+
+    fn make_node(
+        &mut self,
+        parent: &Parent,
+        base: &[u8],
+        entry: &Entry,
+        kind: FileType,
+    ) -> Result<(), UnpackError> {
+        let (major, minor) = entry.device;
+        let (mode, device) = (Mode::from_raw_mode(entry.mode), rustix::fs::makedev(major, minor));
+        self.replacing(parent, base, entry, || {
+            rustix::fs::mknodat(parent, base, kind, mode, device)
+        })?;
+        attributes::set_by_name(parent, base, entry, false)
+    }
+
+    /// Creates what takes the place of anything that has the name already.
+    fn replacing<T>(
+        &mut self,
+        parent: &Parent,
+        base: &[u8],
+        entry: &Entry,
+        create: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, UnpackError> {
+        let created = match create() {
+            Err(Errno::EXIST) => {
+                self.remove(parent, base, entry)?;
+                create()
+            }
+            created => created,
+        };
+        created.map_err(|errno| entry.refused("create", errno))
+    }
+
+    fn remove_existing(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+        match rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            Ok(stat) if entry.kind == Kind::Directory && is_directory_mode(stat.st_mode) => Ok(()),
+            Ok(_) => self.remove(parent, base, entry),
+            Err(errno) => Err(entry.refused("look at", errno)),
+        }
+    }
+
+    fn remove(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+        // Paths may lead elsewhere now, if this was a directory or a link to one.
+        self.parents.forget();
+        let result = remove(parent.as_fd(), base, self.cancel, |inode| {
+            // Another hard link may still hold the content; it is not looked for.
+            self.lost |= self.files.remove(&inode).is_some();
+        });
+        result.map_err(|error| match error {
+            RemoveError::Refused(errno) => entry.refused("replace", errno),
+            RemoveError::Stopped(stopped) => stopped.into(),
+        })
+    }
+}
+
+fn make_whiteout(parent: &Parent, hidden: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    let made = rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), 0);
+    made.map_err(|errno| entry.refused("create the whiteout", errno))?;
+    let stat = rustix::fs::statat(parent, hidden, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = stat.map_err(|errno| entry.refused("look at", errno))?;
+    attributes::own_by_name(parent, hidden, entry, &stat)
+}
+
+fn is_directory(parent: &Parent, base: &[u8]) -> Result<bool, Errno> {
+    let stat = rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(is_directory_mode(stat.st_mode))
+}
+
+fn is_directory_mode(mode: u32) -> bool {
+    FileType::from_raw_mode(mode) == FileType::Directory
+}

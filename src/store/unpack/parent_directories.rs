@@ -1,0 +1,164 @@
+//! The directory that an entry goes into, opened below the layer's root and nowhere else.
+//!
+//! A path is resolved by the kernel as if the layer's directory were the root of the file system
+//! (`RESOLVE_IN_ROOT`): symbolic links of the layer are followed, absolute ones and `..` end inside. Entries come
+//! sorted as a rule, so the last directory is kept open.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::entry_name::split;
+
+/// A directory is opened for reading, never as a mere place, for attributes are set through the descriptor.
+pub(in crate::store) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// What containers/storage makes for a parent that the tar does not have: 0777 under its umask of 022.
+pub(in crate::store) const IMPLICIT_MODE: u32 = 0o755;
+
+/// The kernel answers `EAGAIN` if a rename anywhere on the machine may have moved a `..` under its feet.
+const RESOLVE_ATTEMPTS: usize = 1000;
+
+/// An open directory of the layer.
+#[derive(Clone)]
+pub(super) struct Parent {
+    fd: Rc<OwnedFd>,
+    /// No symbolic link lies on the path as the tar has it.
+    pub(super) plain: bool,
+}
+
+impl AsFd for Parent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Finds parents, and makes missing ones.
+pub(super) struct Parents {
+    root: Parent,
+    last: Option<(Vec<u8>, Parent)>,
+}
+
+impl Parents {
+    pub(super) fn new(diff: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let fd = rustix::fs::openat(diff, c".", DIRECTORY, Mode::empty())?;
+        let (fd, plain) = (Rc::new(fd), true);
+        Ok(Self {
+            root: Parent { fd, plain },
+            last: None,
+        })
+    }
+
+    /// The layer's root.
+    pub(super) fn root(&self) -> &Parent {
+        &self.root
+    }
+
+    /// The directory at `path`, made if it is missing; `None` if something that is no directory is in the way.
+    pub(super) fn resolve(&mut self, path: &[u8]) -> Result<Option<Parent>, Errno> {
+        if path.is_empty() {
+            return Ok(Some(self.root.clone()));
+        }
+        match &self.last {
+            Some((last, parent)) if last == path => return Ok(Some(parent.clone())),
+            _ => {}
+        }
+        let parent = match self.open(path) {
+            Err(Errno::NOENT) => match self.make_missing(path) {
+                Err(Errno::NOTDIR) => return Ok(None),
+                made => made?,
+            },
+            Err(Errno::NOTDIR) => return Ok(None),
+            opened => opened?,
+        };
+        self.remember(path, parent.clone());
+        Ok(Some(parent))
+    }
+
+    /// Keeps a directory for the entries in it.
+    pub(super) fn remember(&mut self, path: &[u8], parent: Parent) {
+        self.last = Some((path.to_vec(), parent));
+    }
+
+    /// Forgets the last directory, when its path may now lead elsewhere.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    fn open(&self, path: &[u8]) -> Result<Parent, Errno> {
+        let (fd, plain) = match open_in(self.root.as_fd(), path, DIRECTORY, ResolveFlags::NO_SYMLINKS) {
+            Err(Errno::LOOP) => (
+                open_in(self.root.as_fd(), path, DIRECTORY, ResolveFlags::empty())?,
+                false,
+            ),
+            opened => (opened?, true),
+        };
+        let fd = Rc::new(fd);
+        Ok(Parent { fd, plain })
+    }
+
+    /// Looks upwards for a directory that is there, and makes the rest from there on. A symbolic link that leads
+    /// nowhere is in the way, as it is for containers/storage: as the parent itself it has no directory behind it,
+    /// further up `mkdir` fails.
+    fn make_missing(&self, path: &[u8]) -> Result<Parent, Errno> {
+        let (mut existing, _) = split(path);
+        let mut parent = loop {
+            if existing.is_empty() {
+                break self.root.clone();
+            }
+            match self.open(existing) {
+                Err(Errno::NOENT) => existing = split(existing).0,
+                opened => break opened?,
+            }
+        };
+        let missing = path[existing.len()..].split(|&byte| byte == b'/');
+        let mut missing = missing.filter(|name| !name.is_empty()).peekable();
+        while let Some(name) = missing.next() {
+            match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(IMPLICIT_MODE)) {
+                Err(Errno::EXIST) if missing.peek().is_none() => return Err(Errno::NOENT),
+                made => made?,
+            }
+            parent = parent.child(name)?;
+            let stat = rustix::fs::fstat(&parent)?;
+            // A directory in a setgid one inherits the group, which containers/storage resets, and the bit, which
+            // it leaves.
+            if (stat.st_uid, stat.st_gid) != (0, 0) {
+                rustix::fs::fchown(&parent, Some(rustix::fs::Uid::ROOT), Some(rustix::fs::Gid::ROOT))?;
+            }
+            if stat.st_mode & 0o777 != IMPLICIT_MODE {
+                let mode = IMPLICIT_MODE | stat.st_mode & 0o7000;
+                rustix::fs::fchmod(&parent, Mode::from_raw_mode(mode))?;
+            }
+        }
+        Ok(parent)
+    }
+}
+
+impl Parent {
+    /// Opens a directory in this one.
+    pub(super) fn child(&self, name: &[u8]) -> Result<Self, Errno> {
+        let fd = rustix::fs::openat(self, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+        let (fd, plain) = (Rc::new(fd), self.plain);
+        Ok(Self { fd, plain })
+    }
+}
+
+/// Opens `path`, empty for `root` itself, with `root` as the root of the file system.
+pub(in crate::store) fn open_in(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let path = if path.is_empty() { b"." } else { path };
+    let resolve = resolve | ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    for _ in 0..RESOLVE_ATTEMPTS {
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::AGAIN)
+}

@@ -1,0 +1,493 @@
+//! The entries of a tar, one after the other, with the semantics of Go's `archive/tar`.
+//!
+//! Extended headers are gathered until the header that they are for. Every byte that is not an entry's data goes
+//! to the tar-split writer on the way, so that the tar can be put together again. What Go accepts is accepted: a
+//! tar without end blocks, or one that ends in an entry's padding; what it refuses is refused.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use super::entry_name::{self, Name};
+use super::error::{EntryPosition, Fault, UnpackError};
+use super::pax::Records;
+use super::sparse::{self, Fragment, Layout, MapInData};
+use super::tar_header::{BLOCK, Fields, text};
+use super::tar_stream::Stream;
+use super::time::Time;
+
+/// Bytes of the largest value that the kernel takes (`XATTR_SIZE_MAX`).
+const MAX_XATTR: u64 = 64 << 10;
+
+/// What an entry makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Kind {
+    File,
+    HardLink,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Directory,
+    Fifo,
+    /// A global extended header, which makes nothing but the directory it claims to be in.
+    GlobalHeader,
+    Other(u8),
+}
+
+impl Kind {
+    /// Go skips no data after these, whatever size the header gives.
+    fn has_body(self) -> bool {
+        matches!(self, Self::File | Self::GlobalHeader | Self::Other(_))
+    }
+}
+
+/// One entry with its extended headers applied.
+#[derive(Debug)]
+pub(in crate::store) struct Entry {
+    /// Its place among the entries, from 0.
+    pub(in crate::store) number: u64,
+    /// Bytes of the tar up to its data.
+    pub(in crate::store) offset: u64,
+    /// The name as the headers have it.
+    pub(in crate::store) name: Vec<u8>,
+    /// The name after Go's `path.Clean`.
+    pub(in crate::store) clean: Vec<u8>,
+    pub(in crate::store) kind: Kind,
+    pub(in crate::store) link: Vec<u8>,
+    /// Length of the file that it makes.
+    pub(in crate::store) size: u64,
+    /// The parts of that file which the tar holds, if not all.
+    pub(in crate::store) sparse: Option<Vec<Fragment>>,
+    /// Permission bits with setuid, setgid and sticky.
+    pub(in crate::store) mode: u32,
+    pub(in crate::store) uid: u32,
+    pub(in crate::store) gid: u32,
+    pub(in crate::store) mtime: Time,
+    /// Never before `mtime`.
+    pub(in crate::store) atime: Time,
+    pub(in crate::store) device: (u32, u32),
+    pub(in crate::store) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Entry {
+    /// Where the entry goes, relative to the root; empty for the root itself.
+    pub(in crate::store) fn path(&self) -> &[u8] {
+        entry_name::in_root(&self.clean)
+    }
+
+    /// True if this is a way to say `.`, which containers/storage passes over.
+    pub(in crate::store) fn is_dot(&self) -> bool {
+        self.clean == b"."
+    }
+}
+
+/// Errors that name the entry.
+impl Entry {
+    pub(in crate::store) fn place(&self) -> EntryPosition {
+        let (offset, entry) = (self.offset, Some(Name::new(&self.name)));
+        EntryPosition { offset, entry }
+    }
+
+    pub(in crate::store) fn fault(&self, fault: Fault) -> UnpackError {
+        let place = self.place();
+        UnpackError::Content { place, fault }
+    }
+
+    /// Tells what only an odd entry can meet in a directory that nobody else works in from what is the host's.
+    pub(in crate::store) fn refused(&self, action: &'static str, errno: Errno) -> UnpackError {
+        match errno {
+            Errno::NAMETOOLONG
+            | Errno::EXIST
+            | Errno::NOENT
+            | Errno::NOTDIR
+            | Errno::ISDIR
+            | Errno::LOOP
+            | Errno::MLINK
+            | Errno::INVAL => {
+                let source = errno.into();
+                self.fault(Fault::Refused { action, source })
+            }
+            errno => UnpackError::host(action, &self.name, errno),
+        }
+    }
+
+    /// The same for an extended attribute. `user` ones are forbidden on anything but files and directories. ext4 says
+    /// that there is no space when there is none left in the inode; `place` tells that from a full disk.
+    pub(in crate::store) fn refused_xattr(&self, name: &[u8], errno: Errno, place: impl AsFd) -> UnpackError {
+        let is_content = match errno {
+            Errno::TOOBIG | Errno::RANGE | Errno::INVAL => true,
+            Errno::PERM => name.starts_with(b"user."),
+            Errno::NOSPC => has_space(place),
+            _ => false,
+        };
+        match errno {
+            errno if is_content => {
+                let (name, source) = (Name::new(name), errno.into());
+                self.fault(Fault::Xattr { name, source })
+            }
+            errno => UnpackError::host("set an extended attribute of", &self.name, errno),
+        }
+    }
+}
+
+/// True if the file system could hold the largest attribute that there is.
+fn has_space(place: impl AsFd) -> bool {
+    rustix::fs::fstatvfs(place).is_ok_and(|space| space.f_bfree.saturating_mul(space.f_frsize) > MAX_XATTR)
+}
+
+/// Reads entries from a stream.
+pub(in crate::store) struct Entries<'a, R: Read> {
+    stream: Stream<'a, R>,
+    /// Bytes of data of the present entry, or extended header, that were not taken.
+    body: u64,
+    /// Bytes after it, up to a whole block.
+    padding: usize,
+    headers: u64,
+    entries: u64,
+    has_odd_size: bool,
+}
+
+/// The headers that describe the next entry.
+#[derive(Default)]
+struct Pending {
+    records: Option<Records>,
+    long_name: Vec<u8>,
+    long_link: Vec<u8>,
+}
+
+impl<'a, R: Read> Entries<'a, R> {
+    pub(in crate::store) fn new(stream: Stream<'a, R>) -> Self {
+        Self {
+            stream,
+            body: 0,
+            padding: 0,
+            headers: 0,
+            entries: 0,
+            has_odd_size: false,
+        }
+    }
+
+    /// The next entry; `None` at the end of the tar. Its headers, and all that comes before them, go to `raw`.
+    pub(in crate::store) fn next(
+        &mut self,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Option<Entry>, UnpackError> {
+        let mut pending = Pending::default();
+        loop {
+            if !self.skip(raw)? {
+                return Ok(None);
+            }
+            let Some(block) = self.header(raw)? else {
+                return Ok(None);
+            };
+            let fields = Fields::parse(&block).map_err(|fault| self.stream.content(fault))?;
+            match fields.typeflag {
+                b'x' => pending.records = Some(self.records(&fields, raw)?),
+                b'g' => {
+                    let records = self.records(&fields, raw)?;
+                    return self.global(fields, &records).map(Some);
+                }
+                b'L' => pending.long_name = text(&self.record(&fields, raw)?).to_vec(),
+                b'K' => pending.long_link = text(&self.record(&fields, raw)?).to_vec(),
+                _ => return self.entry(fields, pending, raw).map(Some),
+            }
+        }
+    }
+
+    /// The next piece, of `max` bytes at most, of the present entry's data; empty only if nothing is left.
+    pub(in crate::store) fn data(&mut self, max: u64) -> Result<&[u8], UnpackError> {
+        let max = self.body.min(max);
+        if max > 0 && !self.stream.has_more()? {
+            return Err(self.stream.content(Fault::Truncated("an entry's data")));
+        }
+        let piece = match max {
+            0 => &[],
+            max => self.stream.take(max)?,
+        };
+        self.body -= piece.len() as u64;
+        Ok(piece)
+    }
+
+    /// True if some entry has a size other than that of the data behind its header: sparse files, also those that cannot
+    /// be understood, and links with a size.
+    pub(in crate::store) fn has_odd_size(&self) -> bool {
+        self.has_odd_size
+    }
+
+    /// The stream, after the last entry.
+    pub(in crate::store) fn into_stream(self) -> Stream<'a, R> {
+        self.stream
+    }
+
+    /// The stream, for its errors and counters.
+    pub(in crate::store) fn stream(&mut self) -> &mut Stream<'a, R> {
+        &mut self.stream
+    }
+
+    /// Passes over the rest of an entry; false if the tar ends in its padding, which Go takes for a proper end.
+    fn skip(&mut self, raw: &mut impl FnMut(&[u8]) -> io::Result<()>) -> Result<bool, UnpackError> {
+        loop {
+            let piece = self.data(u64::MAX)?;
+            if piece.is_empty() {
+                break;
+            }
+            raw(piece).map_err(UnpackError::tar_split)?;
+        }
+        let mut padding = [0; BLOCK];
+        let padding = &mut padding[..std::mem::take(&mut self.padding)];
+        let read = self.stream.take_into(padding)?;
+        raw(&padding[..read]).map_err(UnpackError::tar_split)?;
+        Ok(read == padding.len())
+    }
+
+    /// The next header block; `None` after two blocks of zeros, or at the end of the stream.
+    fn header(
+        &mut self,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Option<[u8; BLOCK]>, UnpackError> {
+        self.stream.check_cancel()?;
+        let Some(block) = self.block(raw)? else {
+            return Ok(None);
+        };
+        if block == [0; BLOCK] {
+            return match self.block(raw)? {
+                Some(second) if second != [0; BLOCK] => {
+                    let fault = Fault::Header("a header after a single block of zeros");
+                    Err(self.stream.content(fault))
+                }
+                _ => Ok(None),
+            };
+        }
+        self.headers += 1;
+        let max = self.stream.limits().entries;
+        if self.headers > max {
+            return Err(self.stream.limit("tar headers", max, self.headers));
+        }
+        Ok(Some(block))
+    }
+
+    /// A whole block; `None` at the end of the stream.
+    fn block(
+        &mut self,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Option<[u8; BLOCK]>, UnpackError> {
+        let mut block = [0; BLOCK];
+        match self.stream.take_into(&mut block)? {
+            0 => return Ok(None),
+            BLOCK => {}
+            _ => return Err(self.stream.content(Fault::Truncated("a header"))),
+        }
+        raw(&block).map_err(UnpackError::tar_split)?;
+        Ok(Some(block))
+    }
+
+    /// The data of an extended header, as one piece.
+    fn record(
+        &mut self,
+        fields: &Fields,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Vec<u8>, UnpackError> {
+        self.start_body(fields.size)?;
+        let max = self.stream.limits().record;
+        if self.body > max as u64 {
+            return Err(self
+                .stream
+                .limit("bytes in an extended header", max as u64, self.body));
+        }
+        let mut record = Vec::new();
+        loop {
+            let piece = self.data(u64::MAX)?;
+            if piece.is_empty() {
+                break;
+            }
+            record.extend_from_slice(piece);
+        }
+        raw(&record).map_err(UnpackError::tar_split)?;
+        Ok(record)
+    }
+
+    fn records(
+        &mut self,
+        fields: &Fields,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Records, UnpackError> {
+        let data = self.record(fields, raw)?;
+        Records::parse(&data).map_err(|fault| self.stream.content(fault))
+    }
+
+    fn start_body(&mut self, size: i64) -> Result<(), UnpackError> {
+        let negative = |_| self.stream.content(Fault::Header("the size is negative"));
+        self.body = u64::try_from(size).map_err(negative)?;
+        self.padding = (self.body.wrapping_neg() % BLOCK as u64) as usize;
+        Ok(())
+    }
+
+    /// A global header keeps nothing of itself but its name, which its records may give.
+    fn global(&mut self, mut fields: Fields, records: &Records) -> Result<Entry, UnpackError> {
+        records
+            .apply(&mut fields)
+            .map_err(|fault| self.stream.content(fault))?;
+        let nothing = Fields {
+            typeflag: b'g',
+            name: fields.name,
+            link: Vec::new(),
+            size: 0,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            mtime: Time::from_secs(0),
+            atime: None,
+            device: (0, 0),
+        };
+        self.finish_entry(nothing, Kind::GlobalHeader, None, Vec::new())
+    }
+
+    fn entry(
+        &mut self,
+        mut fields: Fields,
+        pending: Pending,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Entry, UnpackError> {
+        let records = pending.records.unwrap_or_default();
+        records
+            .apply(&mut fields)
+            .map_err(|fault| self.stream.content(fault))?;
+        if !pending.long_name.is_empty() {
+            fields.name = pending.long_name;
+        }
+        if !pending.long_link.is_empty() {
+            fields.link = pending.long_link;
+        }
+        let kind = match fields.typeflag {
+            0 if fields.name.ends_with(b"/") => Kind::Directory,
+            0 | b'0' => Kind::File,
+            b'1' => Kind::HardLink,
+            b'2' => Kind::Symlink,
+            b'3' => Kind::CharDevice,
+            b'4' => Kind::BlockDevice,
+            b'5' => Kind::Directory,
+            b'6' => Kind::Fifo,
+            // Its map may go on after the header, so that nothing behind it could be read without knowing it.
+            b'S' => return Err(self.stream.content(Fault::Type(b'S')).in_entry(&fields.name)),
+            other => Kind::Other(other),
+        };
+        self.has_odd_size |= !kind.has_body() && fields.size != 0;
+        self.start_body(if kind.has_body() { fields.size } else { 0 })?;
+        let sparse = self.sparse(&mut fields, &records, kind, raw);
+        let sparse = sparse.map_err(|error| error.in_entry(&fields.name))?;
+        self.finish_entry(fields, kind, sparse, records.xattrs())
+    }
+
+    /// Reads the map of a sparse file, and puts the name and size of the file itself into `fields`.
+    fn sparse(
+        &mut self,
+        fields: &mut Fields,
+        records: &Records,
+        kind: Kind,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Option<Vec<Fragment>>, UnpackError> {
+        let layout = Layout::of(records);
+        if layout == Layout::Plain {
+            return Ok(None);
+        }
+        self.has_odd_size = true;
+        if !records.value("GNU.sparse.name").is_empty() {
+            fields.name = records.value("GNU.sparse.name").to_vec();
+        }
+        let real_size = sparse::real_size(records).map_err(|fault| self.stream.content(fault))?;
+        fields.size = real_size.unwrap_or(fields.size);
+        let map = match layout {
+            Layout::InData => self.map_in_data(raw)?,
+            _ => sparse::map_in_records(records).map_err(|fault| self.stream.content(fault))?,
+        };
+        let bad = Fault::Header("a sparse map where no file is");
+        let size = match u64::try_from(fields.size) {
+            Ok(size) if kind.has_body() => size,
+            _ => return Err(self.stream.content(bad)),
+        };
+        let map = sparse::check(map, size, self.body).map_err(|fault| self.stream.content(fault))?;
+        Ok(Some(map))
+    }
+
+    fn map_in_data(
+        &mut self,
+        raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Vec<Fragment>, UnpackError> {
+        let max = self.stream.limits().record;
+        let mut map = MapInData::default();
+        loop {
+            if self.body < BLOCK as u64 {
+                return Err(self.stream.content(Fault::Truncated("a sparse map")));
+            }
+            self.body -= BLOCK as u64;
+            let Some(block) = self.block(raw)? else {
+                return Err(self.stream.content(Fault::Truncated("a sparse map")));
+            };
+            if map.push(&block).map_err(|fault| self.stream.content(fault))? {
+                return map.finish().map_err(|fault| self.stream.content(fault));
+            }
+            if map.len() > max {
+                return Err(self
+                    .stream
+                    .limit("bytes in a sparse map", max as u64, map.len() as u64));
+            }
+        }
+    }
+
+    fn finish_entry(
+        &mut self,
+        fields: Fields,
+        kind: Kind,
+        sparse: Option<Vec<Fragment>>,
+        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<Entry, UnpackError> {
+        let clean = entry_name::clean(&fields.name);
+        let entry = Entry {
+            number: self.entries,
+            offset: self.stream.position(),
+            kind,
+            link: fields.link,
+            size: if kind.has_body() {
+                fields.size.unsigned_abs()
+            } else {
+                0
+            },
+            sparse,
+            mode: (fields.mode & 0o7777) as u32,
+            // Go hands on the lower half of the number.
+            uid: fields.uid as u32,
+            gid: fields.gid as u32,
+            mtime: fields.mtime,
+            atime: fields.atime.map_or(fields.mtime, |atime| atime.max(fields.mtime)),
+            device: (
+                (fields.device.0 & 0xfff) as u32,
+                (fields.device.1 & 0xf_ffff) as u32,
+            ),
+            xattrs,
+            name: fields.name,
+            clean,
+        };
+        self.entries += 1;
+        self.check_path(&entry)
+            .map_err(|error| error.in_entry(&entry.name))?;
+        Ok(entry)
+    }
+
+    fn check_path(&self, entry: &Entry) -> Result<(), UnpackError> {
+        let limits = self.stream.limits();
+        let length = entry.path().len() + 1;
+        if length > limits.path {
+            return Err(self
+                .stream
+                .limit("bytes in a path", limits.path as u64, length as u64));
+        }
+        let depth = entry.path().split(|&byte| byte == b'/').count();
+        if depth > limits.depth {
+            return Err(self
+                .stream
+                .limit("directories in a path", limits.depth as u64, depth as u64));
+        }
+        Ok(())
+    }
+}

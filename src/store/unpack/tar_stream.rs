@@ -1,0 +1,206 @@
+//! The uncompressed bytes of a blob, hashed and counted as they are produced.
+//!
+//! Bytes are hashed the moment they leave the decompressor, so the diffID covers everything up to the end of the
+//! blob whatever the tar reader makes of it. The buffer is small enough to stay in the CPU's second-level cache
+//! while it is inflated, hashed, summed and written.
+
+use std::io::{self, Read};
+
+use super::decompress::{Decompressor, OpenError};
+use super::error::{EntryPosition, Fault, UnpackError};
+use super::limits::Limits;
+use super::space_budget::Taken;
+use crate::cancel::Cancel;
+use crate::oci::{DiffId, Hasher};
+use crate::store::Compression;
+
+/// Uncompressed bytes that are handled at once.
+const BUFFER: usize = 256 << 10;
+
+/// The blob's own bytes, until the run is to stop: a blob may be made of nothing but empty gzip members, and keep
+/// the decompressor busy without a byte coming out.
+struct Stoppable<'a, R> {
+    blob: R,
+    cancel: &'a Cancel,
+}
+
+impl<R: Read> Read for Stoppable<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.cancel.check().map_err(io::Error::other)?;
+        self.blob.read(buffer)
+    }
+}
+
+/// A blob being read.
+pub(in crate::store) struct Stream<'a, R: Read> {
+    decompressor: Decompressor<Stoppable<'a, R>>,
+    buffer: Box<[u8]>,
+    /// The unread part of `buffer`.
+    unread: std::ops::Range<usize>,
+    hasher: Hasher,
+    /// Bytes that left the decompressor.
+    produced: u64,
+    /// Bytes of holes that were written to files.
+    holes: u64,
+    limits: Limits<'a>,
+    /// Beyond the limit.
+    taken: Taken<'a>,
+    cancel: &'a Cancel,
+}
+
+impl<'a, R: Read> Stream<'a, R> {
+    pub(in crate::store) fn open(
+        blob: R,
+        limits: Limits<'a>,
+        cancel: &'a Cancel,
+    ) -> Result<Self, UnpackError> {
+        let opened = Decompressor::open(Stoppable { blob, cancel });
+        if opened.is_err() {
+            // The error may be a stop's.
+            cancel.check()?;
+        }
+        let decompressor = opened.map_err(|error| match error {
+            OpenError::Content(fault) => {
+                let (offset, entry) = (0, None);
+                let place = EntryPosition { offset, entry };
+                UnpackError::Content { place, fault }
+            }
+            OpenError::Host(error) => UnpackError::host("read", b"the blob", error),
+        })?;
+        Ok(Self {
+            decompressor,
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            unread: 0..0,
+            hasher: Hasher::default(),
+            produced: 0,
+            holes: 0,
+            taken: Taken::of(limits.room),
+            limits,
+            cancel,
+        })
+    }
+
+    /// Compression of the blob.
+    pub(in crate::store) fn compression(&self) -> Compression {
+        self.decompressor.compression()
+    }
+
+    /// The bounds that hold for this blob.
+    pub(in crate::store) fn limits(&self) -> &Limits<'a> {
+        &self.limits
+    }
+
+    /// Bytes of the tar that were taken.
+    pub(in crate::store) fn position(&self) -> u64 {
+        self.produced - self.unread.len() as u64
+    }
+
+    /// True if there are more bytes.
+    pub(in crate::store) fn has_more(&mut self) -> Result<bool, UnpackError> {
+        if self.unread.is_empty() {
+            self.fill()?;
+        }
+        Ok(!self.unread.is_empty())
+    }
+
+    /// Up to `max` of the next bytes; none at the end of the blob.
+    pub(in crate::store) fn take(&mut self, max: u64) -> Result<&[u8], UnpackError> {
+        self.has_more()?;
+        let start = self.unread.start;
+        let length = self.unread.len().min(usize::try_from(max).unwrap_or(usize::MAX));
+        self.unread.start += length;
+        Ok(&self.buffer[start..start + length])
+    }
+
+    /// Fills `block` as far as the blob goes, and says how far.
+    pub(in crate::store) fn take_into(&mut self, block: &mut [u8]) -> Result<usize, UnpackError> {
+        let mut filled = 0;
+        while filled < block.len() {
+            let piece = self.take((block.len() - filled) as u64)?;
+            if piece.is_empty() {
+                break;
+            }
+            block[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
+        Ok(filled)
+    }
+
+    /// Counts bytes that are written without being in the tar.
+    pub(in crate::store) fn charge_holes(&mut self, bytes: u64) -> Result<(), UnpackError> {
+        self.holes = self.holes.saturating_add(bytes);
+        self.check_bytes()
+    }
+
+    /// An error at the present place.
+    pub(in crate::store) fn content(&self, fault: Fault) -> UnpackError {
+        UnpackError::Content {
+            place: self.place(),
+            fault,
+        }
+    }
+
+    /// An error at the present place.
+    pub(in crate::store) fn limit(&self, what: &'static str, max: u64, found: u64) -> UnpackError {
+        UnpackError::Limit {
+            what,
+            max,
+            found,
+            place: self.place(),
+        }
+    }
+
+    /// An error if the run is to stop.
+    pub(in crate::store) fn check_cancel(&self) -> Result<(), UnpackError> {
+        Ok(self.cancel.check()?)
+    }
+
+    /// The SHA-256 of the uncompressed bytes and their number; the blob must have been read to its end.
+    pub(in crate::store) fn finish(self) -> (DiffId, u64) {
+        self.taken.keep();
+        (DiffId(self.hasher.finish()), self.produced)
+    }
+
+    fn place(&self) -> EntryPosition {
+        EntryPosition {
+            offset: self.position(),
+            entry: None,
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), UnpackError> {
+        self.check_cancel()?;
+        let read = self.decompressor.read(&mut self.buffer);
+        if read.is_err() {
+            // The error may be a stop's.
+            self.check_cancel()?;
+        }
+        let read = read.map_err(|source| match source.raw_os_error() {
+            Some(_) => UnpackError::host("read", b"the blob", source),
+            None => {
+                let format = match self.decompressor.compression() {
+                    Compression::Uncompressed => "the blob",
+                    Compression::Gzip => "gzip",
+                    Compression::Zstd => "zstd",
+                };
+                self.content(Fault::Compression { format, source })
+            }
+        })?;
+        self.hasher.update(&self.buffer[..read]);
+        self.unread = 0..read;
+        self.produced += read as u64;
+        self.check_bytes()
+    }
+
+    fn check_bytes(&mut self) -> Result<(), UnpackError> {
+        let (found, foreseen) = (self.produced.saturating_add(self.holes), self.limits.bytes);
+        match self.limits.room {
+            _ if self.taken.reach(found.saturating_sub(foreseen)) => Ok(()),
+            None => Err(self.limit("uncompressed bytes", foreseen, found)),
+            Some(_) => Err(UnpackError::NoRoom {
+                found,
+                place: self.place(),
+            }),
+        }
+    }
+}
