@@ -252,7 +252,7 @@ impl Download<'_> {
         let mut sources = Vec::new();
         let mut seen = HashSet::new();
         let mut refused = None;
-        for reference in &self.request.from {
+        for reference in &self.request.images {
             match self.registries.sources(reference) {
                 Ok(more) => sources.extend(
                     more.into_iter()
@@ -269,7 +269,7 @@ impl Download<'_> {
 
     /// Who needs it, for messages.
     fn images(&self) -> Vec<String> {
-        self.request.from.iter().map(ToString::to_string).collect()
+        self.request.images.iter().map(ToString::to_string).collect()
     }
 
     async fn partial(&self) -> Result<Partial, SpoolError> {

@@ -18,7 +18,7 @@ pub(super) struct DownloadSlots {
     /// How many there are.
     count: usize,
     limit: Arc<Limit>,
-    resting: watch::Sender<usize>,
+    throttled: watch::Sender<usize>,
 }
 
 /// One of them, as long as it lives.
@@ -35,13 +35,13 @@ impl DownloadSlots {
             limit,
             count,
             free: Semaphore::new(count),
-            resting: watch::Sender::new(0),
+            throttled: watch::Sender::new(0),
         }
     }
 
     /// How many wait without a place that they had.
-    pub(super) fn resting(&self) -> watch::Receiver<usize> {
-        self.resting.subscribe()
+    pub(super) fn throttled(&self) -> watch::Receiver<usize> {
+        self.throttled.subscribe()
     }
 
     /// Waits for as many places, at least one, in the order in which they are asked for. Under a limit it is only one.
@@ -108,7 +108,7 @@ impl DownloadSlot<'_> {
         rest: impl Future<Output = Result<T, E>>,
         cancel: &Cancel,
     ) -> Result<T, E> {
-        let _resting = Resting::new(&self.places.resting);
+        let _resting = Throttled::new(&self.places.throttled);
         self.taken = None;
         let rested = rest.await?;
         self.taken = Some(self.places.free_one(cancel).await?);
@@ -116,17 +116,17 @@ impl DownloadSlot<'_> {
     }
 }
 
-/// Counted as resting as long as it lives, for a future may be dropped.
-struct Resting<'a>(&'a watch::Sender<usize>);
+/// Counted as throttled as long as it lives, for a future may be dropped.
+struct Throttled<'a>(&'a watch::Sender<usize>);
 
-impl<'a> Resting<'a> {
+impl<'a> Throttled<'a> {
     fn new(count: &'a watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count)
     }
 }
 
-impl Drop for Resting<'_> {
+impl Drop for Throttled<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -149,13 +149,13 @@ mod tests {
         let rest = cancel.sleep(Duration::from_secs(60));
         let mut lent = Box::pin(first.lend(rest, &cancel));
         assert!(futures::poll!(&mut lent).is_pending());
-        assert_eq!(*places.resting().borrow(), 1);
+        assert_eq!(*places.throttled().borrow(), 1);
         let second = others.await.expect("the place that was lent");
         tokio::time::sleep(Duration::from_secs(61)).await;
         assert!(futures::poll!(&mut lent).is_pending(), "it is taken");
         drop(second);
         lent.await.expect("it is free again");
-        assert_eq!(*places.resting().borrow(), 0);
+        assert_eq!(*places.throttled().borrow(), 0);
 
         cancel.stop(StopReason::Deadline);
         assert!(places.take(1, &cancel).await.is_err());

@@ -57,7 +57,7 @@ pub struct BlobRequest {
     /// Their number, by the manifest.
     pub size: u64,
     /// Images whose manifests name it, as they were asked for: their sources have it. Best first.
-    pub from: Vec<Reference>,
+    pub images: Vec<Reference>,
     /// How many connections are to be its own, if it is large. Others take what nobody else wants.
     pub connections: usize,
 }
@@ -103,8 +103,8 @@ impl Fetcher {
     }
 
     /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.
-    pub fn resting(&self) -> watch::Receiver<usize> {
-        self.places.resting()
+    pub fn throttled(&self) -> watch::Receiver<usize> {
+        self.places.throttled()
     }
 
     /// Brings the blob into the spool, or finds it there. When the run is to end, what came of it stays in the spool.

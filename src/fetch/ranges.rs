@@ -132,7 +132,7 @@ impl<'a> Ranges<'a> {
 
     /// RangeAllocator what comes next for the first bytes: a range to be asked for, and where it ends if the answer is the whole.
     pub(super) fn claim(&mut self, source: &PullSource) -> (u64, u64) {
-        let pace = (!self.is_whole).then(|| self.download.registries.pace(source));
+        let pace = (!self.is_whole).then(|| self.download.registries.bytes_per_second(source));
         let (until, free) = self.claims.claim_next(pace);
         // Others may claim what is free while this comes.
         (until, if self.source.is_some() { until } else { free })
@@ -236,7 +236,7 @@ impl<'a> Ranges<'a> {
             return false;
         };
         // Nothing is claimed of a source before it is known how fast it is.
-        let pace = self.download.registries.pace(&source);
+        let pace = self.download.registries.bytes_per_second(&source);
         let Some(range) = (pace > 0).then(|| self.claims.claim_piece(pace)).flatten() else {
             return false;
         };

@@ -169,7 +169,7 @@ async fn ask(
     }
     let Question { blob, size, .. } = question;
     for source in registries.sources(&question.reference).ok()? {
-        let part = registries.blob_part(&source, blob, size, question.range.clone(), cancel);
+        let part = registries.read_range(&source, blob, size, question.range.clone(), cancel);
         match part.await {
             Ok(Some(bytes)) => return Some((question, bytes)),
             Ok(None) => {

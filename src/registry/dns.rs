@@ -46,7 +46,7 @@ const FILE_LIMIT: u64 = 4 << 20;
 
 /// The files of one file system that say where names are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameFiles {
+pub struct DnsFiles {
     /// hosts(5)
     pub hosts: PathBuf,
     /// resolv.conf(5)
@@ -54,7 +54,7 @@ pub struct NameFiles {
 }
 
 /// Our own.
-impl Default for NameFiles {
+impl Default for DnsFiles {
     fn default() -> Self {
         Self {
             hosts: "/etc/hosts".into(),
@@ -69,15 +69,15 @@ pub(super) struct DnsResolver(Arc<Opinions>);
 
 #[derive(Debug)]
 struct Opinions {
-    own: NameFiles,
-    node: Option<NameFiles>,
+    own: DnsFiles,
+    node: Option<DnsFiles>,
     /// Until when our own name server is asked second.
     distrusted: Mutex<Option<Instant>>,
 }
 
 impl DnsResolver {
     /// By our own files, and by the node's where these do not help.
-    pub(super) fn new(own: NameFiles, node: Option<NameFiles>) -> Self {
+    pub(super) fn new(own: DnsFiles, node: Option<DnsFiles>) -> Self {
         Self(Arc::new(Opinions {
             own,
             node,
@@ -113,7 +113,7 @@ impl Opinions {
             }
         }
         let (mut texts, mut servers) = (Vec::new(), Vec::new());
-        for NameFiles { resolv_conf, .. } in files() {
+        for DnsFiles { resolv_conf, .. } in files() {
             match read(resolv_conf) {
                 Ok(text) if texts.contains(&text) => {}
                 Ok(text) => {

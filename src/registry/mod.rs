@@ -5,7 +5,7 @@
 //! Registries ── sources ──→ PullSource*          registries.conf: mirrors first      registries_conf, mirrors
 //!      ├────── resolve ──→ ResolvedImage         manifests and config, verified      resolve
 //!      ├────── attempts ─→ Attempts              the one retry loop                  retry, rates, watch
-//!      ├────── blob_part → Bytes                 a few of a blob's, unverified       part
+//!      ├────── read_range → Bytes                 a few of a blob's, unverified       part
 //!      └────── open_blob → BlobStream            one answer, its range checked       blob
 //!                              │
 //!                            Client              one per registry: scheme, login     client, challenge, auth
@@ -58,7 +58,7 @@ use crate::report::Observer;
 
 pub use blob_stream::{BlobStream, Wanted};
 pub use credentials::{Credential, Credentials, CredentialsError, Origin};
-pub use dns::NameFiles;
+pub use dns::DnsFiles;
 pub use error::{Kind, Message, RegistryError};
 pub use http_client::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
@@ -95,9 +95,9 @@ pub struct RegistrySettings {
     /// What is reached through which proxy.
     pub proxies: Proxies,
     /// Where names are looked up.
-    pub name_files: NameFiles,
+    pub dns_files: DnsFiles,
     /// And where else if that does not help: the node's files, if they are not the same.
-    pub node_name_files: Option<NameFiles>,
+    pub node_dns_files: Option<DnsFiles>,
     /// When to stop trying although nothing is wrong for good: after so long in which no byte came. Never, if there is
     /// a deadline instead.
     pub give_up_after: Option<Duration>,
@@ -117,8 +117,8 @@ impl Default for RegistrySettings {
             cluster_authorities: Vec::new(),
             certs_dirs: Vec::new(),
             proxies: Proxies::default(),
-            name_files: NameFiles::default(),
-            node_name_files: None,
+            dns_files: DnsFiles::default(),
+            node_dns_files: None,
             give_up_after: None,
             idle_timeout: IDLE_TIMEOUT,
             limit: LimitSettings::default(),
@@ -149,7 +149,7 @@ impl Registries {
         let credentials = Credentials::read(&settings.auth_files)?;
         let least = settings.limit.rate.least();
         let (proxies, limit) = (Arc::new(settings.proxies), Arc::new(Limit::new(settings.limit)));
-        let names = DnsResolver::new(settings.name_files, settings.node_name_files);
+        let names = DnsResolver::new(settings.dns_files, settings.node_dns_files);
         let forwarder = match limit.is_any() {
             true => Some(Arc::new(
                 Forwarder::start(&limit, &names, &proxies).map_err(RegistryError::Limit)?,
@@ -191,7 +191,7 @@ impl Registries {
     }
 
     /// What one connection to the source's registry brings, in bytes a second; 0 if nobody knows.
-    pub fn pace(&self, source: &PullSource) -> u64 {
+    pub fn bytes_per_second(&self, source: &PullSource) -> u64 {
         self.pace.rates.pace(source.reference.domain())
     }
 

@@ -21,7 +21,7 @@ impl Registries {
     /// not give just these: a body that is all of the blob is not read.
     ///
     /// Nothing verifies the bytes.
-    pub async fn blob_part(
+    pub async fn read_range(
         &self,
         source: &PullSource,
         blob: Digest,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::SettingsError;
 use super::crio_conf::{self, CrioConf};
 use crate::cli::HostPaths;
-use crate::registry::{ConfText, NameFiles, Pem, RegistrySettings, SystemRoots};
+use crate::registry::{ConfText, DnsFiles, Pem, RegistrySettings, SystemRoots};
 use crate::store::{HostState, StorageConf, StoreOptions};
 
 /// Where TALM's Job mounts the host's directories.
@@ -232,8 +232,8 @@ impl HostRoot {
     }
 
     /// Where the node looks names up, if that is not where we do.
-    pub(super) fn name_files(&self) -> Option<NameFiles> {
-        (self.0 != Path::new("/")).then(|| NameFiles {
+    pub(super) fn dns_files(&self) -> Option<DnsFiles> {
+        (self.0 != Path::new("/")).then(|| DnsFiles {
             hosts: self.join("etc/hosts"),
             resolv_conf: self.join("etc/resolv.conf"),
         })

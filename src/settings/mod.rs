@@ -290,7 +290,7 @@ pub fn order(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Settings
             give_up_after: give_up_after.or((!is_ended).then_some(GIVE_UP_AFTER)),
             proxies: proxy_env::proxies(&host, cluster.proxy.as_ref())?,
             cluster_authorities: cluster_settings::authorities(cluster),
-            node_name_files: host.name_files(),
+            node_dns_files: host.dns_files(),
             limit: host.limit(flags.bounds.limit_rate.clone().unwrap_or_default()),
             ..registries
         },

@@ -116,7 +116,7 @@ pub(crate) fn request(bytes: &Bytes, from: &[String]) -> BlobRequest {
         digest: spoke_precache::oci::Digest::of(bytes),
         size: bytes.len() as u64,
         connections: 1,
-        from: from.iter().map(|name| reference(name)).collect(),
+        images: from.iter().map(|name| reference(name)).collect(),
     }
 }
 

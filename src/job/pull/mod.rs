@@ -136,7 +136,7 @@ impl Puller {
             self.fetcher.received(),
         );
         let mut blobs = FuturesUnordered::new();
-        let mut resting = self.fetcher.resting();
+        let mut throttled = self.fetcher.throttled();
         let mut vanguard = Vanguard::new(&plan.blobs, &self.first, self.fetcher.received());
         let mut glances = tokio::time::interval(GLANCE);
         let mut commits = FuturesUnordered::new();
@@ -150,7 +150,7 @@ impl Puller {
                 }
             }
             // A blob whose registry has to be left alone stands in no other's way.
-            let room = at_once + RESTING.min(*resting.borrow_and_update());
+            let room = at_once + RESTING.min(*throttled.borrow_and_update());
             let is_alone = halt.reason().is_none() && vanguard.is_alone(self.fetcher.received());
             self.alone
                 .send_if_modified(|alone| std::mem::replace(alone, is_alone) != is_alone);
@@ -192,7 +192,7 @@ impl Puller {
                         }
                     }
                 }
-                Ok(()) = resting.changed(), if !queue.is_empty() => {}
+                Ok(()) = throttled.changed(), if !queue.is_empty() => {}
                 _ = glances.tick(), if is_alone => {}
                 Some(committed) = commits.next() => for (index, committed) in committed {
                     for id in &committed.layers {
@@ -416,7 +416,7 @@ pub(super) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> B
     BlobRequest {
         digest: task.digest,
         size: task.size,
-        from: names.filter_map(|name| name.parse::<Reference>().ok()).collect(),
+        images: names.filter_map(|name| name.parse::<Reference>().ok()).collect(),
         connections,
     }
 }

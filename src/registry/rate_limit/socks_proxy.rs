@@ -267,14 +267,14 @@ mod tests {
 
     use super::super::LimitSettings;
     use super::*;
-    use crate::registry::NameFiles;
+    use crate::registry::DnsFiles;
 
     fn forwarder(proxies: Proxies) -> io::Result<Forwarder> {
         let limit = LimitSettings {
             rate: "80Mbit".parse().expect("a rate"),
             ..LimitSettings::default()
         };
-        let names = DnsResolver::new(NameFiles::default(), None);
+        let names = DnsResolver::new(DnsFiles::default(), None);
         Forwarder::start(&Arc::new(Limit::new(limit)), &names, &Arc::new(proxies))
     }
 
