@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spoke_precache::image_request::Source;
+use spoke_precache::image_request::Requester;
 use spoke_precache::oci::{Content, DiffId, Digest, LayerDescriptor, ResolvedImage};
 use spoke_precache::plan::{Here, Need, Plan, Wanted};
 
@@ -124,7 +124,7 @@ fn image(number: u64) -> Wanted {
     let content = || Content::new(Bytes::from(number.to_string()));
     let name = format!("image-{number:03}");
     Wanted {
-        sources: vec![Source::Release { tag: name.clone() }],
+        requesters: vec![Requester::Release { tag: name.clone() }],
         name,
         state: Need::Resolved(Arc::new(ResolvedImage {
             list: None,

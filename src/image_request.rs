@@ -1,63 +1,63 @@
-//! One image that is wanted, and who wants it.
+//! Names one image to pull and its requesters: the release, an operator, or the version spec's list of additional images.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use crate::oci::Reference;
-use crate::report::ImageSource;
+use crate::report::RequesterKind;
 
-/// An image that is to be in the store.
+/// An image that the store must have at the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRequest {
-    /// The name that it will have there.
+    /// Its name in the store.
     pub reference: Reference,
-    /// Who wants it; at least one.
-    pub sources: Vec<Source>,
+    /// At least one.
+    pub requesters: Vec<Requester>,
 }
 
 impl ImageRequest {
-    /// A request from one source.
-    pub fn new(reference: Reference, source: Source) -> Self {
+    /// An image that one requester wants.
+    pub fn new(reference: Reference, requester: Requester) -> Self {
         Self {
             reference,
-            sources: vec![source],
+            requesters: vec![requester],
         }
     }
 }
 
-/// Who wants an image.
+/// Who requests an image. Not to be confused with a *source*: a registry or mirror that serves it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// It is the release image.
+pub enum Requester {
+    /// The version spec names it as the release image.
     ReleaseImage,
     /// The release's payload lists it.
     Release {
-        /// Its name there: `etcd`.
+        /// Its name in the payload: `etcd`.
         tag: String,
     },
-    /// It is an index image, which holds an operator catalog.
+    /// The version spec names it as an index image, which contains an operator catalog.
     OperatorIndex,
-    /// An operator's bundle, or an image that it runs.
+    /// A catalog lists it as an operator's bundle or as an image that the operator runs.
     Operator {
         /// The operator's package: `ptp-operator`.
         package: String,
     },
-    /// The version spec lists it.
+    /// The version spec lists it as an additional image.
     Additional,
 }
 
-impl Source {
-    /// The report's word for it.
-    pub fn kind(&self) -> ImageSource {
+impl Requester {
+    /// The report's name for it.
+    pub fn kind(&self) -> RequesterKind {
         match self {
-            Self::ReleaseImage | Self::Release { .. } => ImageSource::Release,
-            Self::OperatorIndex | Self::Operator { .. } => ImageSource::Operator,
-            Self::Additional => ImageSource::Additional,
+            Self::ReleaseImage | Self::Release { .. } => RequesterKind::Release,
+            Self::OperatorIndex | Self::Operator { .. } => RequesterKind::Operator,
+            Self::Additional => RequesterKind::Additional,
         }
     }
 
-    /// Smaller goes first: without the release image there is no upgrade, without operators and additional images there
-    /// is one.
+    /// Smaller goes first: an upgrade is impossible without the release image, and possible without operators and
+    /// additional images.
     pub fn priority(&self) -> u8 {
         match self {
             Self::ReleaseImage => 0,
@@ -69,7 +69,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReleaseImage => f.write_str("release image"),
@@ -81,7 +81,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// One request for each reference, with the sources of all that asked for it, in the order of the first.
+/// Merges requests for the same reference: one for each, with all its requesters, in the order of the first.
 pub fn dedupe(requests: impl IntoIterator<Item = ImageRequest>) -> Vec<ImageRequest> {
     let mut unique: Vec<ImageRequest> = Vec::new();
     let mut positions = HashMap::new();
@@ -90,9 +90,9 @@ pub fn dedupe(requests: impl IntoIterator<Item = ImageRequest>) -> Vec<ImageRequ
         match unique.get_mut(position) {
             None => unique.push(request),
             Some(first) => {
-                for source in request.sources {
-                    if !first.sources.contains(&source) {
-                        first.sources.push(source);
+                for requester in request.requesters {
+                    if !first.requesters.contains(&requester) {
+                        first.requesters.push(requester);
                     }
                 }
             }
@@ -108,17 +108,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_for_one_image_collapse_and_keep_their_sources() {
-        let request = |text: &str, source| ImageRequest::new(text.parse().unwrap(), source);
-        let tag = |tag: &str| Source::Release { tag: tag.to_owned() };
+    fn requests_for_one_image_collapse_and_keep_their_requesters() {
+        let request = |text: &str, requester| ImageRequest::new(text.parse().unwrap(), requester);
+        let tag = |tag: &str| Requester::Release { tag: tag.to_owned() };
         let unique = dedupe([
             request("quay.io/a:1", tag("a")),
-            request("quay.io/b:1", Source::Additional),
-            request("quay.io/a:1", Source::Additional),
-            request("quay.io/a:1", Source::Additional),
+            request("quay.io/b:1", Requester::Additional),
+            request("quay.io/a:1", Requester::Additional),
+            request("quay.io/a:1", Requester::Additional),
         ]);
         assert_eq!(unique.len(), 2);
-        assert_eq!(unique[0].sources, [tag("a"), Source::Additional]);
-        assert_eq!(unique[1].sources, [Source::Additional]);
+        assert_eq!(unique[0].requesters, [tag("a"), Requester::Additional]);
+        assert_eq!(unique[1].requesters, [Requester::Additional]);
     }
 }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::catalog::Request;
-use crate::image_request::{ImageRequest, Source};
+use crate::image_request::{ImageRequest, Requester};
 use crate::report::{Count, Event, Observer, Size, Step};
 use crate::spec::{Excludes, VersionSpec};
 
@@ -106,10 +106,18 @@ pub async fn run(
         observer.observe(Event::Ends { at });
     }
     // From the beginning, so that whatever ends the run, the report says what it did not come to.
-    for ImageRequest { reference, sources } in namers::requests(&order.spec) {
-        if let Some(source) = sources.first().map(Source::kind) {
+    for ImageRequest {
+        reference,
+        requesters,
+    } in namers::requests(&order.spec)
+    {
+        if let Some(requester) = requesters.first().map(Requester::kind) {
             let (name, bytes) = (reference.to_string(), 0);
-            observer.observe(Event::ImageListed { name, source, bytes });
+            observer.observe(Event::ImageListed {
+                name,
+                requester,
+                bytes,
+            });
         }
     }
     let (excludes, packages) = steps.take(Step::Spec, || {

@@ -11,7 +11,7 @@
 //!
 //! `machine-os-content` and the extensions come by `podman pull`, which reuses what is in the store.
 
-use crate::image_request::Source;
+use crate::image_request::Requester;
 use crate::plan::{Need, Plan, PlannedImage};
 use crate::report::Size;
 
@@ -89,8 +89,8 @@ fn tag(image: &PlannedImage) -> Option<&str> {
         stream.is_some_and(|stream| stream.is_empty() || stream.starts_with('-'))
             && !tag.ends_with(EXTENSIONS)
     };
-    let tags = image.sources.iter().filter_map(|source| match source {
-        Source::Release { tag } => Some(tag.as_str()),
+    let tags = image.requesters.iter().filter_map(|requester| match requester {
+        Requester::Release { tag } => Some(tag.as_str()),
         _ => None,
     });
     tags.into_iter().find(is_os)
@@ -148,7 +148,7 @@ mod tests {
         let is_os = |name: &str| {
             let image = PlannedImage {
                 name: "quay.io/a/b:1".to_owned(),
-                sources: vec![Source::Release { tag: name.to_owned() }],
+                requesters: vec![Requester::Release { tag: name.to_owned() }],
                 need: Need::Present,
                 layers: Vec::new(),
                 bytes: 0,

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::image_request::Source;
+use crate::image_request::Requester;
 use crate::oci::Digest;
 use crate::plan::{BlobTask, Need, Plan};
-use crate::report::{Event, ImageState, Observer};
+use crate::report::{Event, ImagePhase, Observer};
 
 /// Remembers what was said of each image last.
 pub(super) struct StatusReporter {
     observer: Arc<dyn Observer>,
-    told: HashMap<String, ImageState>,
+    told: HashMap<String, ImagePhase>,
     /// Blobs that a pull began with, some ahead of the plan that has them.
     begun: HashMap<Digest, Begun>,
 }
@@ -36,10 +36,14 @@ impl StatusReporter {
     }
 
     /// Puts an image on the report's list, so that a run which is cut off says what it did not come to.
-    pub(super) fn list(&self, name: &str, source: Option<&Source>, bytes: u64) {
-        if let Some(source) = source {
-            let (name, source) = (name.to_owned(), source.kind());
-            self.observer.observe(Event::ImageListed { name, source, bytes });
+    pub(super) fn list(&self, name: &str, requester: Option<&Requester>, bytes: u64) {
+        if let Some(requester) = requester {
+            let (name, requester) = (name.to_owned(), requester.kind());
+            self.observer.observe(Event::ImageListed {
+                name,
+                requester,
+                bytes,
+            });
         }
     }
 
@@ -55,7 +59,7 @@ impl StatusReporter {
             }
         }
         for (image, bytes) in plan.images.iter().zip(bytes) {
-            self.list(&image.name, image.sources.first(), bytes);
+            self.list(&image.name, image.requesters.first(), bytes);
         }
     }
 
@@ -95,38 +99,38 @@ impl StatusReporter {
         for image in &plan.images {
             let was_there = matches!(
                 self.told.get(&image.name),
-                Some(ImageState::Present | ImageState::Pulled)
+                Some(ImagePhase::Present | ImagePhase::Pulled)
             );
             match (&image.need, was_there) {
                 (Need::Present, false) => {
                     let store = additional(&image.name);
                     let reason =
                         store.map(|root| format!("in the additional image store `{}`", root.display()));
-                    self.say(&image.name, ImageState::Present, reason);
+                    self.say(&image.name, ImagePhase::Present, reason);
                 }
                 (Need::Resolved(_) | Need::Failed(_), true) => {
                     tracing::warn!("`{}` was removed from the store meanwhile", image.name);
-                    self.say(&image.name, ImageState::Pending, None);
+                    self.say(&image.name, ImagePhase::Pending, None);
                 }
                 (Need::Present, true) | (Need::Resolved(_) | Need::Failed(_), false) => {}
             }
         }
         for image in &plan.excluded {
             if !self.told.contains_key(&image.name) {
-                self.list(&image.name, Some(&image.source), 0);
-                self.say(&image.name, ImageState::Excluded, Some(image.reason.clone()));
+                self.list(&image.name, Some(&image.requester), 0);
+                self.say(&image.name, ImagePhase::Excluded, Some(image.reason.clone()));
             }
         }
     }
 
-    pub(super) fn say(&mut self, name: &str, state: ImageState, reason: Option<String>) {
+    pub(super) fn say(&mut self, name: &str, state: ImagePhase, reason: Option<String>) {
         self.has_been_told(name, state);
         let name = name.to_owned();
         self.observer.observe(Event::ImageDone { name, state, reason });
     }
 
     /// Somebody else said it.
-    pub(super) fn has_been_told(&mut self, name: &str, state: ImageState) {
+    pub(super) fn has_been_told(&mut self, name: &str, state: ImagePhase) {
         self.told.insert(name.to_owned(), state);
     }
 }
@@ -151,7 +155,7 @@ mod tests {
     fn plan(blobs: Vec<BlobTask>) -> Plan {
         let wanted = Wanted {
             name: "example.com/a:1".to_owned(),
-            sources: vec![Source::Additional],
+            requesters: vec![Requester::Additional],
             state: Need::Present,
         };
         let plan = Plan::build(vec![wanted], Vec::new(), &Here::default());
@@ -202,7 +206,7 @@ mod tests {
         for (state, present) in expected {
             let wanted = Wanted {
                 name: "example.com/a:1".to_owned(),
-                sources: vec![Source::Additional],
+                requesters: vec![Requester::Additional],
                 state,
             };
             teller.tell(&Plan::build(vec![wanted], Vec::new(), &Here::default()), |_| None);

@@ -97,7 +97,7 @@ fn unplanned(image: Wanted, here: &Here) -> PlannedImage {
     }
     PlannedImage {
         name: image.name,
-        sources: image.sources,
+        requesters: image.requesters,
         need: image.state,
         layers,
         bytes: 0,

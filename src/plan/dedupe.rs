@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{ExcludedImage, Need, Wanted};
 
-/// Merges what has the same name and orders by the most important source, otherwise as given. Additional images name
+/// Merges what has the same name and orders by the most important requester, otherwise as given. Additional images name
 /// components of the release now and then, and a payload may list one pullspec under several tags.
 pub(super) fn wanted(images: Vec<Wanted>) -> Vec<Wanted> {
     let mut places = HashMap::new();
@@ -21,18 +21,23 @@ pub(super) fn wanted(images: Vec<Wanted>) -> Vec<Wanted> {
                 if rank(&image.state) > rank(&first.state) {
                     first.state = image.state;
                 }
-                for source in image.sources {
-                    if !first.sources.contains(&source) {
-                        first.sources.push(source);
+                for requester in image.requesters {
+                    if !first.requesters.contains(&requester) {
+                        first.requesters.push(requester);
                     }
                 }
             }
         }
     }
     for image in &mut selected {
-        image.sources.sort_by_key(|source| source.priority());
+        image.requesters.sort_by_key(|requester| requester.priority());
     }
-    selected.sort_by_key(|image| image.sources.first().map_or(u8::MAX, |source| source.priority()));
+    selected.sort_by_key(|image| {
+        image
+            .requesters
+            .first()
+            .map_or(u8::MAX, |requester| requester.priority())
+    });
     selected
 }
 
@@ -46,7 +51,7 @@ fn rank(need: &Need) -> u8 {
     }
 }
 
-/// Drops exclusions of images that another source wants, and repetitions.
+/// Drops exclusions of images that another requester wants, and repetitions.
 pub(super) fn excluded(images: Vec<ExcludedImage>, wanted: &[Wanted]) -> Vec<ExcludedImage> {
     let mut seen: HashSet<String> = wanted.iter().map(|image| image.name.clone()).collect();
     let unseen = images.into_iter().filter(|image| seen.insert(image.name.clone()));

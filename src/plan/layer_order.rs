@@ -119,7 +119,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    use crate::image_request::Source;
+    use crate::image_request::Requester;
     use crate::oci::{Content, DiffId, Digest, LayerDescriptor, ResolvedImage};
     use crate::plan::{Here, Need, Plan, Wanted};
 
@@ -153,7 +153,7 @@ mod tests {
                 let config = Bytes::from(format!("{end} {number}"));
                 Wanted {
                     name: format!("image-{end}-{number}"),
-                    sources: vec![Source::Additional],
+                    requesters: vec![Requester::Additional],
                     state: Need::Resolved(Arc::new(ResolvedImage {
                         list: None,
                         manifest: Content::new(config.clone()),

@@ -24,7 +24,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::image_request::Source;
+use crate::image_request::Requester;
 use crate::oci::{DiffId, Digest, LayerId, ResolvedImage};
 
 pub use disk_estimate::TarLength;
@@ -38,7 +38,7 @@ pub struct Wanted {
     /// The normalised reference, as it will be stored.
     pub name: String,
     /// Everyone who asks for it.
-    pub sources: Vec<Source>,
+    pub requesters: Vec<Requester>,
     /// What is known of it.
     pub state: Need,
 }
@@ -60,7 +60,7 @@ pub struct ExcludedImage {
     /// The normalised reference.
     pub name: String,
     /// Who would have asked for it.
-    pub source: Source,
+    pub requester: Requester,
     /// Why it is excluded: the pattern.
     pub reason: String,
 }
@@ -98,7 +98,7 @@ pub struct PlannedImage {
     /// The normalised reference, as it will be stored.
     pub name: String,
     /// Everyone who asks for it, the most important first.
-    pub sources: Vec<Source>,
+    pub requesters: Vec<Requester>,
     /// What it needs. A resolved image whose every layer is here still needs its name.
     pub need: Need,
     /// Its layers, base first; empty unless resolved.
@@ -110,7 +110,7 @@ pub struct PlannedImage {
 
 impl PlannedImage {
     fn priority(&self) -> u8 {
-        self.sources.first().map_or(u8::MAX, Source::priority)
+        self.requesters.first().map_or(u8::MAX, Requester::priority)
     }
 
     /// How many of its layers come into the store in this way.

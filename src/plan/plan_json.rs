@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Totals};
-use crate::image_request::Source;
-use crate::report::{API_VERSION, ImageSource, LimitReport, OperatorReport};
+use crate::image_request::Requester;
+use crate::report::{API_VERSION, LimitReport, OperatorReport, RequesterKind};
 
 /// The plan as a document. `S` is the verdict on space, which is none of the plan's business.
 #[derive(Debug, Serialize)]
@@ -27,7 +27,7 @@ pub struct PlanDocument<'a, S> {
 #[serde(rename_all = "camelCase")]
 struct Image<'a> {
     name: &'a str,
-    source: Option<ImageSource>,
+    source: Option<RequesterKind>,
     /// The payload's tags that name it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<&'a str>,
@@ -55,7 +55,7 @@ struct Layer<'a> {
 #[derive(Debug, Serialize)]
 struct Excluded<'a> {
     name: &'a str,
-    source: ImageSource,
+    source: RequesterKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<&'a str>,
     reason: &'a str,
@@ -72,8 +72,8 @@ impl<'a, S: Serialize> PlanDocument<'a, S> {
     ) -> Self {
         let excluded = plan.excluded.iter().map(|image| Excluded {
             name: &image.name,
-            source: image.source.kind(),
-            tag: tag(&image.source),
+            source: image.requester.kind(),
+            tag: tag(&image.requester),
             reason: &image.reason,
         });
         Self {
@@ -93,8 +93,8 @@ impl<'a> Image<'a> {
     fn of(image: &'a PlannedImage) -> Self {
         Self {
             name: &image.name,
-            source: image.sources.first().map(Source::kind),
-            tags: image.sources.iter().filter_map(tag).collect(),
+            source: image.requesters.first().map(Requester::kind),
+            tags: image.requesters.iter().filter_map(tag).collect(),
             action: action_of(&image.need),
             reason: match &image.need {
                 Need::Failed(reason) => Some(reason),
@@ -133,9 +133,12 @@ pub(super) fn action_of(need: &Need) -> &'static str {
     }
 }
 
-fn tag(source: &Source) -> Option<&str> {
-    match source {
-        Source::Release { tag } => Some(tag),
-        Source::ReleaseImage | Source::OperatorIndex | Source::Operator { .. } | Source::Additional => None,
+fn tag(requester: &Requester) -> Option<&str> {
+    match requester {
+        Requester::Release { tag } => Some(tag),
+        Requester::ReleaseImage
+        | Requester::OperatorIndex
+        | Requester::Operator { .. }
+        | Requester::Additional => None,
     }
 }

@@ -12,7 +12,7 @@ use crate::registry::LimitSettings;
 use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};
 
 /// With the numbers' columns and the gaps this makes 100.
-const SOURCE_WIDTH: usize = 26;
+const REQUESTER_WIDTH: usize = 26;
 const NAME_WIDTH: usize = 36;
 
 /// Digits of a digest that are shown, as podman does.
@@ -47,7 +47,7 @@ impl Plan {
             row(
                 &mut table,
                 "exclude",
-                &image.source.to_string(),
+                &image.requester.to_string(),
                 &image.name,
                 ["-"; 4],
             );
@@ -138,10 +138,10 @@ fn time_at(rate: u64, bytes: u64, limit: &LimitSettings, now: Timestamp) -> Dura
 }
 
 fn image_rows(table: &mut String, image: &PlannedImage) {
-    let source = match image.sources.as_slice() {
+    let requester = match image.requesters.as_slice() {
         [] => String::new(),
-        [source] => source.to_string(),
-        [source, others @ ..] => format!("{source} (+{})", others.len()),
+        [requester] => requester.to_string(),
+        [requester, others @ ..] => format!("{requester} (+{})", others.len()),
     };
     let cells = match image.need {
         Need::Resolved(_) => [
@@ -155,7 +155,7 @@ fn image_rows(table: &mut String, image: &PlannedImage) {
     row(
         table,
         action_of(&image.need),
-        &source,
+        &requester,
         &image.name,
         cells.each_ref().map(String::as_str),
     );
@@ -172,13 +172,19 @@ fn operator_rows(table: &mut String, operator: &OperatorReport) {
     }
 }
 
-fn row(table: &mut String, action: &str, source: &str, name: &str, [fetch, share, reuse, size]: [&str; 4]) {
-    let source = shorten_end(&Printable(source).to_string(), SOURCE_WIDTH);
+fn row(
+    table: &mut String,
+    action: &str,
+    requester: &str,
+    name: &str,
+    [fetch, share, reuse, size]: [&str; 4],
+) {
+    let requester = shorten_end(&Printable(requester).to_string(), REQUESTER_WIDTH);
     let name = shorten_name(&Printable(name).to_string(), NAME_WIDTH);
     line(
         table,
         format_args!(
-            "{action:<7} {source:<SOURCE_WIDTH$} {name:<NAME_WIDTH$} {fetch:>5} {share:>5} {reuse:>5} {size:>10}"
+            "{action:<7} {requester:<REQUESTER_WIDTH$} {name:<NAME_WIDTH$} {fetch:>5} {share:>5} {reuse:>5} {size:>10}"
         ),
     );
 }

@@ -56,10 +56,10 @@ fn resolved(layers: Vec<LayerDescriptor>) -> Need {
     }))
 }
 
-fn wanted(name: &str, source: Source, state: Need) -> Wanted {
+fn wanted(name: &str, requester: Requester, state: Need) -> Wanted {
     Wanted {
         name: name.into(),
-        sources: vec![source],
+        requesters: vec![requester],
         state,
     }
 }
@@ -68,7 +68,7 @@ fn wanted(name: &str, source: Source, state: Need) -> Wanted {
 fn component(name: &str, letters: &str) -> Wanted {
     wanted(
         name,
-        Source::Release { tag: name.into() },
+        Requester::Release { tag: name.into() },
         resolved(letters.chars().map(layer).collect()),
     )
 }
@@ -81,10 +81,10 @@ fn names(plan: &Plan) -> Vec<&str> {
 fn the_release_image_goes_first_and_additional_images_last() {
     let plan = Plan::build(
         vec![
-            wanted("extra", Source::Additional, resolved(vec![layer('a')])),
+            wanted("extra", Requester::Additional, resolved(vec![layer('a')])),
             component("etcd", "b"),
             component("cli", "c"),
-            wanted("release", Source::ReleaseImage, resolved(vec![layer('d')])),
+            wanted("release", Requester::ReleaseImage, resolved(vec![layer('d')])),
         ],
         vec![],
         &Here::default(),
@@ -95,12 +95,12 @@ fn the_release_image_goes_first_and_additional_images_last() {
 }
 
 #[test]
-fn one_name_is_one_image_of_the_most_important_source() {
+fn one_name_is_one_image_of_the_most_important_requester() {
     let mut additional = component("etcd", "ab");
-    additional.sources = vec![Source::Additional];
+    additional.requesters = vec![Requester::Additional];
     let failed = wanted(
         "etcd",
-        Source::Release {
+        Requester::Release {
             tag: "etcd-alias".into(),
         },
         Need::Failed("late".into()),
@@ -111,8 +111,12 @@ fn one_name_is_one_image_of_the_most_important_source() {
         &Here::default(),
     );
     assert_eq!(names(&plan), ["etcd"]);
-    let sources: Vec<String> = plan.images[0].sources.iter().map(Source::to_string).collect();
-    assert_eq!(sources, ["etcd", "etcd-alias", "additional"]);
+    let requesters: Vec<String> = plan.images[0]
+        .requesters
+        .iter()
+        .map(Requester::to_string)
+        .collect();
+    assert_eq!(requesters, ["etcd", "etcd-alias", "additional"]);
     assert_eq!(plan.totals.images_to_pull, 1);
 }
 
@@ -120,11 +124,11 @@ fn one_name_is_one_image_of_the_most_important_source() {
 fn an_excluded_image_that_somebody_else_wants_is_not_excluded() {
     let exclusion = |name: &str| ExcludedImage {
         name: name.into(),
-        source: Source::Release { tag: name.into() },
+        requester: Requester::Release { tag: name.into() },
         reason: "pattern".into(),
     };
     let plan = Plan::build(
-        vec![wanted("aws", Source::Additional, Need::Present)],
+        vec![wanted("aws", Requester::Additional, Need::Present)],
         vec![exclusion("aws"), exclusion("gcp"), exclusion("gcp")],
         &Here::default(),
     );
@@ -216,7 +220,7 @@ fn of_two_blobs_for_one_layer_the_cheaper_is_taken() {
     zstd.blob = blob('z');
     zstd.size = 10;
     zstd.media_type = "application/vnd.oci.image.layer.v1.tar+zstd".into();
-    let other = wanted("two", Source::Additional, resolved(vec![zstd]));
+    let other = wanted("two", Requester::Additional, resolved(vec![zstd]));
     let plan = Plan::build(
         vec![component("one", "a"), other.clone()],
         vec![],
@@ -243,12 +247,12 @@ fn who_contradicts_a_more_important_manifest_fails() {
     wrong.size = 7;
     let liar = wanted(
         "liar",
-        Source::Additional,
+        Requester::Additional,
         resolved(vec![wrong.clone(), layer('c')]),
     );
     let torn = wanted(
         "torn",
-        Source::Additional,
+        Requester::Additional,
         resolved(vec![layer('d'), layer('a'), wrong]),
     );
     let plan = Plan::build(vec![liar, torn, component("one", "ab")], vec![], &Here::default());
@@ -279,7 +283,7 @@ fn absurd_sizes_do_not_overflow() {
     let plan = Plan::build(
         vec![wanted(
             "huge",
-            Source::Additional,
+            Requester::Additional,
             resolved(vec![huge('a'), huge('b')]),
         )],
         vec![],
@@ -295,24 +299,24 @@ fn small_release() -> Plan {
         vec![
             wanted(
                 &format!("quay.io/openshift-release-dev/ocp-release@sha256:{digest}"),
-                Source::ReleaseImage,
+                Requester::ReleaseImage,
                 resolved(vec![layer('a'), layer('b')]),
             ),
             wanted(
                 &format!("quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:{digest}"),
-                Source::Release {
+                Requester::Release {
                     tag: "cluster-node-tuning-operator".into(),
                 },
                 resolved(vec![layer('a'), layer('c')]),
             ),
             wanted(
                 "registry.example.com/tools/debug:latest",
-                Source::Additional,
+                Requester::Additional,
                 Need::Present,
             ),
             wanted(
                 "registry.example.com/tools/gone:v1",
-                Source::Additional,
+                Requester::Additional,
                 Need::Failed("404 Not Found\u{1b}[2J".into()),
             ),
         ],
@@ -321,7 +325,7 @@ fn small_release() -> Plan {
                 "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:{}",
                 "fedc".repeat(16)
             ),
-            source: Source::Release {
+            requester: Requester::Release {
                 tag: "aws-ebs-csi-driver".into(),
             },
             reason: "excluded by `aws`".into(),
@@ -450,7 +454,7 @@ fn a_release_of_200_images_is_planned_in_an_instant() {
             let name = format!("image-{index}");
             wanted(
                 &name,
-                Source::Release { tag: name.clone() },
+                Requester::Release { tag: name.clone() },
                 resolved(layers.collect()),
             )
         })
@@ -473,9 +477,9 @@ prop_compose! {
             let name = format!("image-{index}");
             let layers = resolved(letters.chars().map(layer).collect());
             match kind {
-                0 => wanted(&name, Source::Additional, layers),
-                1 => wanted(&name, Source::Additional, Need::Present),
-                2 => wanted(&name, Source::Release { tag: name.clone() }, Need::Failed("gone".into())),
+                0 => wanted(&name, Requester::Additional, layers),
+                1 => wanted(&name, Requester::Additional, Need::Present),
+                2 => wanted(&name, Requester::Release { tag: name.clone() }, Need::Failed("gone".into())),
                 _ => component(&name, letters),
             }
         }).collect()

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::payload::{Payload, Tag};
-use crate::image_request::{ImageRequest, Source, dedupe};
+use crate::image_request::{ImageRequest, Requester, dedupe};
 use crate::spec::{Excludes, Hit, HitPosition, PatternError, shown};
 
 /// How many images a warning names; the report has them all.
@@ -56,12 +56,12 @@ pub fn select(payload: &Payload, excludes: &Excludes) -> Result<Selection, Patte
         match best {
             Some(best) => dropped.push((tag, best)),
             None => {
-                let source = Source::Release {
+                let requester = Requester::Release {
                     tag: tag.name.clone(),
                 };
                 selection
                     .wanted
-                    .push(ImageRequest::new(tag.reference.clone(), source));
+                    .push(ImageRequest::new(tag.reference.clone(), requester));
             }
         }
     }
@@ -211,7 +211,11 @@ mod tests {
     fn without_patterns_everything_is_wanted_once() {
         let selection = selection(&[]);
         assert_eq!(selection.wanted.len(), 3);
-        assert_eq!(selection.wanted[1].sources.len(), 2, "one image with two names");
+        assert_eq!(
+            selection.wanted[1].requesters.len(),
+            2,
+            "one image with two names"
+        );
         assert_eq!(
             (selection.excluded, selection.warnings, selection.notes),
             Default::default()

@@ -60,10 +60,10 @@ impl Step {
     ];
 }
 
-/// Who asks for an image.
+/// What kind of requester an image has; the JSON field is named `source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ImageSource {
+pub enum RequesterKind {
     /// The release: its image or its payload.
     Release,
     /// An operator of a catalog, or the catalog itself.
@@ -72,10 +72,10 @@ pub enum ImageSource {
     Additional,
 }
 
-/// What became of an image.
+/// How far an image is; the JSON field is named `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ImageState {
+pub enum ImagePhase {
     /// It was in the store before.
     Present,
     /// This run put it there.
@@ -91,7 +91,7 @@ pub enum ImageState {
     Pending,
 }
 
-impl ImageState {
+impl ImagePhase {
     /// Whether it is wanted and cannot be used.
     pub(crate) fn is_failure(self) -> bool {
         matches!(self, Self::Failed | Self::Damaged)
@@ -152,7 +152,7 @@ pub enum Event {
         /// The normalised reference.
         name: String,
         /// Who asks for it first.
-        source: ImageSource,
+        requester: RequesterKind,
         /// Compressed bytes to fetch for it, those that another image brings left out.
         bytes: u64,
     },
@@ -245,7 +245,7 @@ pub enum Event {
         /// The normalised reference.
         name: String,
         /// What became of it.
-        state: ImageState,
+        state: ImagePhase,
         /// The first reason, when it failed; where it is, when it is present elsewhere than in the graph root.
         reason: Option<String>,
     },

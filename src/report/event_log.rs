@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::progress::{Progress, ProgressSnapshot};
 use super::time_estimate::Forecast;
-use super::{Count, Event, ImageState, Observer, OperatorReport, OperatorState, Printable, Size, Span};
+use super::{Count, Event, ImagePhase, Observer, OperatorReport, OperatorState, Printable, Size, Span};
 
 /// How often a failed attempt, or a wait, is told: when a link goes down, every blob on it fails, and fails again at every attempt.
 /// Those in between are told to whoever wants to know more.
@@ -152,11 +152,11 @@ fn log(event: &Event, far: &ProgressSnapshot) {
                 images => format!(" [{}/{images}]", far.images_here + far.images_failed),
             };
             match state {
-                ImageState::Present => tracing::info!("Skipping existing image {name}{count}"),
-                ImageState::Pulled => tracing::info!("Pulled {name}{count}"),
-                ImageState::Failed | ImageState::Damaged => tracing::error!("Failed {name}{count}: {reason}"),
-                ImageState::Excluded => tracing::debug!("Excluded {name}: {reason}"),
-                ImageState::Pending => tracing::debug!("Pending {name}"),
+                ImagePhase::Present => tracing::info!("Skipping existing image {name}{count}"),
+                ImagePhase::Pulled => tracing::info!("Pulled {name}{count}"),
+                ImagePhase::Failed | ImagePhase::Damaged => tracing::error!("Failed {name}{count}: {reason}"),
+                ImagePhase::Excluded => tracing::debug!("Excluded {name}: {reason}"),
+                ImagePhase::Pending => tracing::debug!("Pending {name}"),
             }
         }
         // The limit says so itself, and each change.

@@ -42,7 +42,7 @@ mod tests;
 
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
-pub use event::{Event, Fanout, ImageSource, ImageState, Observer, Operation, Step};
+pub use event::{Event, Fanout, ImagePhase, Observer, Operation, RequesterKind, Step};
 pub use event_log::Journal;
 pub use human_format::{Count, Size, Span};
 pub use operator_report::{OperatorReport, OperatorState};

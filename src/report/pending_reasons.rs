@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::{ImageReport, ImageState, Operation};
+use super::{ImagePhase, ImageReport, Operation};
 
 /// By operation, the oldest first.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Waits {
         }
         for image in images
             .iter_mut()
-            .filter(|image| image.state == ImageState::Pending)
+            .filter(|image| image.state == ImagePhase::Pending)
         {
             image.reason = match (
                 own.get(image.name.as_str()),
@@ -90,12 +90,12 @@ mod tests {
         let image = |name: &&str| ImageReport {
             name: (*name).to_owned(),
             source: None,
-            state: ImageState::Pending,
+            state: ImagePhase::Pending,
             reason: None,
             bytes: 0,
         };
         let mut images: Vec<ImageReport> = ["a.io/x:1", "a.io/y:1", "b.io/z:1"].iter().map(image).collect();
-        images[2].state = ImageState::Pulled;
+        images[2].state = ImagePhase::Pulled;
         waits.explain(&mut images);
         images.into_iter().map(|image| image.reason).collect()
     }

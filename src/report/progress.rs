@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::transfer_rate::Rate;
-use super::{Event, ImageState, RestTime, Size, Span};
+use super::{Event, ImagePhase, RestTime, Size, Span};
 use crate::oci::Digest;
 
 /// Counts along.
@@ -91,18 +91,18 @@ impl Progress {
             }),
             Event::BlobAbandoned { blob } => self.change(*blob, |blob| blob.active = false),
             Event::ImageDone { name, state, .. } => match state {
-                ImageState::Present | ImageState::Pulled => {
+                ImagePhase::Present | ImagePhase::Pulled => {
                     self.failed.remove(name);
                     self.here.insert(name.clone());
                 }
-                ImageState::Failed | ImageState::Damaged => {
+                ImagePhase::Failed | ImagePhase::Damaged => {
                     self.here.remove(name);
                     self.failed.insert(name.clone());
                 }
-                ImageState::Pending => {
+                ImagePhase::Pending => {
                     self.here.remove(name);
                 }
-                ImageState::Excluded => (),
+                ImagePhase::Excluded => (),
             },
             _ => (),
         }
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    fn done(name: &str, state: ImageState) -> Event {
+    fn done(name: &str, state: ImagePhase) -> Event {
         Event::ImageDone {
             name: name.into(),
             state,
@@ -278,10 +278,10 @@ mod tests {
         assert!(say(started("a", 80, 0), 12).starts_with("images 1/3, 0.0 MiB of 100.0 MiB (0 %)"));
         say(Event::BlobVerified { blob: digest("a") }, 13);
         say(Event::BlobAbandoned { blob: digest("b") }, 13);
-        say(done("present", ImageState::Present), 14);
-        say(done("pulled", ImageState::Pulled), 14);
+        say(done("present", ImagePhase::Present), 14);
+        say(done("pulled", ImagePhase::Pulled), 14);
         assert_eq!(
-            say(done("failed", ImageState::Failed), 14),
+            say(done("failed", ImagePhase::Failed), 14),
             "images 2/3 (1 failed), 60.0 MiB of 100.0 MiB (60 %)"
         );
         assert!(!progress.snapshot(at(14)).is_busy());
@@ -323,7 +323,7 @@ mod tests {
                 },
                 now,
             );
-            progress.note(&done("release", ImageState::Pulled), now);
+            progress.note(&done("release", ImagePhase::Pulled), now);
         }
         let snapshot = progress.snapshot(now);
         assert_eq!(

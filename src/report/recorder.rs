@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::conditions::Conditions;
 use super::pending_reasons::Waits;
 use super::{
-    API_VERSION, Event, ImageReport, ImageSource, ImageState, LimitReport, Observer, OperatorReport,
-    OperatorState, Phase, Report, Time, Totals,
+    API_VERSION, Event, ImagePhase, ImageReport, LimitReport, Observer, OperatorReport, OperatorState, Phase,
+    Report, RequesterKind, Time, Totals,
 };
 use crate::oci::Digest;
 
@@ -68,7 +68,7 @@ impl Recorder {
         let mut images = record.images.clone();
         record.waits.explain(&mut images);
         // What a catalog names is listed after what the version spec does.
-        images.sort_by_key(|image| (image.state == ImageState::Excluded, image.source));
+        images.sort_by_key(|image| (image.state == ImagePhase::Excluded, image.source));
         let (phase, reason) = match &record.cut_off {
             Some((phase, why)) => (*phase, Some(why.clone())),
             None => (Phase::of_exit_code(exit_code), None),
@@ -110,7 +110,11 @@ impl Observer for Recorder {
             Event::CutOff { phase, why } => record.cut_off = Some((phase, why)),
             Event::Limited { limit, .. } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
-            Event::ImageListed { name, source, bytes } => record.list(name, source, bytes),
+            Event::ImageListed {
+                name,
+                requester,
+                bytes,
+            } => record.list(name, requester, bytes),
             Event::Planned { bytes, .. } => record.totals.bytes_planned = bytes,
             Event::BlobStarted { blob, resumed, .. } => {
                 // A later attempt has what this run fetched too; if it has less than there was, that was no good.
@@ -139,7 +143,7 @@ impl Record {
             self.images.push(ImageReport {
                 name: name.clone(),
                 source: None,
-                state: ImageState::Pending,
+                state: ImagePhase::Pending,
                 reason: None,
                 bytes: 0,
             });
@@ -165,23 +169,23 @@ impl Record {
         }
     }
 
-    fn list(&mut self, name: String, source: ImageSource, bytes: u64) {
+    fn list(&mut self, name: String, source: RequesterKind, bytes: u64) {
         let image = self.image(name);
-        if image.state == ImageState::Excluded {
+        if image.state == ImagePhase::Excluded {
             // A pattern leaves it out of the release, and then a catalog turned out to name it.
-            (image.state, image.reason, image.source) = (ImageState::Pending, None, None);
+            (image.state, image.reason, image.source) = (ImagePhase::Pending, None, None);
         }
         image.source.get_or_insert(source);
         image.bytes = image.bytes.saturating_add(bytes);
     }
 
-    fn settle(&mut self, name: String, state: ImageState, reason: Option<String>) {
+    fn settle(&mut self, name: String, state: ImagePhase, reason: Option<String>) {
         let image = self.image(name);
         match (image.state, state) {
             // Pulled first and then found present by the next plan, as the release image is: this run brought it.
-            (ImageState::Pulled, ImageState::Present) => (),
+            (ImagePhase::Pulled, ImagePhase::Present) => (),
             // That nothing came of it is no news of an image that cannot be had or is not wanted.
-            (ImageState::Failed | ImageState::Damaged | ImageState::Excluded, ImageState::Pending) => {}
+            (ImagePhase::Failed | ImagePhase::Damaged | ImagePhase::Excluded, ImagePhase::Pending) => {}
             _ => {
                 image.state = state;
                 image.reason = reason;
@@ -199,10 +203,10 @@ impl Record {
             operators_wanted: self.operators.len() as u64,
             operators_found: operators(OperatorState::Found),
             operators_failed: operators(OperatorState::Failed),
-            images_wanted: self.images.len() as u64 - count(ImageState::Excluded),
-            images_present: count(ImageState::Present),
-            images_pulled: count(ImageState::Pulled),
-            images_failed: count(ImageState::Failed) + count(ImageState::Damaged),
+            images_wanted: self.images.len() as u64 - count(ImagePhase::Excluded),
+            images_present: count(ImagePhase::Present),
+            images_pulled: count(ImagePhase::Pulled),
+            images_failed: count(ImagePhase::Failed) + count(ImagePhase::Damaged),
             bytes_resumed: self.resumed.values().sum(),
             ..self.totals
         }

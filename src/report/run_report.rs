@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Condition, ImageSource, ImageState, OperatorReport, Time};
+use super::{Condition, ImagePhase, OperatorReport, RequesterKind, Time};
 
 /// The outcome of a run. Made by [`super::Recorder::report`], whenever one is wanted: after a run that was cut off,
 /// images are pending and steps unfinished.
@@ -128,9 +128,9 @@ pub struct ImageReport {
     pub name: String,
     /// Who asks for it; absent if the run ended before it was listed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<ImageSource>,
+    pub source: Option<RequesterKind>,
     /// What became of it.
-    pub state: ImageState,
+    pub state: ImagePhase,
     /// Why, when it failed or is excluded; for what it waited last, when it is pending; where, when it is present in an additional image store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

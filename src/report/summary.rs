@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::conditions::Status;
-use super::{Count, ImageSource, ImageState, OperatorState, Phase, Printable, Report, Size, Span, Step};
+use super::{Count, ImagePhase, OperatorState, Phase, Printable, Report, RequesterKind, Size, Span, Step};
 
 /// Pending images that are told one by one: after an outage all of them wait for the same.
 const WAITING: usize = 10;
@@ -23,7 +23,7 @@ impl Report {
             totals.images_pulled,
             totals.images_present,
             totals.images_failed,
-            self.in_state(ImageState::Excluded).count()
+            self.in_state(ImagePhase::Excluded).count()
         );
         if totals.operators_wanted > 0 {
             let (wanted, found, failed) = (
@@ -108,7 +108,7 @@ impl Report {
     pub fn headline(&self) -> String {
         let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
         let (phase, failed) = (self.phase, self.totals.operators_failed);
-        let damaged = self.in_state(ImageState::Damaged).count() as u64;
+        let damaged = self.in_state(ImagePhase::Damaged).count() as u64;
         match (self.totals.images_missing(), self.unlisted()) {
             _ if wanted == 0 => format!("{phase:?}: no image was listed"),
             (_, Some(why)) if wanted == 1 => format!("{phase:?}: {why}"),
@@ -150,7 +150,7 @@ impl Report {
         let mut release = self
             .images
             .iter()
-            .filter(|it| it.source == Some(ImageSource::Release));
+            .filter(|it| it.source == Some(RequesterKind::Release));
         // Alone: what it names is listed as soon as it is known.
         let release = match (release.next(), release.next()) {
             (Some(release), None) => Some(release.state),
@@ -159,7 +159,7 @@ impl Report {
         let has_index = self
             .images
             .iter()
-            .any(|it| it.source == Some(ImageSource::Operator));
+            .any(|it| it.source == Some(RequesterKind::Operator));
         match (release, status(Step::Release)) {
             (Some(state), Some(Status::False)) if state.is_failure() => {
                 Some("the release cannot be read, so it is not known which images it names")
@@ -205,11 +205,11 @@ impl Report {
 
     /// The images that are pending, with what they waited for last, if that is known.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
-        let pending = self.in_state(ImageState::Pending);
+        let pending = self.in_state(ImagePhase::Pending);
         pending.filter_map(|image| Some((image.name.as_str(), image.reason.as_deref()?)))
     }
 
-    fn in_state(&self, state: ImageState) -> impl Iterator<Item = &super::ImageReport> {
+    fn in_state(&self, state: ImagePhase) -> impl Iterator<Item = &super::ImageReport> {
         self.images.iter().filter(move |image| image.state == state)
     }
 }

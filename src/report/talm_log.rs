@@ -19,7 +19,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::{Event, ImageSource, ImageState, Observer, Printable, Step};
+use super::{Event, ImagePhase, Observer, Printable, RequesterKind, Step};
 
 /// Writes log events as lines of TALM's scripts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,10 +68,10 @@ enum List {
 impl List {
     const ALL: [Self; 2] = [Self::Platform, Self::Additional];
 
-    fn of(source: ImageSource) -> Self {
-        match source {
-            ImageSource::Release | ImageSource::Operator => Self::Platform,
-            ImageSource::Additional => Self::Additional,
+    fn of(requester: RequesterKind) -> Self {
+        match requester {
+            RequesterKind::Release | RequesterKind::Operator => Self::Platform,
+            RequesterKind::Additional => Self::Additional,
         }
     }
 
@@ -90,16 +90,16 @@ pub struct TalmLog(Mutex<Images>);
 #[derive(Default)]
 struct Images {
     /// By name: who asks for it, and what became of it.
-    listed: BTreeMap<String, (ImageSource, ImageState)>,
+    listed: BTreeMap<String, (RequesterKind, ImagePhase)>,
     started: bool,
     /// A release or a catalog could not be read.
     unknown: bool,
 }
 
-fn is_here(images: &[(&str, ImageState)]) -> bool {
+fn is_here(images: &[(&str, ImagePhase)]) -> bool {
     images
         .iter()
-        .all(|(_, state)| matches!(state, ImageState::Present | ImageState::Pulled))
+        .all(|(_, state)| matches!(state, ImagePhase::Present | ImagePhase::Pulled))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -122,8 +122,10 @@ impl Observer for TalmLog {
 impl Images {
     fn note(&mut self, event: Event) -> Vec<Line> {
         match event {
-            Event::ImageListed { name, source, .. } => {
-                self.listed.entry(name).or_insert((source, ImageState::Pending));
+            Event::ImageListed { name, requester, .. } => {
+                self.listed
+                    .entry(name)
+                    .or_insert((requester, ImagePhase::Pending));
                 Vec::new()
             }
             Event::ImageDone { name, state, .. } => self.settle(&name, state),
@@ -154,12 +156,12 @@ impl Images {
         }
     }
 
-    fn settle(&mut self, name: &str, state: ImageState) -> Vec<Line> {
+    fn settle(&mut self, name: &str, state: ImagePhase) -> Vec<Line> {
         if let Some((_, known)) = self.listed.get_mut(name) {
             *known = state;
         }
         match state {
-            ImageState::Failed | ImageState::Damaged => vec![Line(
+            ImagePhase::Failed | ImagePhase::Damaged => vec![Line(
                 Level::ERROR,
                 format!(
                     "Limit number of retries reached. The image {} could not be pulled.",
@@ -173,28 +175,28 @@ impl Images {
     fn not_specified(&self) -> Vec<Line> {
         let lines = [
             (
-                ImageSource::Release,
+                RequesterKind::Release,
                 "Release index is not specified. Release images will not be pre-cached",
             ),
             (
-                ImageSource::Operator,
+                RequesterKind::Operator,
                 "Operators index is not specified. Operators won't be pre-cached",
             ),
         ];
         let missing = lines
             .into_iter()
-            .filter(|(wanted, _)| !self.listed.values().any(|(source, _)| source == wanted));
+            .filter(|(wanted, _)| !self.listed.values().any(|(requester, _)| requester == wanted));
         missing
             .map(|(_, text)| Line(Level::INFO, text.to_owned()))
             .collect()
     }
 
     /// Images of a list in the order of their names, as `sort -u` gives them to the scripts, without those that are excluded.
-    fn of(&self, list: List) -> Vec<(&str, ImageState)> {
+    fn of(&self, list: List) -> Vec<(&str, ImagePhase)> {
         let of_list = self
             .listed
             .iter()
-            .filter(|(_, (source, state))| List::of(*source) == list && *state != ImageState::Excluded);
+            .filter(|(_, (requester, state))| List::of(*requester) == list && *state != ImagePhase::Excluded);
         of_list
             .map(|(name, (_, state))| (name.as_str(), *state))
             .collect()
@@ -213,7 +215,7 @@ impl Images {
                 lines.push(Line(Level::INFO, text));
             }
             for (at, (name, state)) in images.iter().enumerate() {
-                if *state == ImageState::Pending {
+                if *state == ImagePhase::Pending {
                     let text = format!("Pulling {} [{}/{}]", Printable(name), at + 1, images.len());
                     lines.push(Line(Level::INFO, text));
                 }
@@ -263,15 +265,15 @@ mod tests {
 
     use super::*;
 
-    fn listed(name: &str, source: ImageSource) -> Event {
+    fn listed(name: &str, requester: RequesterKind) -> Event {
         Event::ImageListed {
             name: name.to_owned(),
-            source,
+            requester,
             bytes: 1,
         }
     }
 
-    fn done(name: &str, state: ImageState) -> Event {
+    fn done(name: &str, state: ImagePhase) -> Event {
         Event::ImageDone {
             name: name.to_owned(),
             state,
@@ -296,8 +298,8 @@ mod tests {
 
     #[test]
     fn a_run_is_told_as_the_scripts_tell_it() {
-        use ImageSource::{Additional, Release};
-        use ImageState::{Excluded, Failed, Present, Pulled};
+        use ImagePhase::{Excluded, Failed, Present, Pulled};
+        use RequesterKind::{Additional, Release};
         let lines = told([
             listed("r/release", Release),
             listed("x/add", Additional),
@@ -332,9 +334,9 @@ mod tests {
     #[test]
     fn a_list_is_not_complete_while_operators_are_not_known() {
         let lines = told([
-            listed("o/index", ImageSource::Operator),
+            listed("o/index", RequesterKind::Operator),
             ended(Step::Spec, true),
-            done("o/index", ImageState::Present),
+            done("o/index", ImagePhase::Present),
             ended(Step::Verify, false),
         ]);
         assert_eq!(

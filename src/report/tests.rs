@@ -18,15 +18,15 @@ fn blob(name: &str) -> Digest {
     Digest::of(name.as_bytes())
 }
 
-fn listed(name: &str, source: ImageSource, bytes: u64) -> Event {
+fn listed(name: &str, requester: RequesterKind, bytes: u64) -> Event {
     Event::ImageListed {
         name: name.into(),
-        source,
+        requester,
         bytes,
     }
 }
 
-fn done(name: &str, state: ImageState, reason: Option<&str>) -> Event {
+fn done(name: &str, state: ImagePhase, reason: Option<&str>) -> Event {
     Event::ImageDone {
         name: name.into(),
         state,
@@ -54,10 +54,10 @@ fn recorded(clock: fn() -> Timestamp, events: impl IntoIterator<Item = Event>) -
 /// A run that went well.
 pub(super) fn report() -> Report {
     let events = [
-        listed("example.com/release:4.18", ImageSource::Release, 0),
-        listed("example.com/tool:v1", ImageSource::Additional, 0),
-        done("example.com/release:4.18", ImageState::Pulled, None),
-        done("example.com/tool:v1", ImageState::Present, None),
+        listed("example.com/release:4.18", RequesterKind::Release, 0),
+        listed("example.com/tool:v1", RequesterKind::Additional, 0),
+        done("example.com/release:4.18", ImagePhase::Pulled, None),
+        done("example.com/tool:v1", ImagePhase::Present, None),
     ];
     recorded(any_time, events).report(0)
 }
@@ -75,8 +75,8 @@ pub(super) fn failing(images: usize, reason: &str) -> Report {
     );
     for index in 0..images {
         let name = format!("example.com/image-{index}:v1");
-        recorder.observe(listed(&name, ImageSource::Additional, 0));
-        recorder.observe(done(&name, ImageState::Failed, Some(reason)));
+        recorder.observe(listed(&name, RequesterKind::Additional, 0));
+        recorder.observe(done(&name, ImagePhase::Failed, Some(reason)));
     }
     recorder.report(1)
 }
@@ -88,7 +88,7 @@ fn eventful() -> Vec<Event> {
         Event::StepStarted(Step::Spec),
         ended(Step::Spec, true, "Read", "5 images"),
         // The release image is planned and pulled by itself.
-        listed(release, ImageSource::Release, 3 << 20),
+        listed(release, RequesterKind::Release, 3 << 20),
         Event::Planned {
             images: 1,
             present: 0,
@@ -115,7 +115,7 @@ fn eventful() -> Vec<Event> {
         },
         Event::BlobVerified { blob: blob("a") },
         Event::LayerCommitted { bytes: 4 << 20 },
-        done(release, ImageState::Pulled, None),
+        done(release, ImagePhase::Pulled, None),
         Event::Warned {
             message: "pattern `ab` matches digests only".into(),
         },
@@ -132,10 +132,10 @@ fn eventful() -> Vec<Event> {
             ..OperatorReport::pending("ptp", "stable")
         }),
         // Now everything, the release image being there.
-        listed(release, ImageSource::Release, 0),
-        listed("example.com/etcd@sha256:e", ImageSource::Release, 7),
-        listed("example.com/gone:v1", ImageSource::Additional, 5),
-        listed("example.com/aws@sha256:a", ImageSource::Release, 0),
+        listed(release, RequesterKind::Release, 0),
+        listed("example.com/etcd@sha256:e", RequesterKind::Release, 7),
+        listed("example.com/gone:v1", RequesterKind::Additional, 5),
+        listed("example.com/aws@sha256:a", RequesterKind::Release, 0),
         Event::Planned {
             images: 3,
             present: 1,
@@ -144,13 +144,13 @@ fn eventful() -> Vec<Event> {
         Event::LayersReused { layers: 2 },
         done(
             "example.com/aws@sha256:a",
-            ImageState::Excluded,
+            ImagePhase::Excluded,
             Some("excluded by `aws`"),
         ),
-        done(release, ImageState::Present, None),
+        done(release, ImagePhase::Present, None),
         Event::StepStarted(Step::Pull),
-        done("example.com/gone:v1", ImageState::Failed, Some("404 Not Found")),
-        done("example.com/gone:v1", ImageState::Pending, None),
+        done("example.com/gone:v1", ImagePhase::Failed, Some("404 Not Found")),
+        done("example.com/gone:v1", ImagePhase::Pending, None),
     ]
 }
 
@@ -256,8 +256,8 @@ exit code 1: some images are missing after retries
 
 #[test]
 fn how_many_are_missing_is_said_only_where_it_is_known() {
-    use ImageSource::{Additional, Operator, Release};
-    use ImageState::{Damaged, Failed, Pending, Pulled};
+    use ImagePhase::{Damaged, Failed, Pending, Pulled};
+    use RequesterKind::{Additional, Operator, Release};
     let failed = |step, reason| ended(step, false, reason, "see above");
     let read = |step| ended(step, true, "Read", "all of it");
     for (code, images, steps, headline) in [
@@ -307,9 +307,9 @@ fn how_many_are_missing_is_said_only_where_it_is_known() {
         ),
     ] {
         let recorder = recorded(any_time, steps);
-        for (number, (source, state)) in images.into_iter().enumerate() {
+        for (number, (requester, state)) in images.into_iter().enumerate() {
             let name = format!("example.com/{number}:1");
-            recorder.observe(listed(&name, source, 0));
+            recorder.observe(listed(&name, requester, 0));
             recorder.observe(done(&name, state, None));
         }
         assert_eq!(recorder.report(code).headline(), headline);
@@ -373,10 +373,10 @@ fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
     let recorder = recorded(
         any_time,
         [
-            done("mended", ImageState::Failed, Some("reset")),
-            done("mended", ImageState::Pulled, None),
-            done("late", ImageState::Pulled, None),
-            done("late", ImageState::Failed, Some("not in the store any more")),
+            done("mended", ImagePhase::Failed, Some("reset")),
+            done("mended", ImagePhase::Pulled, None),
+            done("late", ImagePhase::Pulled, None),
+            done("late", ImagePhase::Failed, Some("not in the store any more")),
         ],
     );
     let report = recorder.report(1);
@@ -388,8 +388,8 @@ fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
     assert_eq!(
         states,
         [
-            (ImageState::Pulled, None),
-            (ImageState::Failed, Some("not in the store any more"))
+            (ImagePhase::Pulled, None),
+            (ImagePhase::Failed, Some("not in the store any more"))
         ]
     );
     assert_eq!(report.totals.images_missing(), 1);
@@ -398,15 +398,15 @@ fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
 #[test]
 fn an_excluded_image_that_somebody_else_wants_is_wanted() {
     let events = [
-        listed("example.com/aws:1", ImageSource::Release, 0),
-        done("example.com/aws:1", ImageState::Excluded, Some("pattern `aws`")),
-        listed("example.com/aws:1", ImageSource::Operator, 0),
+        listed("example.com/aws:1", RequesterKind::Release, 0),
+        done("example.com/aws:1", ImagePhase::Excluded, Some("pattern `aws`")),
+        listed("example.com/aws:1", RequesterKind::Operator, 0),
     ];
     let report = recorded(any_time, events).report(124);
     assert_eq!(report.totals.images_wanted, 1);
     let image = &report.images[0];
     let told = (image.source, image.state, image.reason.as_deref());
-    assert_eq!(told, (Some(ImageSource::Operator), ImageState::Pending, None));
+    assert_eq!(told, (Some(RequesterKind::Operator), ImagePhase::Pending, None));
 }
 
 /// A mebibyte of `operators.packagesAndChannels` has 100,000 lines. Looking through all of them for each took minutes.

@@ -27,7 +27,7 @@ fn reads_real_releases_and_selects_as_the_hub_does() {
             let wanted = selection
                 .wanted
                 .iter()
-                .map(|request| request.sources.len())
+                .map(|request| request.requesters.len())
                 .sum::<usize>();
             assert!(wanted as u64 >= filter["kept"].as_u64().unwrap());
             let by_digest = title == "matches-hex-of-a-digest";

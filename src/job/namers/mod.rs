@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::catalog::Request;
-use crate::image_request::{ImageRequest, Source};
+use crate::image_request::{ImageRequest, Requester};
 use crate::oci::Reference;
 use crate::plan::ExcludedImage;
 use crate::spec::{Excludes, VersionSpec};
@@ -85,14 +85,14 @@ impl Naming {
 
 /// For the images that the version spec names by itself.
 pub(super) fn requests(spec: &VersionSpec) -> Vec<ImageRequest> {
-    let of = |images: &[Reference], source: Source| {
-        let request = |image: &Reference| ImageRequest::new(image.clone(), source.clone());
+    let of = |images: &[Reference], requester: Requester| {
+        let request = |image: &Reference| ImageRequest::new(image.clone(), requester.clone());
         images.iter().map(request).collect::<Vec<_>>()
     };
     [
-        of(spec.platform_image.as_slice(), Source::ReleaseImage),
-        of(&spec.operators_indexes, Source::OperatorIndex),
-        of(&spec.additional_images, Source::Additional),
+        of(spec.platform_image.as_slice(), Requester::ReleaseImage),
+        of(&spec.operators_indexes, Requester::OperatorIndex),
+        of(&spec.additional_images, Requester::Additional),
     ]
     .concat()
 }

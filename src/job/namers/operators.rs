@@ -5,7 +5,7 @@
 
 use crate::catalog::{Catalog, CatalogError, Head, Request};
 use crate::exit_code::Failure;
-use crate::image_request::{ImageRequest, Source};
+use crate::image_request::{ImageRequest, Requester};
 use crate::oci::Reference;
 use crate::report::{Count, OperatorReport, OperatorState};
 use crate::spec::shown;
@@ -81,13 +81,13 @@ impl Operators {
             match answer.head {
                 Ok(head) => {
                     added.warnings.extend(warning(index, &operator.package, &head));
-                    let source = Source::Operator {
+                    let requester = Requester::Operator {
                         package: answer.package,
                     };
                     let images = head.images().cloned();
                     added
                         .requests
-                        .extend(images.map(|image| ImageRequest::new(image, source.clone())));
+                        .extend(images.map(|image| ImageRequest::new(image, requester.clone())));
                     added.rows.push(operator.found(index, &head));
                 }
                 Err(error) if error.is_absence() => operator.absences.push((index.clone(), error)),

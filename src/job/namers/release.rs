@@ -1,7 +1,7 @@
 //! From a release image in the store to the images that its payload names.
 
 use crate::exit_code::Failure;
-use crate::image_request::Source;
+use crate::image_request::Requester;
 use crate::oci::{Platform, Reference};
 use crate::plan::ExcludedImage;
 use crate::release::{IMAGE_REFERENCES, Payload, RELEASE_METADATA, Selection, select};
@@ -80,7 +80,7 @@ pub(in crate::job) fn excluded(payload: &Payload, selection: &Selection) -> Vec<
     let excluded = selection.excluded.iter().filter_map(|image| {
         Some(ExcludedImage {
             name: references.get(image.name.as_str())?.to_string(),
-            source: Source::Release {
+            requester: Requester::Release {
                 tag: image.name.clone(),
             },
             reason: format!("pattern `{}`", image.pattern),

@@ -34,7 +34,7 @@ use crate::fetch::{BlobRequest, Fetcher};
 use crate::oci::{Digest, LayerDescriptor, LayerId, Reference};
 use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::priority::IoPriority;
-use crate::report::{Event, ImageState, Observer};
+use crate::report::{Event, ImagePhase, Observer};
 use crate::spool::{Spool, VerifiedBlob};
 use crate::store::unpack::{Limits, Room, unpack};
 use crate::store::{LayerSpec, Stage, StagedLayer, Store};
@@ -202,7 +202,7 @@ impl Puller {
                     layers.extend(committed.layers);
                     match committed.image {
                         Ok(true) => {
-                            self.say(plan, index, ImageState::Pulled, None);
+                            self.say(plan, index, ImagePhase::Pulled, None);
                             board.settle(index, ImageOutcome::Pulled);
                         }
                         Ok(false) => {}
@@ -238,10 +238,10 @@ impl Puller {
     }
 
     fn say_failed(&self, plan: &Plan, index: usize, reason: &Reason) {
-        self.say(plan, index, ImageState::Failed, Some(reason.message.clone()));
+        self.say(plan, index, ImagePhase::Failed, Some(reason.message.clone()));
     }
 
-    fn say(&self, plan: &Plan, index: usize, state: ImageState, reason: Option<String>) {
+    fn say(&self, plan: &Plan, index: usize, state: ImagePhase, reason: Option<String>) {
         let name = plan.images[index].name.clone();
         self.observer.observe(Event::ImageDone { name, state, reason });
     }

@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
     use crate::exit_code::Failure;
-    use crate::image_request::Source;
+    use crate::image_request::Requester;
     use crate::oci::{Content, DiffId, LayerDescriptor, ResolvedImage};
     use crate::plan::{Here, Wanted};
 
@@ -226,7 +226,7 @@ mod tests {
         let content = |text: String| Content::new(Bytes::from(text));
         let wanted = images.iter().enumerate().map(|(index, letters)| Wanted {
             name: format!("example.com/i{index}:1"),
-            sources: vec![Source::Additional],
+            requesters: vec![Requester::Additional],
             state: Need::Resolved(Arc::new(ResolvedImage {
                 list: None,
                 manifest: content(format!("manifest {index}")),

@@ -96,7 +96,7 @@ impl Reconciler<'_> {
             .collect();
         let wanted = requests.iter().map(|request| Wanted {
             name: request.reference.to_string(),
-            sources: request.sources.clone(),
+            requesters: request.requesters.clone(),
             state: match answers.get(&request.reference) {
                 Some(image) => Need::Resolved(Arc::clone(image)),
                 None => self.knowledge.need(&request.reference, &sight, self.mode),

@@ -11,7 +11,7 @@ use crate::job::off_the_task;
 use crate::job::snapshot::{Seen, Snapshot};
 use crate::oci::Reference;
 use crate::plan::{Need, Plan};
-use crate::report::ImageState;
+use crate::report::ImagePhase;
 
 impl Reconciler<'_> {
     /// What is resolved and yet failed contradicts itself or another manifest.
@@ -128,14 +128,14 @@ impl Reconciler<'_> {
     }
 
     pub(super) fn fail(&mut self, reference: &Reference, reason: Reason) {
-        self.end_as(ImageState::Failed, reference, reason);
+        self.end_as(ImagePhase::Failed, reference, reason);
     }
 
     fn find_damaged(&mut self, reference: &Reference, reason: Reason) {
-        self.end_as(ImageState::Damaged, reference, reason);
+        self.end_as(ImagePhase::Damaged, reference, reason);
     }
 
-    fn end_as(&mut self, state: ImageState, reference: &Reference, reason: Reason) {
+    fn end_as(&mut self, state: ImagePhase, reference: &Reference, reason: Reason) {
         let message = reason.message.clone();
         if self.knowledge.fail(reference, reason) {
             self.teller.say(&reference.to_string(), state, Some(message));

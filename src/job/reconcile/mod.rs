@@ -36,7 +36,7 @@ use crate::oci::LayerId;
 use crate::plan::{Action, Here, Plan, Wanted};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
-use crate::report::{Count, Event, ImageState, Observer, Printable, Size, Span, Step};
+use crate::report::{Count, Event, ImagePhase, Observer, Printable, Size, Span, Step};
 use crate::spool::{Spool, SpoolError};
 use crate::store::Store;
 
@@ -288,7 +288,7 @@ impl<'a> Reconciler<'a> {
     fn plan(&mut self, requests: &[ImageRequest], sight: &Snapshot) -> Plan {
         let wanted = requests.iter().map(|request| Wanted {
             name: request.reference.to_string(),
-            sources: request.sources.clone(),
+            requesters: request.requesters.clone(),
             state: self.knowledge.need(&request.reference, sight, self.mode),
         });
         let here = self.here(self.knowledge.layers(), sight);
@@ -485,10 +485,10 @@ impl<'a> Reconciler<'a> {
                 ImageOutcome::Open => {}
                 ImageOutcome::Pulled => {
                     came += 1;
-                    self.teller.has_been_told(&image.name, ImageState::Pulled);
+                    self.teller.has_been_told(&image.name, ImagePhase::Pulled);
                 }
                 ImageOutcome::Failed(reason) => {
-                    self.teller.has_been_told(&image.name, ImageState::Failed);
+                    self.teller.has_been_told(&image.name, ImagePhase::Failed);
                     if let Ok(reference) = image.name.parse() {
                         self.knowledge.fail(&reference, reason);
                     }

@@ -44,7 +44,7 @@ impl Reconciler<'_> {
     pub(super) fn list(&self, requests: &[ImageRequest]) {
         for request in requests {
             let name = request.reference.to_string();
-            self.teller.list(&name, request.sources.first(), 0);
+            self.teller.list(&name, request.requesters.first(), 0);
         }
     }
 
