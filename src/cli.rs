@@ -104,7 +104,7 @@ pub struct Flags {
     pub bounds: Bounds,
     /// How much room it leaves to others.
     #[command(flatten)]
-    pub manners: PriorityFlags,
+    pub priority: PriorityFlags,
     /// What the cluster's API has to do with it.
     #[command(flatten)]
     pub cluster: Cluster,
@@ -247,7 +247,7 @@ pub struct Bounds {
 
 /// How much room it leaves to others on the node.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "PriorityFlags")]
+#[command(next_help_heading = "Priority")]
 pub struct PriorityFlags {
     /// Lower the process's share of CPU time, 0 to 19 [default: as it was started; 10 when started as TALM's precache.sh]
     #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_NICE")]

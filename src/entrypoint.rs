@@ -90,8 +90,8 @@ impl Entrypoint {
         if let (Self::Script(_), Command::Run(run)) = (self, &mut cli.command) {
             run.flags.bounds.is_ended = true;
             run.flags.output.log_format.get_or_insert(LogFormat::Talm);
-            run.flags.manners.nice.get_or_insert(Niceness::TALM);
-            run.flags.manners.ionice.get_or_insert(IoPriority::Idle);
+            run.flags.priority.nice.get_or_insert(Niceness::TALM);
+            run.flags.priority.ionice.get_or_insert(IoPriority::Idle);
         }
     }
 }
@@ -178,8 +178,8 @@ mod tests {
             match cli.command {
                 Command::Run(run) => (
                     run.flags.output.log_format,
-                    run.flags.manners.nice,
-                    run.flags.manners.ionice,
+                    run.flags.priority.nice,
+                    run.flags.priority.ionice,
                 ),
                 other => panic!("{other:?}"),
             }

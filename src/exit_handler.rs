@@ -124,7 +124,7 @@ impl ExitHandler {
         let end = self.job_end.get();
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if let Some((phase, why)) = ending.cut(left) {
-            self.recorder.observe(Event::CutOff { phase, why });
+            self.recorder.observe(Event::Stopped { phase, why });
         }
         let report = self.recorder.report(ending.code());
         let meaning = ending.meaning(left);

@@ -39,10 +39,10 @@ use spoke_precache::job::{self, JobConfig, JobError, Mode, Outcome};
 use spoke_precache::pinning::{self, Kept, PinTarget};
 use spoke_precache::priority::{IoPriority, Niceness};
 use spoke_precache::report::{
-    Console, Event, Fanout, Journal, Observer, Printable, RestTime, TalmFormat, TalmLog,
+    Console, Event, EventLog, Fanout, Observer, Printable, TalmFormat, TalmLog, TimeLeft,
 };
 use spoke_precache::settings::{self, Display};
-use spoke_precache::signals::Held;
+use spoke_precache::signals::BlockedSignals;
 use spoke_precache::spec::Excludes;
 use spoke_precache::store::await_removal;
 
@@ -60,7 +60,7 @@ const RUNTIME_THREADS: usize = 2;
 
 fn main() -> ExitCode {
     // Before anything else: to process 1 a signal that nobody waits for is lost.
-    let held = Held::hold();
+    let held = BlockedSignals::block();
     // Modes in an image are the image's; a mask would only make each of them two calls.
     rustix::process::umask(rustix::fs::Mode::empty());
     let applet = match Entrypoint::of(env::args_os()) {
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     let display = Display::resolve(flags);
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
-    be_nice(&flags.manners);
+    lower_priority(&flags.priority);
     let edge = Arc::new(ExitHandler::new(mode, *output, display));
     leave_after_panics(&edge);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -134,7 +134,7 @@ fn run(
     runtime: &Runtime,
     cancel: &Cancel,
 ) -> (Ending, Option<Outcome>) {
-    let mut observers: Vec<Arc<dyn Observer>> = vec![edge.recorder.clone(), Arc::new(Journal::default())];
+    let mut observers: Vec<Arc<dyn Observer>> = vec![edge.recorder.clone(), Arc::new(EventLog::default())];
     if edge.display.log_format == LogFormat::Talm {
         observers.push(Arc::new(TalmLog::default()));
     }
@@ -174,9 +174,9 @@ fn run(
     let limit = edge.limit.get_or_init(|| order.registries.limit.clone());
     if let Some(report) = limit.report(Timestamp::now()) {
         let limit = limit.clone();
-        observer.observe(Event::Limited {
+        observer.observe(Event::RateLimited {
             limit: report,
-            rest: RestTime::new(move |bytes, rate| limit.rest(bytes, rate, Timestamp::now())),
+            rest: TimeLeft::new(move |bytes, rate| limit.rest(bytes, rate, Timestamp::now())),
         });
     }
     let (outcome, ending) = match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {
@@ -273,11 +273,11 @@ async fn until_stopped(
 }
 
 /// Lowers the process, before it has a second thread. Who may not be nice is not kept from his work.
-fn be_nice(manners: &PriorityFlags) {
-    if let Some(Err(error)) = manners.nice.map(Niceness::apply) {
+fn lower_priority(priority: &PriorityFlags) {
+    if let Some(Err(error)) = priority.nice.map(Niceness::apply) {
         tracing::warn!("`--nice` has no effect: {error}");
     }
-    if let Some(Err(error)) = manners.ionice.map(IoPriority::check) {
+    if let Some(Err(error)) = priority.ionice.map(IoPriority::check) {
         tracing::warn!("`--ionice` has no effect: {error}");
     }
 }

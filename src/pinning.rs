@@ -16,7 +16,7 @@ use crate::cluster::{Api, ClusterError, PinnedImageSets};
 use crate::job::{JobConfig, Outcome};
 use crate::oci::{Digest, Manifest, Platform, Reference};
 use crate::preflight::Space;
-use crate::report::{Count, WholeFile, WriteError};
+use crate::report::{Count, OutputFile, WriteError};
 use crate::store::{Home, Inventory, Store, StoreError};
 
 /// Where the PinnedImageSets go.
@@ -45,10 +45,10 @@ impl PinTarget {
     ///
     /// # Errors
     /// If not.
-    pub fn try_place(&self) -> Result<(), WriteError> {
+    pub fn check_writable(&self) -> Result<(), WriteError> {
         match self {
             Self::Api => Ok(()),
-            Self::File(path) => file(path).try_place(),
+            Self::File(path) => file(path).check_writable(),
         }
     }
 }
@@ -167,8 +167,8 @@ async fn pin(
     Ok(count)
 }
 
-fn file(path: &Path) -> WholeFile<'_> {
-    WholeFile::at(path, "pins")
+fn file(path: &Path) -> OutputFile<'_> {
+    OutputFile::at(path, "pins")
 }
 
 /// Gives each image of the sets the name that it has there, and counts the images that CRI-O will find by it.

@@ -19,15 +19,15 @@ use crate::cancel::{Cancel, StopReason};
 /// What a run is told to stop by: the kubelet, a person, a terminal that was closed.
 const ENDING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// The signals wait until this is dropped, or passed on to [`Held::watch`]. Made on the main thread before there is
+/// The signals wait until this is dropped, or passed on to [`BlockedSignals::watch`]. Made on the main thread before there is
 /// another: the others take over what is blocked.
 #[derive(Debug)]
 #[must_use = "the signals come at once"]
-pub struct Held(libc::sigset_t);
+pub struct BlockedSignals(libc::sigset_t);
 
-impl Held {
+impl BlockedSignals {
     /// Has them wait.
-    pub fn hold() -> Self {
+    pub fn block() -> Self {
         let (ending, mut before) = (set_of(ENDING), MaybeUninit::zeroed());
         // SAFETY: `before` has room for a set, of which all zeros are a valid value.
         unsafe {
@@ -59,7 +59,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: the set is one that the kernel gave.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };

@@ -103,7 +103,7 @@ pub async fn run(
         });
     }
     if let Some(at) = order.end() {
-        observer.observe(Event::Ends { at });
+        observer.observe(Event::Deadline { at });
     }
     // From the beginning, so that whatever ends the run, the report says what it did not come to.
     for ImageRequest {

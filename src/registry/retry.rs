@@ -366,7 +366,7 @@ impl Attempts {
             let mut moved = self.pace.moved();
             (moved.at, moved.came) = (Instant::now(), 0);
         }
-        self.pace.observer.observe(Event::Moves {
+        self.pace.observer.observe(Event::WaitEnded {
             operation: Arc::clone(&self.operation),
         });
     }

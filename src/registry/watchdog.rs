@@ -78,7 +78,7 @@ impl Watch {
 
     /// A request of which nothing is known but that it was sent to `host`. Says so, and how long that lasts.
     pub(super) async fn head<T>(&self, what: &str, host: &str, sent: impl Future<Output = T>) -> T {
-        self.tell(Event::Asked {
+        self.tell(Event::Requested {
             operation: Arc::clone(&self.operation),
             host: host.to_owned(),
         });
@@ -119,7 +119,7 @@ impl Watch {
     /// Notes that the operation does not wait any more.
     pub(super) fn moves(&self) {
         if self.is_told.swap(false, Ordering::Relaxed) {
-            self.pace.observer.observe(Event::Moves {
+            self.pace.observer.observe(Event::WaitEnded {
                 operation: Arc::clone(&self.operation),
             });
         }
@@ -221,7 +221,7 @@ impl Watch {
     }
 
     fn tell_waiting(&self, why: String) {
-        self.tell(Event::Waits {
+        self.tell(Event::Waiting {
             operation: Arc::clone(&self.operation),
             why,
         });

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::progress_bars::Bars;
-use super::terminal::Screen;
-use super::{Lines, Observer};
+use super::progress_bars::ProgressBars;
+use super::terminal::Terminal;
+use super::{Observer, ProgressLines};
 
 /// `--progress`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Console {
         let terminal = !ProgressDrawTarget::stderr().is_hidden();
         let console = match (mode, terminal) {
             (ProgressMode::Always, _) | (ProgressMode::Auto, true) => {
-                let screen = Screen::new(out.clone());
+                let screen = Terminal::new(out.clone());
                 Self::drawing(out, screen)
             }
             (ProgressMode::Auto, false) => Self::plain(out, Shown::Lines),
@@ -84,8 +84,8 @@ impl Console {
         Self { terminal, ..console }
     }
 
-    fn drawing(out: Out, screen: Screen) -> Self {
-        let target = ProgressDrawTarget::term_like_with_hz(Box::new(screen), Screen::REFRESH);
+    fn drawing(out: Out, screen: Terminal) -> Self {
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(screen), Terminal::REFRESH);
         Self {
             out,
             multi: MultiProgress::with_draw_target(target),
@@ -117,8 +117,8 @@ impl Console {
     /// printed.
     pub fn progress(&self) -> io::Result<Option<Arc<dyn Observer>>> {
         Ok(match self.shown {
-            Shown::Bars => Some(Arc::new(Bars::new(self.multi.clone()))),
-            Shown::Lines => Some(Arc::new(Lines::start()?)),
+            Shown::Bars => Some(Arc::new(ProgressBars::new(self.multi.clone()))),
+            Shown::Lines => Some(Arc::new(ProgressLines::start()?)),
             Shown::Nothing => None,
         })
     }
@@ -185,14 +185,14 @@ mod tests {
     use super::*;
     use crate::oci::Digest;
     use crate::report::terminal_emulator::Emulator;
-    use crate::report::{Event, Fanout, Journal};
+    use crate::report::{Event, EventLog, Fanout};
 
     const MIB: u64 = 1 << 20;
 
     fn drawn() -> (Emulator, Console) {
         let emulator = Emulator::default();
         let out = Out::new(emulator.clone());
-        let screen = Screen::fixed(out.clone());
+        let screen = Terminal::fixed(out.clone());
         (emulator, Console::drawing(out, screen))
     }
 
@@ -217,7 +217,7 @@ mod tests {
         let (emulator, console) = drawn();
         let bars = console.progress().unwrap().unwrap();
         tracing::subscriber::with_default(subscriber(&console), || {
-            let observer = Fanout(vec![bars, Arc::new(Journal::default())]);
+            let observer = Fanout(vec![bars, Arc::new(EventLog::default())]);
             observer.observe(Event::Planned {
                 images: 3,
                 present: 0,
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_terminal_that_has_gone_ends_nothing() {
         let out = Out::new(Gone);
-        let screen = Screen::fixed(out.clone());
+        let screen = Terminal::fixed(out.clone());
         let console = Console::drawing(out, screen);
         let bars = console.progress().unwrap().unwrap();
         tracing::subscriber::with_default(subscriber(&console), || {

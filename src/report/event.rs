@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{LimitReport, OperatorReport, Phase, RestTime};
+use super::{LimitReport, OperatorReport, Phase, TimeLeft};
 use crate::oci::Digest;
 
 /// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
@@ -129,21 +129,21 @@ pub enum Event {
         message: String,
     },
     /// How much may come in a second.
-    Limited {
+    RateLimited {
         /// What holds.
         limit: LimitReport,
         /// What that makes of the time left.
-        rest: RestTime,
+        rest: TimeLeft,
     },
     /// The run was told to stop before it was done.
-    CutOff {
+    Stopped {
         /// By time or by something else.
         phase: Phase,
         /// What it was, as far as is known.
         why: String,
     },
     /// When the run is to end, done or not.
-    Ends {
+    Deadline {
         /// The moment.
         at: Instant,
     },
@@ -203,21 +203,21 @@ pub enum Event {
         blob: Digest,
     },
     /// A registry or a token server was asked.
-    Asked {
+    Requested {
         /// For what.
         operation: Arc<Operation>,
         /// Whom: `host[:port]`.
         host: String,
     },
     /// Next to nothing comes. Said again as long as it lasts.
-    Waits {
+    Waiting {
         /// For what.
         operation: Arc<Operation>,
         /// What is asked for, of whom, and for how long.
         why: String,
     },
     /// Something comes again.
-    Moves {
+    WaitEnded {
         /// Of what.
         operation: Arc<Operation>,
     },

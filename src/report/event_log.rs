@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::progress::{Progress, ProgressSnapshot};
-use super::time_estimate::Forecast;
+use super::time_estimate::TimeEstimate;
 use super::{Count, Event, ImagePhase, Observer, OperatorReport, OperatorState, Printable, Size, Span};
 
 /// How often a failed attempt, or a wait, is told: when a link goes down, every blob on it fails, and fails again at every attempt.
@@ -13,8 +13,8 @@ const RETRIES_EVERY: Duration = Duration::from_secs(10);
 
 /// Logs what happens. Whoever reports an event need not log it as well.
 #[derive(Default)]
-pub struct Journal {
-    progress: Mutex<(Progress, Forecast)>,
+pub struct EventLog {
+    progress: Mutex<(Progress, TimeEstimate)>,
     retries: Mutex<Retries>,
     waits: Mutex<Retries>,
 }
@@ -41,7 +41,7 @@ impl Retries {
     }
 }
 
-impl Observer for Journal {
+impl Observer for EventLog {
     fn observe(&self, event: Event) {
         if let Event::Retrying { why, after, .. } = &event {
             let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Observer for Journal {
             }
             return;
         }
-        if let Event::Waits { why, .. } = &event {
+        if let Event::Waiting { why, .. } = &event {
             let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
             let told = waits.tell(Instant::now());
             drop(waits);
@@ -160,16 +160,16 @@ fn log(event: &Event, far: &ProgressSnapshot) {
             }
         }
         // The limit says so itself, and each change.
-        Event::Limited { .. }
-        | Event::Ends { .. }
-        | Event::CutOff { .. }
+        Event::RateLimited { .. }
+        | Event::Deadline { .. }
+        | Event::Stopped { .. }
         | Event::ImageListed { .. }
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }
         | Event::LayerCommitted { .. }
-        | Event::Asked { .. }
-        | Event::Waits { .. }
-        | Event::Moves { .. }
+        | Event::Requested { .. }
+        | Event::Waiting { .. }
+        | Event::WaitEnded { .. }
         | Event::Retrying { .. } => (),
     }
 }

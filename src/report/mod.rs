@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! fetch, store, job ── Event ──→ Fanout ─┬→ Recorder ─→ Report ─→ report file, termination message, summary
-//!                                        ├→ Journal  ─→ a log line for each event that is worth one
+//!                                        ├→ EventLog  ─→ a log line for each event that is worth one
 //!                                        ├→ TalmLog  ─→ with `--log-format talm`, lines of TALM's scripts besides
-//!                                        ├→ Bars, or Lines every few seconds       (Console decides, and joins them)
+//!                                        ├→ ProgressBars, or ProgressLines every few seconds       (Console decides, and joins them)
 //!                                        └→ cluster: the Job's annotations, Kubernetes' events
 //! ```
 //!
@@ -43,18 +43,18 @@ mod tests;
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
 pub use event::{Event, Fanout, ImagePhase, Observer, Operation, RequesterKind, Step};
-pub use event_log::Journal;
+pub use event_log::EventLog;
 pub use human_format::{Count, Size, Span};
 pub use operator_report::{OperatorReport, OperatorState};
 pub use printable::Printable;
 pub use progress::{Progress, ProgressSnapshot};
-pub use progress_bars::Bars;
-pub use progress_lines::Lines;
+pub use progress_bars::ProgressBars;
+pub use progress_lines::ProgressLines;
 pub use recorder::Recorder;
-pub use report_file::{WholeFile, WriteError, clear_place};
+pub use report_file::{OutputFile, WriteError, remove_old_report};
 pub use run_report::{ImageReport, LimitReport, Phase, Report, Totals};
 pub use talm_log::{TalmFormat, TalmLog};
-pub use time_left::RestTime;
+pub use time_left::TimeLeft;
 pub use timestamp::Time;
 
 /// `apiVersion` of every document that this program writes.

@@ -10,7 +10,7 @@ use super::{ImagePhase, ImageReport, Operation};
 
 /// By operation, the oldest first.
 #[derive(Default)]
-pub(super) struct Waits(BTreeMap<u64, Wait>);
+pub(super) struct PendingReasons(BTreeMap<u64, Wait>);
 
 struct Wait {
     operation: Arc<Operation>,
@@ -19,7 +19,7 @@ struct Wait {
     is_trouble: bool,
 }
 
-impl Waits {
+impl PendingReasons {
     /// It was asked. What went wrong before stays the reason until that is answered.
     pub(super) fn asked(&mut self, operation: Arc<Operation>, host: &str) {
         if !operation.images.is_empty() {
@@ -86,7 +86,7 @@ mod tests {
         Arc::new(Operation { id, images })
     }
 
-    fn reasons(waits: &Waits) -> Vec<Option<String>> {
+    fn reasons(waits: &PendingReasons) -> Vec<Option<String>> {
         let image = |name: &&str| ImageReport {
             name: (*name).to_owned(),
             source: None,
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn each_open_image_has_its_last_reason() {
-        let mut waits = Waits::default();
+        let mut waits = PendingReasons::default();
         let all = operation(7, &["a.io/x:1", "b.io/z:1"]);
         waits.asked(Arc::clone(&all), "mirror:5000");
         let yet = "waiting for `mirror:5000`".to_owned();

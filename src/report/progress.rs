@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::transfer_rate::Rate;
-use super::{Event, ImagePhase, RestTime, Size, Span};
+use super::transfer_rate::TransferRate;
+use super::{Event, ImagePhase, Size, Span, TimeLeft};
 use crate::oci::Digest;
 
 /// Counts along.
@@ -18,8 +18,8 @@ pub struct Progress {
     bytes: u64,
     fetched: u64,
     blobs: HashMap<Digest, Blob>,
-    rate: Rate,
-    rest: RestTime,
+    rate: TransferRate,
+    rest: TimeLeft,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ pub struct ProgressSnapshot {
     /// Blobs that are being fetched.
     pub downloads: u64,
     /// What is to be made of the rate.
-    pub rest: RestTime,
+    pub rest: TimeLeft,
 }
 
 impl Progress {
@@ -65,7 +65,7 @@ impl Progress {
                 self.present = *present;
                 self.bytes = *bytes;
             }
-            Event::Limited { rest, .. } => self.rest = rest.clone(),
+            Event::RateLimited { rest, .. } => self.rest = rest.clone(),
             Event::BlobStarted { blob, size, resumed } => {
                 let spooled = self.blobs.get(blob).map_or(*resumed, |earlier| earlier.spooled);
                 self.put(
@@ -291,12 +291,12 @@ mod tests {
     fn a_limit_says_how_long_the_rest_takes() {
         let now = Instant::now();
         let mut progress = Progress::default();
-        let limited = Event::Limited {
+        let limited = Event::RateLimited {
             limit: LimitReport {
                 at_start: String::new(),
                 schedule: String::new(),
             },
-            rest: RestTime::new(|bytes, rate| Duration::from_secs(bytes / rate / 10)),
+            rest: TimeLeft::new(|bytes, rate| Duration::from_secs(bytes / rate / 10)),
         };
         let planned = Event::Planned {
             images: 1,

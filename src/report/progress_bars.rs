@@ -18,14 +18,14 @@ const TICK: Duration = Duration::from_millis(200);
 const SHORT_DIGEST: usize = 12;
 
 /// Draws bars. They vanish when it is dropped, or with a blob's end: what was achieved is the log's to say.
-pub struct Bars {
+pub struct ProgressBars {
     multi: MultiProgress,
     progress: Arc<Mutex<Progress>>,
     total: ProgressBar,
     blobs: Mutex<HashMap<Digest, ProgressBar>>,
 }
 
-impl Bars {
+impl ProgressBars {
     /// Begins to draw on `multi`.
     pub(super) fn new(multi: MultiProgress) -> Self {
         let progress = Arc::new(Mutex::new(Progress::default()));
@@ -74,7 +74,7 @@ impl Bars {
     }
 }
 
-impl Observer for Bars {
+impl Observer for ProgressBars {
     fn observe(&self, event: Event) {
         // Drawing takes this lock for the numbers of the total, so it is released before anything is drawn.
         let snapshot = {
@@ -99,7 +99,7 @@ impl Observer for Bars {
     }
 }
 
-impl Drop for Bars {
+impl Drop for ProgressBars {
     fn drop(&mut self) {
         for (_, bar) in self.blobs.lock().unwrap_or_else(PoisonError::into_inner).drain() {
             bar.finish_and_clear();

@@ -18,13 +18,13 @@ use super::{Event, Observer};
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Says at intervals how far a run is.
-pub struct Lines {
+pub struct ProgressLines {
     progress: Arc<Mutex<Progress>>,
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Lines {
+impl ProgressLines {
     /// Begins to listen and to log.
     pub fn start() -> std::io::Result<Self> {
         Self::every(INTERVAL, |line| tracing::info!("{line}"))
@@ -55,14 +55,14 @@ impl Lines {
     }
 }
 
-impl Observer for Lines {
+impl Observer for ProgressLines {
     fn observe(&self, event: Event) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.note(&event, Instant::now());
     }
 }
 
-impl Drop for Lines {
+impl Drop for ProgressLines {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn speaks_while_there_is_something_to_wait_for_and_ends_at_once() {
         let (said, lines) = mpsc::channel();
-        let observer = Lines::every(Duration::from_millis(5), move |line| said.send(line).unwrap()).unwrap();
+        let observer =
+            ProgressLines::every(Duration::from_millis(5), move |line| said.send(line).unwrap()).unwrap();
         observer.observe(Event::Planned {
             images: 2,
             present: 0,
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(lines.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 
         let started = Instant::now();
-        drop(Lines::every(Duration::from_secs(3600), drop).unwrap());
+        drop(ProgressLines::every(Duration::from_secs(3600), drop).unwrap());
         assert!(started.elapsed() < Duration::from_secs(60));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use jiff::Timestamp;
 
 use super::conditions::Conditions;
-use super::pending_reasons::Waits;
+use super::pending_reasons::PendingReasons;
 use super::{
     API_VERSION, Event, ImagePhase, ImageReport, LimitReport, Observer, OperatorReport, OperatorState, Phase,
     Report, RequesterKind, Time, Totals,
@@ -32,7 +32,7 @@ struct Record {
     resumed: HashMap<Digest, u64>,
     /// Those that are events' to count; images are counted at the end.
     totals: Totals,
-    waits: Waits,
+    waits: PendingReasons,
     limit_rate: Option<LimitReport>,
     warnings: Vec<String>,
     cut_off: Option<(Phase, String)>,
@@ -53,7 +53,7 @@ impl Recorder {
                 places: HashMap::new(),
                 resumed: HashMap::new(),
                 totals: Totals::default(),
-                waits: Waits::default(),
+                waits: PendingReasons::default(),
                 limit_rate: None,
                 warnings: Vec::new(),
                 cut_off: None,
@@ -107,8 +107,8 @@ impl Observer for Recorder {
                     record.warnings.push(message);
                 }
             }
-            Event::CutOff { phase, why } => record.cut_off = Some((phase, why)),
-            Event::Limited { limit, .. } => record.limit_rate = Some(limit),
+            Event::Stopped { phase, why } => record.cut_off = Some((phase, why)),
+            Event::RateLimited { limit, .. } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
             Event::ImageListed {
                 name,
@@ -127,12 +127,12 @@ impl Observer for Recorder {
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
             Event::ImageDone { name, state, reason } => record.settle(name, state, reason),
-            Event::Asked { operation, host } => record.waits.asked(operation, &host),
-            Event::Waits { operation, why } | Event::Retrying { operation, why, .. } => {
+            Event::Requested { operation, host } => record.waits.asked(operation, &host),
+            Event::Waiting { operation, why } | Event::Retrying { operation, why, .. } => {
                 record.waits.failed(operation, why)
             }
-            Event::Moves { operation } => record.waits.moves(&operation),
-            Event::Ends { .. } | Event::BlobVerified { .. } | Event::BlobAbandoned { .. } => (),
+            Event::WaitEnded { operation } => record.waits.moves(&operation),
+            Event::Deadline { .. } | Event::BlobVerified { .. } | Event::BlobAbandoned { .. } => (),
         }
     }
 }

@@ -65,9 +65,9 @@ impl Report {
         json
     }
 
-    /// Writes the JSON to `path`, as [`WholeFile::write`] does.
+    /// Writes the JSON to `path`, as [`OutputFile::write`] does.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
-        WholeFile::at(path, REPORT).write(&self.json())
+        OutputFile::at(path, REPORT).write(&self.json())
     }
 }
 
@@ -76,13 +76,13 @@ const REPORT: &str = "report";
 
 /// A file that is to be written, by its path: whole or not at all.
 #[derive(Clone, Copy, Debug)]
-pub struct WholeFile<'a> {
+pub struct OutputFile<'a> {
     path: &'a Path,
     /// What it is, for messages.
     what: &'static str,
 }
 
-impl<'a> WholeFile<'a> {
+impl<'a> OutputFile<'a> {
     /// The one at `path`, which messages call `what`.
     pub fn at(path: &'a Path, what: &'static str) -> Self {
         Self { path, what }
@@ -111,7 +111,7 @@ impl<'a> WholeFile<'a> {
     }
 
     /// Finds out whether it could be written now: better before hours of work than after them.
-    pub fn try_place(&self) -> Result<(), WriteError> {
+    pub fn check_writable(&self) -> Result<(), WriteError> {
         if let Destination::Replaced { temporary, directory } = self.place()? {
             sweep(self.path, &directory);
             write_beside(&temporary, b"")
@@ -163,9 +163,9 @@ impl<'a> WholeFile<'a> {
 
 /// Finds out whether a report could be written to `path`. An older one is removed, lest it speaks for a run that is killed
 /// before it can write its own.
-pub fn clear_place(path: &Path) -> Result<(), WriteError> {
-    let report = WholeFile::at(path, REPORT);
-    report.try_place()?;
+pub fn remove_old_report(path: &Path) -> Result<(), WriteError> {
+    let report = OutputFile::at(path, REPORT);
+    report.check_writable()?;
     match report.place()? {
         Destination::AsItIs => Ok(()),
         Destination::Replaced { .. } => match fs::remove_file(path) {
@@ -252,7 +252,7 @@ mod tests {
         let forgotten = File::create(directory.path().join(".report.json.tmp-0")).unwrap();
         forgotten.set_modified(old).unwrap();
 
-        clear_place(&path).unwrap();
+        remove_old_report(&path).unwrap();
         assert!(!path.exists(), "it is not this run's");
         report().write(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), report().json());
@@ -270,7 +270,7 @@ mod tests {
             path.display()
         );
         assert_eq!(report().write(&path).unwrap_err().to_string(), expected);
-        assert_eq!(clear_place(&path).unwrap_err().to_string(), expected);
+        assert_eq!(remove_old_report(&path).unwrap_err().to_string(), expected);
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
         let path = directory.path().join("report.json");
         fs::create_dir(&path).unwrap();
         assert!(matches!(report().write(&path), Err(WriteError::Write { .. })));
-        assert!(matches!(clear_place(&path), Err(WriteError::Write { .. })));
+        assert!(matches!(remove_old_report(&path), Err(WriteError::Write { .. })));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     }
 

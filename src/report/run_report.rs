@@ -65,7 +65,7 @@ pub enum Phase {
 
 impl Phase {
     /// The phase that goes with an exit code: 124 is a deadline's, 128+n a signal's. The Job's own deadline comes as a signal
-    /// too; whoever knows says so with [`super::Event::CutOff`].
+    /// too; whoever knows says so with [`super::Event::Stopped`].
     pub(super) fn of_exit_code(code: u8) -> Self {
         match code {
             0 => Self::Succeeded,

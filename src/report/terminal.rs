@@ -16,7 +16,7 @@ use super::console::Out;
 const SIZE: (u16, u16) = (24, 100);
 
 /// Draws with the sequences that every terminal since the VT100 knows.
-pub(super) struct Screen {
+pub(super) struct Terminal {
     out: Out,
     /// Rows and columns now.
     size: fn() -> (u16, u16),
@@ -24,7 +24,7 @@ pub(super) struct Screen {
     column: Mutex<usize>,
 }
 
-impl Screen {
+impl Terminal {
     /// Redraws per second; indicatif's own choice for terminals.
     pub(super) const REFRESH: u8 = 20;
 
@@ -74,13 +74,13 @@ fn size_of_stderr() -> (u16, u16) {
     }
 }
 
-impl fmt::Debug for Screen {
+impl fmt::Debug for Terminal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Screen")
+        f.write_str("Terminal")
     }
 }
 
-impl TermLike for Screen {
+impl TermLike for Terminal {
     fn width(&self) -> u16 {
         (self.size)().1
     }
@@ -127,7 +127,7 @@ impl TermLike for Screen {
 }
 
 #[cfg(test)]
-impl Screen {
+impl Terminal {
     /// 24 rows of 100 columns, whatever the tests run on.
     pub(super) fn fixed(out: Out) -> Self {
         Self {

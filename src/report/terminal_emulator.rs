@@ -1,4 +1,4 @@
-//! The few escape sequences that [`super::terminal::Screen`] writes, obeyed, so that tests see what a person would see.
+//! The few escape sequences that [`super::terminal::Terminal`] writes, obeyed, so that tests see what a person would see.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ impl Cells {
     }
 
     fn obey(&mut self, number: &str, command: char) {
-        let by: usize = number.parse().expect("Screen writes numbers");
+        let by: usize = number.parse().expect("Terminal writes numbers");
         match command {
             'A' => self.row = self.row.saturating_sub(by),
             'B' => self.row += by,

@@ -159,7 +159,7 @@ fn the_report_is_the_documented_json() {
     static SECOND: AtomicI64 = AtomicI64::new(1_795_000_000);
     let clock = || Timestamp::from_second(SECOND.fetch_add(1, Ordering::Relaxed)).unwrap();
     let recorder = recorded(clock, eventful());
-    recorder.observe(Event::CutOff {
+    recorder.observe(Event::Stopped {
         phase: Phase::Timeout,
         why: "stopped by the Job's deadline, signal 15".into(),
     });

@@ -21,7 +21,7 @@ const TELL_EVERY: Duration = Duration::from_secs(5 * 60);
 
 /// Looks ahead.
 #[derive(Debug, Default)]
-pub(super) struct Forecast {
+pub(super) struct TimeEstimate {
     end: Option<Instant>,
     /// When the first byte came.
     began: Option<Instant>,
@@ -35,7 +35,7 @@ pub(super) struct Forecast {
 
 /// What is worth a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlook {
+pub(super) enum Estimate {
     /// What the rest takes.
     Rest {
         /// To fetch, in bytes.
@@ -61,16 +61,16 @@ pub(super) enum Outlook {
     },
 }
 
-impl Forecast {
+impl TimeEstimate {
     /// Looks ahead from `now`, when `event` happened, if it is time to; `snapshot` says how far the run is.
     pub(super) fn note(
         &mut self,
         event: &Event,
         now: Instant,
         snapshot: impl FnOnce() -> ProgressSnapshot,
-    ) -> Vec<Outlook> {
+    ) -> Vec<Estimate> {
         match event {
-            Event::Ends { at } => self.end = Some(*at),
+            Event::Deadline { at } => self.end = Some(*at),
             Event::Planned { bytes, .. } => {
                 self.is_told &= *bytes <= self.planned;
                 self.planned = *bytes;
@@ -87,7 +87,7 @@ impl Forecast {
         passed(began) >= KNOWN_AFTER && self.looked.is_none_or(|looked| passed(looked) >= LOOK_EVERY)
     }
 
-    fn look(&mut self, now: Instant, snapshot: ProgressSnapshot) -> Vec<Outlook> {
+    fn look(&mut self, now: Instant, snapshot: ProgressSnapshot) -> Vec<Estimate> {
         self.looked = Some(now);
         let Some(left) = snapshot.time_left() else {
             return Vec::new();
@@ -96,7 +96,7 @@ impl Forecast {
         if !std::mem::replace(&mut self.is_told, true) {
             let bytes = snapshot.bytes.saturating_sub(snapshot.fetched);
             let rate = snapshot.rate;
-            outlooks.push(Outlook::Rest { bytes, rate, left });
+            outlooks.push(Estimate::Rest { bytes, rate, left });
         }
         let Some(end) = self.end else {
             return outlooks;
@@ -110,22 +110,22 @@ impl Forecast {
         if is_late != was_late && may_tell {
             self.told_late = Some((is_late, now));
             outlooks.push(match is_late {
-                true => Outlook::TooLate { left, until },
-                false => Outlook::InTime { left, until },
+                true => Estimate::TooLate { left, until },
+                false => Estimate::InTime { left, until },
             });
         }
         outlooks
     }
 }
 
-impl Outlook {
+impl Estimate {
     /// Whether it is a warning.
     pub(super) fn is_warning(&self) -> bool {
         matches!(self, Self::TooLate { .. })
     }
 }
 
-impl fmt::Display for Outlook {
+impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Rest { bytes, rate, left } => {
@@ -166,12 +166,12 @@ mod tests {
     /// What is said at each second, one download going on, with `bytes` to fetch at the rate of that second.
     fn said(deadline: Option<u64>, bytes: u64, rates: impl IntoIterator<Item = u64>) -> Vec<(u64, String)> {
         let start = Instant::now();
-        let mut forecast = Forecast::default();
+        let mut forecast = TimeEstimate::default();
         let mut said = Vec::new();
         let nothing = ProgressSnapshot::default;
         if let Some(seconds) = deadline {
             let at = start + Duration::from_secs(seconds);
-            forecast.note(&Event::Ends { at }, start, nothing);
+            forecast.note(&Event::Deadline { at }, start, nothing);
         }
         let planned = Event::Planned {
             images: 1,
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn the_same_plan_again_is_no_reason_to_say_it_again() {
         let start = Instant::now();
-        let mut forecast = Forecast::default();
+        let mut forecast = TimeEstimate::default();
         let mut said = Vec::new();
         let mut planned = 1000 * MB;
         for second in 0..60 {

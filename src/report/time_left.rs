@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// By default the rate stays as it is.
 #[derive(Clone, Default)]
-pub struct RestTime(Option<Arc<dyn Fn(u64, u64) -> Duration + Send + Sync>>);
+pub struct TimeLeft(Option<Arc<dyn Fn(u64, u64) -> Duration + Send + Sync>>);
 
-impl RestTime {
+impl TimeLeft {
     /// How long it takes is for `lasts` to say, from the bytes that are left and the bytes that come in a second now.
     pub fn new(lasts: impl Fn(u64, u64) -> Duration + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(lasts)))
@@ -23,8 +23,8 @@ impl RestTime {
     }
 }
 
-impl fmt::Debug for RestTime {
+impl fmt::Debug for TimeLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RestTime").finish_non_exhaustive()
+        f.debug_struct("TimeLeft").finish_non_exhaustive()
     }
 }

@@ -14,12 +14,12 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// Bytes per second in a sliding window.
 #[derive(Debug, Default)]
-pub(super) struct Rate {
+pub(super) struct TransferRate {
     began: Option<Instant>,
     grains: VecDeque<(Instant, u64)>,
 }
 
-impl Rate {
+impl TransferRate {
     pub(super) fn add(&mut self, bytes: u64, now: Instant) {
         self.began.get_or_insert(now);
         match self.grains.back_mut() {
@@ -58,7 +58,7 @@ mod tests {
     fn follows_the_link_and_forgets() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut rate = Rate::default();
+        let mut rate = TransferRate::default();
         assert_eq!(rate.per_second(at(0)), 0);
         rate.add(500, at(0));
         assert_eq!(rate.per_second(at(0)), 500, "no less than a second is divided by");

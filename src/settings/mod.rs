@@ -27,7 +27,7 @@ use crate::exit_code::Failure;
 use crate::job::JobConfig;
 use crate::oci::Platform;
 use crate::registry::{ProxyError, RegistriesConfError, RegistrySettings, ShortNameError};
-use crate::report::{ProgressMode, Step, WriteError, clear_place};
+use crate::report::{ProgressMode, Step, WriteError, remove_old_report};
 use crate::spec::{DocumentError, SpecError, VersionSpec};
 use crate::store::{StorageConfError, StoreError, require_root};
 
@@ -252,10 +252,10 @@ pub fn order(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Settings
     require_root()?;
     talm_log_level()?;
     if let Some(path) = &flags.output.report {
-        clear_place(path)?;
+        remove_old_report(path)?;
     }
     if let Some(target) = &flags.cluster.pin {
-        target.try_place()?;
+        target.check_writable()?;
     }
     let host = HostRoot::find(&flags.host);
     let (mut spec, mut warnings) = version_spec::version_spec(&flags.what)?;
@@ -301,7 +301,7 @@ pub fn order(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Settings
             .bounds
             .max_unpacks
             .map_or_else(usable_cpus, NonZeroUsize::from),
-        disk_priority: flags.manners.ionice.unwrap_or_default(),
+        disk_priority: flags.priority.ionice.unwrap_or_default(),
         image_gc_high_threshold: flags
             .bounds
             .image_gc_high_threshold

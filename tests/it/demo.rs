@@ -27,7 +27,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{self, Cli};
 use spoke_precache::cluster::ClusterInfo;
 use spoke_precache::job::{self, Mode};
-use spoke_precache::report::{Console, Fanout, Journal, Observer, ProgressMode, Recorder};
+use spoke_precache::report::{Console, EventLog, Fanout, Observer, ProgressMode, Recorder};
 use spoke_precache::settings;
 
 /// Bytes in the large file of each layer: enough for a bar to be seen, little enough for a laptop.
@@ -79,7 +79,7 @@ fn main() -> anyhow::Result<()> {
     let order = settings::order(&flags.flags, &ClusterInfo::default())?;
 
     let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
-    let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(Journal::default())];
+    let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(EventLog::default())];
     observers.extend(console.progress()?);
     let observer: Arc<dyn Observer> = Arc::new(Fanout(observers));
     let cancel = Cancel::default();

@@ -58,7 +58,7 @@ impl Log {
     pub(crate) fn waits(&self) -> Vec<String> {
         let events = self.0.lock().unwrap();
         let whys = events.iter().filter_map(|event| match event {
-            Event::Waits { why, .. } => Some(why.clone()),
+            Event::Waiting { why, .. } => Some(why.clone()),
             _ => None,
         });
         whys.collect()
