@@ -124,8 +124,8 @@ fn image(number: u64) -> Wanted {
     let content = || Content::new(Bytes::from(number.to_string()));
     let name = format!("image-{number:03}");
     Wanted {
-        requesters: vec![Requester::Release { tag: name.clone() }],
-        name,
+        reference: format!("example.com/{name}:1").parse().expect("a reference"),
+        requesters: vec![Requester::Release { tag: name }],
         state: Need::Resolved(Arc::new(ResolvedImage {
             list: None,
             manifest: content(),

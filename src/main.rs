@@ -203,7 +203,7 @@ fn run(
     let mut warnings = kept.warnings;
     if edge.mode != Mode::Verify {
         let images = outcome.plan.images.iter();
-        let images: Vec<_> = images.filter_map(|image| image.name.parse().ok()).collect();
+        let images: Vec<_> = images.map(|image| image.reference.clone()).collect();
         warnings.extend(facts.pull_verification.warning(&images));
         let os_images = outcome.os_images.as_ref();
         warnings.extend(os_images.and_then(|images| images.note(kept.is_pinned)));

@@ -135,11 +135,11 @@ async fn pin(
     let (graph_root, conf) = (order.graph_root.clone(), order.storage_conf.clone());
     let (platform, cancel) = (order.platform.clone(), cancel.clone());
     let images = outcome.plan.images.iter();
-    let names: Vec<String> = images.map(|image| image.name.clone()).collect();
+    let references: Vec<Reference> = images.map(|image| image.reference.clone()).collect();
     let digests = outcome.digests.clone();
     let (sets, count, unpinned) = off_the_task(move || {
         let store = Store::open(&graph_root, &conf)?;
-        let (images, mut unpinned) = by_digest(names, &digests, &store.inventory()?);
+        let (images, mut unpinned) = by_digest(references, &digests, &store.inventory()?);
         let (sets, left_out) = PinnedImageSets::of(images);
         let left_out = left_out
             .iter()
@@ -181,23 +181,23 @@ fn name(
 ) -> Result<usize, StoreError> {
     let inventory = store.inventory()?;
     let mut names = Vec::new();
-    for reference in references(sets) {
-        if let Some(image) = inventory.find(&reference, platform)?
+    for reference in sets.images() {
+        if let Some(image) = inventory.find(reference, platform)?
             && image.home == Home::GraphRoot
             && !image.names.contains(&reference.to_string())
         {
-            names.push((image.id, reference));
+            names.push((image.id, reference.clone()));
         }
     }
     store.add_names(&names, cancel)?;
     let inventory = store.inventory()?;
     let mut pinned = HashSet::new();
-    for reference in references(sets) {
+    for reference in sets.images() {
         if let Some(image) = inventory.image_by_name(&reference.to_string()) {
             pinned.insert(image.id);
             continue;
         }
-        let image = inventory.find(&reference, platform)?;
+        let image = inventory.find(reference, platform)?;
         let additional = image.and_then(|image| inventory.additional_root(image.home));
         unpinned.push(match additional {
             Some(root) => format!(
@@ -211,28 +211,22 @@ fn name(
     Ok(pinned.len())
 }
 
-fn references(sets: &PinnedImageSets) -> impl Iterator<Item = Reference> {
-    sets.images().iter().filter_map(|image| image.parse().ok())
-}
-
 /// A reference by digest for each image that the store knows one of, and a warning for each of the others.
 fn by_digest(
-    names: Vec<String>,
-    digests: &HashMap<String, Digest>,
+    references: Vec<Reference>,
+    digests: &HashMap<Reference, Digest>,
     inventory: &Inventory,
-) -> (Vec<String>, Vec<String>) {
+) -> (Vec<Reference>, Vec<String>) {
     let (mut images, mut unpinned) = (Vec::new(), Vec::new());
-    for name in names {
-        let reference = name.parse::<Reference>().ok();
-        let image = reference.and_then(|reference| {
-            let digest = reference
-                .digest()
-                .or_else(|| digest_of(&name, digests.get(&name), inventory))?;
-            Some(reference.with_digest(digest).to_string())
-        });
-        match image {
-            Some(image) => images.push(image),
-            None => unpinned.push(format!("`{name}` is not pinned: the store knows no digest of it")),
+    for reference in references {
+        let digest = reference
+            .digest()
+            .or_else(|| digest_of(&reference, digests.get(&reference), inventory));
+        match digest {
+            Some(digest) => images.push(reference.with_digest(digest)),
+            None => unpinned.push(format!(
+                "`{reference}` is not pinned: the store knows no digest of it"
+            )),
         }
     }
     (images, unpinned)
@@ -240,8 +234,8 @@ fn by_digest(
 
 /// Of several digests the one that the registry gives for the name, for one image may be in lists of several repositories;
 /// else that of a list, which the registry has for every platform.
-fn digest_of(name: &str, resolved: Option<&Digest>, inventory: &Inventory) -> Option<Digest> {
-    let digests = &inventory.image_by_name(name)?.digests;
+fn digest_of(reference: &Reference, resolved: Option<&Digest>, inventory: &Inventory) -> Option<Digest> {
+    let digests = &inventory.image_by_name(&reference.to_string())?.digests;
     let is_list = |digest: &&Digest| {
         let content = inventory.content(digest).ok().flatten();
         content.is_some_and(|content| {
@@ -280,18 +274,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("storage"), &StorageConf::default()).unwrap();
         let digest = format!("sha256:{}", "0a".repeat(32));
-        let names = [
+        let references = [
             format!("quay.io/a/b@{digest}"),
             format!("quay.io/a/b:v1@{digest}"),
             "quay.io/a/b:v2".to_owned(),
-        ];
-        let (images, unpinned) = by_digest(names.to_vec(), &HashMap::new(), &store.inventory().unwrap());
-        assert_eq!(images, [names[0].clone(), names[0].clone()]);
+        ]
+        .map(|name| name.parse::<Reference>().unwrap());
+        let (images, unpinned) = by_digest(references.to_vec(), &HashMap::new(), &store.inventory().unwrap());
+        assert_eq!(images, [references[0].clone(), references[0].clone()]);
         let [warning] = &unpinned[..] else {
             panic!("{unpinned:?}")
         };
         assert!(
-            warning.starts_with(&format!("`{}` is not pinned", names[2])),
+            warning.starts_with(&format!("`{}` is not pinned", references[2])),
             "{warning}"
         );
     }

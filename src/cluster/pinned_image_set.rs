@@ -13,6 +13,7 @@ use serde_json::json;
 use super::ClusterError;
 use super::api_client::{Api, Body, Effort};
 use super::rbac::{DELETE_PINS, PATCH_PINS};
+use crate::oci::Reference;
 
 /// Images of one set.
 const SET_LIMIT: usize = 500;
@@ -39,15 +40,16 @@ const APPLY_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedImageSets {
     /// References by digest, sorted, each once.
-    images: Vec<String>,
+    images: Vec<Reference>,
 }
 
 impl PinnedImageSets {
     /// The sets for these references by digest, and those of them that no set can have.
-    pub fn of(images: impl IntoIterator<Item = String>) -> (Self, Vec<String>) {
-        let (mut images, mut left_out): (Vec<_>, Vec<_>) =
-            images.into_iter().partition(|image| is_pinnable(image));
-        images.sort();
+    pub fn of(images: impl IntoIterator<Item = Reference>) -> (Self, Vec<Reference>) {
+        let (mut images, mut left_out): (Vec<_>, Vec<_>) = images
+            .into_iter()
+            .partition(|image| is_pinnable(&image.to_string()));
+        images.sort_by_cached_key(Reference::to_string);
         images.dedup();
         left_out.extend(images.drain((SET_LIMIT * SETS).min(images.len())..));
         (Self { images }, left_out)
@@ -62,7 +64,7 @@ impl PinnedImageSets {
     }
 
     /// The images of all sets.
-    pub fn images(&self) -> &[String] {
+    pub fn images(&self) -> &[Reference] {
         &self.images
     }
 
@@ -92,7 +94,10 @@ impl PinnedImageSets {
     pub async fn apply(&self, api: &Api) -> Result<(), ClusterError> {
         let effort = Effort::patient(APPLY_PATIENCE);
         for (name, images) in self.sets() {
-            let images: Vec<_> = images.iter().map(|name| json!({"name": name})).collect();
+            let images: Vec<_> = images
+                .iter()
+                .map(|name| json!({"name": name.to_string()}))
+                .collect();
             let document = json!({
                 "apiVersion": "machineconfiguration.openshift.io/v1",
                 "kind": "PinnedImageSet",
@@ -117,7 +122,7 @@ impl PinnedImageSets {
         Ok(())
     }
 
-    fn sets(&self) -> impl Iterator<Item = (String, &[String])> {
+    fn sets(&self) -> impl Iterator<Item = (String, &[Reference])> {
         Self::names().zip(self.images.chunks(SET_LIMIT))
     }
 }
@@ -157,6 +162,10 @@ mod tests {
         format!("{name}@sha256:{}", "0a".repeat(32))
     }
 
+    fn reference(name: &str) -> Reference {
+        by_digest(name).parse().expect("a reference")
+    }
+
     #[test]
     fn what_the_api_would_refuse_is_left_out() {
         for (name, is_taken) in [
@@ -184,8 +193,8 @@ mod tests {
 
     #[test]
     fn more_images_than_a_set_may_have_go_into_several() {
-        let images = (0..1001).map(|number| by_digest(&format!("quay.io/a/b{number}")));
-        let (sets, left_out) = PinnedImageSets::of(images.chain([by_digest("quay.io/a/b0")]));
+        let images = (0..1001).map(|number| reference(&format!("quay.io/a/b{number}")));
+        let (sets, left_out) = PinnedImageSets::of(images.chain([reference("quay.io/a/b0")]));
         assert_eq!((sets.images().len(), left_out.len()), (1001, 0));
         let sizes: Vec<_> = sets.sets().map(|(name, images)| (name, images.len())).collect();
         let name = |name: &str| name.to_owned();
@@ -198,7 +207,7 @@ mod tests {
             ]
         );
         assert!(PinnedImageSets::of([]).0.sets().next().is_none());
-        let images = (0..4002).map(|number| by_digest(&format!("quay.io/a/b{number}")));
+        let images = (0..4002).map(|number| reference(&format!("quay.io/a/b{number}")));
         let (sets, left_out) = PinnedImageSets::of(images);
         let counts = (sets.images().len(), sets.sets().count(), left_out.len());
         assert_eq!(counts, (4000, 8, 2));
@@ -206,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_document_is_one_to_apply() {
-        let (sets, _) = PinnedImageSets::of([by_digest("quay.io/a/b")]);
+        let (sets, _) = PinnedImageSets::of([reference("quay.io/a/b")]);
         let digest = "0a".repeat(32);
         assert_eq!(
             sets.to_yaml(),

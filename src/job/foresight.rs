@@ -21,8 +21,7 @@ pub(super) struct Foresight {
 impl Foresight {
     /// Of an image that `plan` is to pull.
     pub(super) fn of(release: &Reference, plan: &Plan) -> Option<Self> {
-        let name = release.to_string();
-        let image = plan.images.iter().find(|image| image.name == name)?;
+        let image = plan.images.iter().find(|image| image.reference == *release)?;
         let layers = image.layers.iter().rev().map(|layer| (layer.id, None));
         Some(Self {
             layers: layers.collect(),

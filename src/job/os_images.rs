@@ -109,6 +109,8 @@ fn origin(version: &str) -> Option<Origin> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn note(version: &str, is_pinned: bool) -> Option<String> {
@@ -147,7 +149,7 @@ mod tests {
     fn the_tags_of_operating_systems_are_known() {
         let is_os = |name: &str| {
             let image = PlannedImage {
-                name: "quay.io/a/b:1".to_owned(),
+                reference: "quay.io/a/b:1".parse().unwrap(),
                 requesters: vec![Requester::Release { tag: name.to_owned() }],
                 need: Need::Present,
                 layers: Vec::new(),

@@ -21,7 +21,7 @@ pub struct Outcome {
     /// The last plan: what was still to be done; after a complete [`Mode::Run`] nothing.
     pub plan: Plan,
     /// What registries led to under the names of the plan's images, as far as they were asked.
-    pub digests: HashMap<String, Digest>,
+    pub digests: HashMap<Reference, Digest>,
     /// Those of the release's images that an update may download again.
     pub os_images: Option<OsImages>,
     /// The operators that are asked for, and what catalogs say of them.
@@ -44,15 +44,12 @@ impl Outcome {
         os_images: Option<OsImages>,
     ) -> Self {
         let digests = plan.images.iter().filter_map(|image| {
-            let reference: Reference = image.name.parse().ok()?;
-            let digest = knowledge.resolved(&reference).map(ResolvedImage::digest)?;
-            Some((image.name.clone(), digest))
+            let digest = knowledge.resolved(&image.reference).map(ResolvedImage::digest)?;
+            Some((image.reference.clone(), digest))
         });
         let digests = digests.collect();
         let failures = plan.images.iter().filter_map(|image| {
-            let reference = image.name.parse().ok();
-            let known = reference.and_then(|reference| knowledge.failure(&reference));
-            match (known, &image.need) {
+            match (knowledge.failure(&image.reference), &image.need) {
                 (Some(reason), _) => Some(reason.failure),
                 (None, Need::Present) => None,
                 // To be pulled is what a plan says of it, and no failure.

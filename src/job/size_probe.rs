@@ -128,7 +128,7 @@ impl SizeProbe {
                 size: blob.size,
                 media_type: media_type.to_owned(),
                 range: telling_bytes(media_type, blob.size)?,
-                reference: plan.images[*blob.images.first()?].name.parse().ok()?,
+                reference: plan.images[*blob.images.first()?].reference.clone(),
             })
         };
         let questions = plan.blobs.iter().filter_map(question);

@@ -102,9 +102,9 @@ impl Snapshot {
         self.images.get(reference)
     }
 
-    /// The additional image store that an image is in, by its name.
-    pub(super) fn additional_store_of(&self, name: &str) -> Option<PathBuf> {
-        self.image(&name.parse().ok()?)?.additional.clone()
+    /// The additional image store that an image is in.
+    pub(super) fn additional_store_of(&self, reference: &Reference) -> Option<PathBuf> {
+        self.image(reference)?.additional.clone()
     }
 
     /// The layers of all images that are there, as far as they are in the graph root.

@@ -8,7 +8,7 @@ use super::reconcile::Scope;
 use super::snapshot::Snapshot;
 use super::{JobConfig, Mode};
 use crate::cancel::Cancel;
-use crate::oci::{Digest, LayerId, Reference};
+use crate::oci::{Digest, LayerId};
 use crate::plan::{Action, Need, Plan};
 use crate::preflight::{Demand, Holds, Space, Spaces, Verdict, verdict};
 use crate::report::Size;
@@ -111,7 +111,7 @@ fn cached(plan: &Plan, sight: &Snapshot) -> u64 {
         .images
         .iter()
         .filter(|image| matches!(image.need, Need::Present));
-    let whole = present.filter_map(|image| sight.image(&image.name.parse::<Reference>().ok()?));
+    let whole = present.filter_map(|image| sight.image(&image.reference));
     let reused = plan.images.iter().flat_map(|image| &image.layers);
     let reused = reused.filter(|layer| layer.action == Action::Reuse);
     let layers: HashSet<LayerId> = whole

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::image_request::Requester;
-use crate::oci::Digest;
+use crate::oci::{Digest, Reference};
 use crate::plan::{BlobTask, Need, Plan};
 use crate::report::{Event, ImagePhase, Observer};
 
 /// Remembers what was said of each image last.
 pub(super) struct StatusReporter {
     observer: Arc<dyn Observer>,
-    told: HashMap<String, ImagePhase>,
+    told: HashMap<Reference, ImagePhase>,
     /// Blobs that a pull began with, some ahead of the plan that has them.
     begun: HashMap<Digest, Begun>,
 }
@@ -36,9 +36,9 @@ impl StatusReporter {
     }
 
     /// Puts an image on the report's list, so that a run which is cut off says what it did not come to.
-    pub(super) fn list(&self, name: &str, requester: Option<&Requester>, bytes: u64) {
+    pub(super) fn list(&self, reference: &Reference, requester: Option<&Requester>, bytes: u64) {
         if let Some(requester) = requester {
-            let (name, requester) = (name.to_owned(), requester.kind());
+            let (name, requester) = (reference.to_string(), requester.kind());
             self.observer.observe(Event::ImageListed {
                 name,
                 requester,
@@ -59,7 +59,7 @@ impl StatusReporter {
             }
         }
         for (image, bytes) in plan.images.iter().zip(bytes) {
-            self.list(&image.name, image.requesters.first(), bytes);
+            self.list(&image.reference, image.requesters.first(), bytes);
         }
     }
 
@@ -89,8 +89,8 @@ impl StatusReporter {
     }
 
     /// Says what the plan shows: what is there, what is not any more, what is excluded. `additional` tells which additional
-    /// image store an image is in, by its name.
-    pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&str) -> Option<PathBuf>) {
+    /// image store an image is in.
+    pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&Reference) -> Option<PathBuf>) {
         let more = plan.blobs.iter().map(|blob| {
             let begun = self.begun.get(&blob.digest).map_or(0, |begun| begun.planned);
             blob.missing().saturating_sub(begun)
@@ -98,45 +98,47 @@ impl StatusReporter {
         self.plan(plan, more.fold(0, u64::saturating_add));
         for image in &plan.images {
             let was_there = matches!(
-                self.told.get(&image.name),
+                self.told.get(&image.reference),
                 Some(ImagePhase::Present | ImagePhase::Pulled)
             );
             match (&image.need, was_there) {
                 (Need::Present, false) => {
-                    let store = additional(&image.name);
+                    let store = additional(&image.reference);
                     let reason =
                         store.map(|root| format!("in the additional image store `{}`", root.display()));
-                    self.say(&image.name, ImagePhase::Present, reason);
+                    self.say(&image.reference, ImagePhase::Present, reason);
                 }
                 (Need::Resolved(_) | Need::Failed(_), true) => {
-                    tracing::warn!("`{}` was removed from the store meanwhile", image.name);
-                    self.say(&image.name, ImagePhase::Pending, None);
+                    tracing::warn!("`{}` was removed from the store meanwhile", image.reference);
+                    self.say(&image.reference, ImagePhase::Pending, None);
                 }
                 (Need::Present, true) | (Need::Resolved(_) | Need::Failed(_), false) => {}
             }
         }
         for image in &plan.excluded {
-            if !self.told.contains_key(&image.name) {
-                self.list(&image.name, Some(&image.requester), 0);
-                self.say(&image.name, ImagePhase::Excluded, Some(image.reason.clone()));
+            if !self.told.contains_key(&image.reference) {
+                self.list(&image.reference, Some(&image.requester), 0);
+                self.say(&image.reference, ImagePhase::Excluded, Some(image.reason.clone()));
             }
         }
     }
 
-    pub(super) fn say(&mut self, name: &str, state: ImagePhase, reason: Option<String>) {
-        self.has_been_told(name, state);
-        let name = name.to_owned();
+    pub(super) fn say(&mut self, reference: &Reference, state: ImagePhase, reason: Option<String>) {
+        self.has_been_told(reference, state);
+        let name = reference.to_string();
         self.observer.observe(Event::ImageDone { name, state, reason });
     }
 
     /// Somebody else said it.
-    pub(super) fn has_been_told(&mut self, name: &str, state: ImagePhase) {
-        self.told.insert(name.to_owned(), state);
+    pub(super) fn has_been_told(&mut self, reference: &Reference, state: ImagePhase) {
+        self.told.insert(reference.clone(), state);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use crate::plan::{Here, Wanted};
     use crate::report::Recorder;
@@ -154,7 +156,7 @@ mod tests {
     /// A plan with one image, for which `blobs` are brought.
     fn plan(blobs: Vec<BlobTask>) -> Plan {
         let wanted = Wanted {
-            name: "example.com/a:1".to_owned(),
+            reference: "example.com/a:1".parse().unwrap(),
             requesters: vec![Requester::Additional],
             state: Need::Present,
         };
@@ -205,7 +207,7 @@ mod tests {
         let expected = [(Need::Present, 1), (Need::Failed("no answer yet".to_owned()), 0)];
         for (state, present) in expected {
             let wanted = Wanted {
-                name: "example.com/a:1".to_owned(),
+                reference: "example.com/a:1".parse().unwrap(),
                 requesters: vec![Requester::Additional],
                 state,
             };

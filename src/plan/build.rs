@@ -10,7 +10,7 @@ use super::{
     Action, BlobTask, ExcludedImage, Here, LayerTask, Need, Plan, PlannedImage, PlannedLayer, TarLength,
     Totals, Wanted, dedupe, layer_order,
 };
-use crate::oci::{Digest, ResolvedImage};
+use crate::oci::{Digest, Reference, ResolvedImage};
 
 impl Plan {
     /// Plans to bring `wanted` into the store, given what is `here`. An image that is asked for twice is planned once;
@@ -35,7 +35,7 @@ impl Plan {
 
 /// One digest has one length. Whoever says otherwise later, or within one manifest, is not believed.
 fn refuse_contradictions(wanted: &mut [Wanted]) {
-    let mut sizes: HashMap<Digest, (u64, String)> = HashMap::new();
+    let mut sizes: HashMap<Digest, (u64, Reference)> = HashMap::new();
     for image in wanted {
         let Need::Resolved(resolved) = &image.state else {
             continue;
@@ -47,12 +47,12 @@ fn refuse_contradictions(wanted: &mut [Wanted]) {
         for layer in &resolved.layers {
             sizes
                 .entry(layer.blob)
-                .or_insert_with(|| (layer.size, image.name.clone()));
+                .or_insert_with(|| (layer.size, image.reference.clone()));
         }
     }
 }
 
-fn contradiction(image: &ResolvedImage, sizes: &HashMap<Digest, (u64, String)>) -> Option<String> {
+fn contradiction(image: &ResolvedImage, sizes: &HashMap<Digest, (u64, Reference)>) -> Option<String> {
     let mut own = HashMap::new();
     for layer in &image.layers {
         let (blob, size) = (layer.blob, layer.size);
@@ -96,7 +96,7 @@ fn unplanned(image: Wanted, here: &Here) -> PlannedImage {
         }
     }
     PlannedImage {
-        name: image.name,
+        reference: image.reference,
         requesters: image.requesters,
         need: image.state,
         layers,

@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::{ExcludedImage, Need, Wanted};
+use crate::oci::Reference;
 
 /// Merges what has the same name and orders by the most important requester, otherwise as given. Additional images name
 /// components of the release now and then, and a payload may list one pullspec under several tags.
@@ -11,7 +12,7 @@ pub(super) fn wanted(images: Vec<Wanted>) -> Vec<Wanted> {
     let mut places = HashMap::new();
     let mut selected: Vec<Wanted> = Vec::with_capacity(images.len());
     for image in images {
-        match places.entry(image.name.clone()) {
+        match places.entry(image.reference.clone()) {
             Entry::Vacant(place) => {
                 place.insert(selected.len());
                 selected.push(image);
@@ -53,7 +54,9 @@ fn rank(need: &Need) -> u8 {
 
 /// Drops exclusions of images that another requester wants, and repetitions.
 pub(super) fn excluded(images: Vec<ExcludedImage>, wanted: &[Wanted]) -> Vec<ExcludedImage> {
-    let mut seen: HashSet<String> = wanted.iter().map(|image| image.name.clone()).collect();
-    let unseen = images.into_iter().filter(|image| seen.insert(image.name.clone()));
+    let mut seen: HashSet<Reference> = wanted.iter().map(|image| image.reference.clone()).collect();
+    let unseen = images
+        .into_iter()
+        .filter(|image| seen.insert(image.reference.clone()));
     unseen.collect()
 }

@@ -152,7 +152,7 @@ mod tests {
                 });
                 let config = Bytes::from(format!("{end} {number}"));
                 Wanted {
-                    name: format!("image-{end}-{number}"),
+                    reference: format!("example.com/image-{end}:{number}").parse().unwrap(),
                     requesters: vec![Requester::Additional],
                     state: Need::Resolved(Arc::new(ResolvedImage {
                         list: None,

@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::image_request::Requester;
-use crate::oci::{DiffId, Digest, LayerId, ResolvedImage};
+use crate::oci::{DiffId, Digest, LayerId, Reference, ResolvedImage};
 
 pub use disk_estimate::TarLength;
 pub use plan_json::PlanDocument;
@@ -35,8 +35,8 @@ pub use totals::Totals;
 /// An image that is asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The normalised reference, as it will be stored.
-    pub name: String,
+    /// Its name in the store.
+    pub reference: Reference,
     /// Everyone who asks for it.
     pub requesters: Vec<Requester>,
     /// What is known of it.
@@ -57,8 +57,8 @@ pub enum Need {
 /// An image of the release that a pattern of the version spec excludes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExcludedImage {
-    /// The normalised reference.
-    pub name: String,
+    /// What the payload names.
+    pub reference: Reference,
     /// Who would have asked for it.
     pub requester: Requester,
     /// Why it is excluded: the pattern.
@@ -95,8 +95,8 @@ pub struct Plan {
 /// One wanted image.
 #[derive(Clone, Debug)]
 pub struct PlannedImage {
-    /// The normalised reference, as it will be stored.
-    pub name: String,
+    /// Its name in the store.
+    pub reference: Reference,
     /// Everyone who asks for it, the most important first.
     pub requesters: Vec<Requester>,
     /// What it needs. A resolved image whose every layer is here still needs its name.

@@ -26,7 +26,7 @@ pub struct PlanDocument<'a, S> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Image<'a> {
-    name: &'a str,
+    name: String,
     source: Option<RequesterKind>,
     /// The payload's tags that name it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,7 +54,7 @@ struct Layer<'a> {
 
 #[derive(Debug, Serialize)]
 struct Excluded<'a> {
-    name: &'a str,
+    name: String,
     source: RequesterKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<&'a str>,
@@ -71,7 +71,7 @@ impl<'a, S: Serialize> PlanDocument<'a, S> {
         limit_rate: Option<LimitReport>,
     ) -> Self {
         let excluded = plan.excluded.iter().map(|image| Excluded {
-            name: &image.name,
+            name: image.reference.to_string(),
             source: image.requester.kind(),
             tag: tag(&image.requester),
             reason: &image.reason,
@@ -92,7 +92,7 @@ impl<'a, S: Serialize> PlanDocument<'a, S> {
 impl<'a> Image<'a> {
     fn of(image: &'a PlannedImage) -> Self {
         Self {
-            name: &image.name,
+            name: image.reference.to_string(),
             source: image.requesters.first().map(Requester::kind),
             tags: image.requesters.iter().filter_map(tag).collect(),
             action: action_of(&image.need),

@@ -48,7 +48,7 @@ impl Plan {
                 &mut table,
                 "exclude",
                 &image.requester.to_string(),
-                &image.name,
+                &image.reference.to_string(),
                 ["-"; 4],
             );
             line(&mut table, format_args!("        {}", Printable(&image.reason)));
@@ -156,7 +156,7 @@ fn image_rows(table: &mut String, image: &PlannedImage) {
         table,
         action_of(&image.need),
         &requester,
-        &image.name,
+        &image.reference.to_string(),
         cells.each_ref().map(String::as_str),
     );
     if let Need::Failed(reason) = &image.need {

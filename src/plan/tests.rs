@@ -58,7 +58,7 @@ fn resolved(layers: Vec<LayerDescriptor>) -> Need {
 
 fn wanted(name: &str, requester: Requester, state: Need) -> Wanted {
     Wanted {
-        name: name.into(),
+        reference: name.parse().unwrap(),
         requesters: vec![requester],
         state,
     }
@@ -74,7 +74,7 @@ fn component(name: &str, letters: &str) -> Wanted {
 }
 
 fn names(plan: &Plan) -> Vec<&str> {
-    plan.images.iter().map(|image| image.name.as_str()).collect()
+    plan.images.iter().map(|image| image.reference.path()).collect()
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn one_name_is_one_image_of_the_most_important_requester() {
 #[test]
 fn an_excluded_image_that_somebody_else_wants_is_not_excluded() {
     let exclusion = |name: &str| ExcludedImage {
-        name: name.into(),
+        reference: name.parse().unwrap(),
         requester: Requester::Release { tag: name.into() },
         reason: "pattern".into(),
     };
@@ -262,7 +262,7 @@ fn who_contradicts_a_more_important_manifest_fails() {
     assert_eq!(
         *reason,
         format!(
-            "contradictory manifests: this one gives layer `{}` 7 bytes, that of `one` 1048576",
+            "contradictory manifests: this one gives layer `{}` 7 bytes, that of `one:latest` 1048576",
             blob('a')
         )
     );
@@ -321,10 +321,12 @@ fn small_release() -> Plan {
             ),
         ],
         vec![ExcludedImage {
-            name: format!(
+            reference: format!(
                 "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:{}",
                 "fedc".repeat(16)
-            ),
+            )
+            .parse()
+            .unwrap(),
             requester: Requester::Release {
                 tag: "aws-ebs-csi-driver".into(),
             },

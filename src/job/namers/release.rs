@@ -79,7 +79,7 @@ pub(in crate::job) fn excluded(payload: &Payload, selection: &Selection) -> Vec<
     let references: std::collections::HashMap<_, _> = names.collect();
     let excluded = selection.excluded.iter().filter_map(|image| {
         Some(ExcludedImage {
-            name: references.get(image.name.as_str())?.to_string(),
+            reference: Reference::clone(references.get(image.name.as_str())?),
             requester: Requester::Release {
                 tag: image.name.clone(),
             },

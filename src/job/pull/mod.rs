@@ -31,7 +31,7 @@ use super::error::JobError;
 use super::failure::{Reason, TaskError};
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
-use crate::oci::{Digest, LayerDescriptor, LayerId, Reference};
+use crate::oci::{Digest, LayerDescriptor, LayerId};
 use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::priority::IoPriority;
 use crate::report::{Event, ImagePhase, Observer};
@@ -242,7 +242,7 @@ impl Puller {
     }
 
     fn say(&self, plan: &Plan, index: usize, state: ImagePhase, reason: Option<String>) {
-        let name = plan.images[index].name.clone();
+        let name = plan.images[index].reference.to_string();
         self.observer.observe(Event::ImageDone { name, state, reason });
     }
 
@@ -387,7 +387,7 @@ impl Puller {
             let Need::Resolved(resolved) = &image.need else {
                 return None;
             };
-            let (image, name) = (Arc::clone(resolved), image.name.parse().ok()?);
+            let (image, name) = (Arc::clone(resolved), image.reference.clone());
             Some(Ready {
                 index,
                 image,
@@ -412,11 +412,11 @@ impl Puller {
 
 /// A blob of the plan, and who may have it.
 pub(super) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> BlobRequest {
-    let names = task.images.iter().map(|index| &plan.images[*index].name);
+    let references = task.images.iter().map(|index| &plan.images[*index].reference);
     BlobRequest {
         digest: task.digest,
         size: task.size,
-        images: names.filter_map(|name| name.parse::<Reference>().ok()).collect(),
+        images: references.cloned().collect(),
         connections,
     }
 }

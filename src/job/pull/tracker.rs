@@ -225,7 +225,7 @@ mod tests {
         };
         let content = |text: String| Content::new(Bytes::from(text));
         let wanted = images.iter().enumerate().map(|(index, letters)| Wanted {
-            name: format!("example.com/i{index}:1"),
+            reference: format!("example.com/i{index}:1").parse().unwrap(),
             requesters: vec![Requester::Additional],
             state: Need::Resolved(Arc::new(ResolvedImage {
                 list: None,

@@ -95,7 +95,7 @@ impl Reconciler<'_> {
             .map(|(reference, image)| (reference, Arc::new(image)))
             .collect();
         let wanted = requests.iter().map(|request| Wanted {
-            name: request.reference.to_string(),
+            reference: request.reference.clone(),
             requesters: request.requesters.clone(),
             state: match answers.get(&request.reference) {
                 Some(image) => Need::Resolved(Arc::clone(image)),

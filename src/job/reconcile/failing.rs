@@ -18,21 +18,19 @@ impl Reconciler<'_> {
     pub(super) fn fail_contradictions(&mut self, plan: &Plan) {
         for image in &plan.images {
             if let Need::Failed(message) = &image.need
-                && let Ok(reference) = image.name.parse()
-                && self.knowledge.is_resolved(&reference)
+                && self.knowledge.is_resolved(&image.reference)
             {
                 let (failure, message) = (Failure::Payload, message.clone());
-                self.fail(&reference, Reason { failure, message });
+                self.fail(&image.reference, Reason { failure, message });
             }
         }
     }
 
     /// The failure of the plan's images that has to be mended first.
     pub(super) fn gravest(&self, plan: &Plan) -> Option<Failure> {
-        let references = plan.images.iter().filter_map(|image| image.name.parse().ok());
-        let failures =
-            references.filter_map(|reference| self.knowledge.failure(&reference).map(|it| it.failure));
-        failures.min()
+        let images = plan.images.iter();
+        let failures = images.filter_map(|image| self.knowledge.failure(&image.reference));
+        failures.map(|reason| reason.failure).min()
     }
 
     pub(super) fn fail_what_is_missing(&mut self, references: &[Reference], sight: &Snapshot) {
@@ -138,7 +136,7 @@ impl Reconciler<'_> {
     fn end_as(&mut self, state: ImagePhase, reference: &Reference, reason: Reason) {
         let message = reason.message.clone();
         if self.knowledge.fail(reference, reason) {
-            self.teller.say(&reference.to_string(), state, Some(message));
+            self.teller.say(reference, state, Some(message));
         }
     }
 }

@@ -287,13 +287,14 @@ impl<'a> Reconciler<'a> {
 
     fn plan(&mut self, requests: &[ImageRequest], sight: &Snapshot) -> Plan {
         let wanted = requests.iter().map(|request| Wanted {
-            name: request.reference.to_string(),
+            reference: request.reference.clone(),
             requesters: request.requesters.clone(),
             state: self.knowledge.need(&request.reference, sight, self.mode),
         });
         let here = self.here(self.knowledge.layers(), sight);
         let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
-        self.teller.tell(&plan, |name| sight.additional_store_of(name));
+        self.teller
+            .tell(&plan, |reference| sight.additional_store_of(reference));
         self.fail_contradictions(&plan);
         plan
     }
@@ -301,11 +302,11 @@ impl<'a> Reconciler<'a> {
     /// Their length is what a registry said, or else what the layers in the store were when they came.
     fn os_images(&self, plan: &Plan, sight: &Snapshot) -> Option<OsImages> {
         OsImages::of(self.naming.version.as_deref()?, plan, |image| {
-            let reference = image.name.parse().ok()?;
-            if let Some(image) = self.knowledge.resolved(&reference) {
+            let reference = &image.reference;
+            if let Some(image) = self.knowledge.resolved(reference) {
                 return Some(image.layers.iter().map(|layer| layer.size).sum());
             }
-            let layers = sight.image(&reference)?.layers.iter();
+            let layers = sight.image(reference)?.layers.iter();
             let sizes = layers.filter_map(|id| sight.inventory.mountable(id)?.blob_size);
             Some(sizes.sum())
         })
@@ -485,13 +486,11 @@ impl<'a> Reconciler<'a> {
                 ImageOutcome::Open => {}
                 ImageOutcome::Pulled => {
                     came += 1;
-                    self.teller.has_been_told(&image.name, ImagePhase::Pulled);
+                    self.teller.has_been_told(&image.reference, ImagePhase::Pulled);
                 }
                 ImageOutcome::Failed(reason) => {
-                    self.teller.has_been_told(&image.name, ImagePhase::Failed);
-                    if let Ok(reference) = image.name.parse() {
-                        self.knowledge.fail(&reference, reason);
-                    }
+                    self.teller.has_been_told(&image.reference, ImagePhase::Failed);
+                    self.knowledge.fail(&image.reference, reason);
                 }
             }
         }

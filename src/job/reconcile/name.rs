@@ -43,8 +43,8 @@ impl Reconciler<'_> {
 
     pub(super) fn list(&self, requests: &[ImageRequest]) {
         for request in requests {
-            let name = request.reference.to_string();
-            self.teller.list(&name, request.requesters.first(), 0);
+            self.teller
+                .list(&request.reference, request.requesters.first(), 0);
         }
     }
 
@@ -61,9 +61,9 @@ impl Reconciler<'_> {
     /// The places in the plan of release images that were not read yet.
     pub(super) fn releases(&self, plan: &Plan) -> HashSet<usize> {
         let unread = self.naming.unread().filter(|it| matches!(it, Namer::Release(_)));
-        let names: HashSet<String> = unread.map(|it| it.reference().to_string()).collect();
+        let references: HashSet<&Reference> = unread.map(Namer::reference).collect();
         let images = plan.images.iter().enumerate();
-        let releases = images.filter(|(_, image)| names.contains(&image.name));
+        let releases = images.filter(|(_, image)| references.contains(&image.reference));
         releases.map(|(place, _)| place).collect()
     }
 
