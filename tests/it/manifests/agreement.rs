@@ -22,7 +22,7 @@ fn is_flag(name: &str) -> bool {
     let command = Cli::command();
     let flags = command.find_subcommand("run").unwrap().get_arguments();
     let mut long = flags.filter_map(|flag| Some(flag.get_long()?.to_owned()));
-    // Every flag has its variable (`readme.rs`).
+    // Every flag has its variable (`documentation.rs`).
     long.any(|flag| {
         let variable = format!("SPOKE_PRECACHE_{}", flag.replace('-', "_").to_uppercase());
         name == variable || name == format!("--{flag}")

@@ -26,7 +26,7 @@ fn parse(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
-/// Every file below `manifests/`.
+/// Every YAML file below `manifests/`.
 fn files() -> Vec<PathBuf> {
     let (mut files, mut dirs) = (Vec::new(), vec![top()]);
     while let Some(dir) = dirs.pop() {
@@ -34,7 +34,8 @@ fn files() -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             match path.is_dir() {
                 true => dirs.push(path),
-                false => files.push(path),
+                false if path.extension().is_some_and(|it| it == "yaml") => files.push(path),
+                false => {}
             }
         }
     }
