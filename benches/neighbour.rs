@@ -19,8 +19,8 @@ mod rig;
 #[path = "../tests/it/stock/mod.rs"]
 mod stock;
 mod synthetic;
-#[path = "../tests/it/world.rs"]
-mod world;
+#[path = "../tests/it/test_node.rs"]
+mod test_node;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -34,7 +34,7 @@ use anyhow::{Context as _, ensure};
 
 use rig::Disk;
 use stock::docker_registry::DockerRegistry;
-use world::World;
+use test_node::TestNode;
 
 /// Bytes in the files of the layer that all images share.
 const BASE: usize = 80 << 20;
@@ -94,7 +94,7 @@ fn main() -> anyhow::Result<()> {
     let images: Vec<String> = [release.by_digest()].into_iter().chain(components).collect();
     let mut agents = values("--agent");
     if agents.is_empty() {
-        agents.push(world::product().display().to_string());
+        agents.push(test_node::product().display().to_string());
     }
     let alone = ("alone".to_owned(), ALONE, String::new());
     let ours = agents.into_iter().map(|agent| (agent.clone(), AGENT, agent));
@@ -135,7 +135,7 @@ fn measure(
     images: &[String],
     cost: &mut Cost,
 ) -> anyhow::Result<f64> {
-    let world = World::below(disk.path(), &[registry.to_owned()]);
+    let world = TestNode::below(disk.path(), &[registry.to_owned()]);
     let mut words = vec!["sh", "-c", script, "sh"];
     words.extend(images.iter().map(String::as_str));
     let mut command = world.tool_command(&stock::top(), "pull", &words);

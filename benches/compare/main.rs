@@ -41,8 +41,8 @@ mod site;
 mod stock;
 #[path = "../synthetic/mod.rs"]
 mod synthetic;
-#[path = "../../tests/it/world.rs"]
-mod world;
+#[path = "../../tests/it/test_node.rs"]
+mod test_node;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -55,7 +55,7 @@ use anyhow::{Context as _, ensure};
 use bare::{Bare, Parts};
 use profile::{Content, Profile};
 use site::{REGISTRY, Site};
-use world::World;
+use test_node::TestNode;
 
 /// Seconds after which a contender has lost.
 const PATIENCE: &str = "3600";
@@ -190,7 +190,7 @@ fn main() -> anyhow::Result<()> {
 /// Plans and pulls, on a disk of its own, and says how far off the plan was.
 fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
     let disk = rig::Disk::xfs()?;
-    let world = World::below(disk.path(), &[REGISTRY.to_owned()]);
+    let world = TestNode::below(disk.path(), &[REGISTRY.to_owned()]);
     let agent = |verb: &str| {
         let begin = Instant::now();
         let flags = [
@@ -202,7 +202,7 @@ fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
             "100",
         ];
         let document = world.out(&format!("{verb}.json"));
-        let mut command = Command::new(world::product());
+        let mut command = Command::new(test_node::product());
         command
             .arg(verb)
             .arg("--host-root")
@@ -269,7 +269,7 @@ fn time_to_go(line: &str) -> Option<Duration> {
 }
 
 /// Bytes of disk that the graph root takes up.
-fn disk_use(world: &World) -> anyhow::Result<f64> {
+fn disk_use(world: &TestNode) -> anyhow::Result<f64> {
     let output = Command::new("du")
         .args(["-s", "-B1"])
         .arg(world.graph_root())
@@ -280,10 +280,10 @@ fn disk_use(world: &World) -> anyhow::Result<f64> {
 
 fn measure(contender: &Contender, agent_args: &str, site: &Site, content: &Content) -> anyhow::Result<Cost> {
     let disk = rig::Disk::xfs()?;
-    let world = World::below(disk.path(), &[REGISTRY.to_owned()]);
+    let world = TestNode::below(disk.path(), &[REGISTRY.to_owned()]);
     // Where the tools of another Debian are entered, this program is to be seen too.
     let agent = world.out("spoke-precache");
-    fs::copy(world::product(), &agent)?;
+    fs::copy(test_node::product(), &agent)?;
     let run = |script: &str| {
         let mut words = vec!["sh", "-c", script, "sh"];
         words.extend(content.images.iter().map(String::as_str));

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::image::release::{COMPONENTS, RELEASE, Release};
 use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Length of the file system that holds a store. Its file is sparse.
 const DISK: u64 = 16 << 30;
@@ -26,7 +26,7 @@ pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 pub(crate) fn fill(registry: &DockerRegistry, release: &Release) {
     let source = Registry::start();
     source.push_release(release);
-    let world = World::trusting(&[source.host(), registry.host()]);
+    let world = TestNode::trusting(&[source.host(), registry.host()]);
     let copy = |from: String, to: String| {
         let (from, to) = (
             format!("docker://{}/{from}", source.host()),

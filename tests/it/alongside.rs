@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::compare::census_after_kills;
+use crate::compare::inconsistencies_after_kills;
 use crate::image::layer::random;
-use crate::image::zoo::{STOCK_TAR_SPLIT_IS_WRONG, zoo};
+use crate::image::samples::{STOCK_TAR_SPLIT_IS_WRONG, sample_images};
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
 use crate::stock::tops;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// How long all write.
 const SPAN: Duration = Duration::from_secs(15);
@@ -67,7 +67,7 @@ struct Done {
 
 /// A node that all workers write to.
 struct Shared {
-    world: World,
+    world: TestNode,
     done: Done,
     over: AtomicBool,
     /// Held for reading during each operation, for writing while the store is counted.
@@ -104,7 +104,7 @@ impl Shared {
     /// What is wrong with the store, counted while nobody works, and listed by every podman.
     fn wrong(&self) -> Vec<String> {
         let _quiet = self.quiet.write();
-        let mut wrong = census_after_kills(&self.world.graph_root());
+        let mut wrong = inconsistencies_after_kills(&self.world.graph_root());
         let listed = tops()
             .into_iter()
             .map(|top| self.world.podman_of(&top, &["images", "--quiet"]));
@@ -177,15 +177,15 @@ fn podmans_pull_list_and_remove_while_we_write() {
         families.into_iter().map(push).collect()
     };
     let usual = |image: &Image| !STOCK_TAR_SPLIT_IS_WRONG.contains(&image.name.as_str());
-    let zoo = zoo(b"no program").images.into_iter().filter(usual);
-    let mut theirs = push(zoo.map(|image| (image.name.clone(), image)).collect());
+    let samples = sample_images(b"no program").images.into_iter().filter(usual);
+    let mut theirs = push(samples.map(|image| (image.name.clone(), image)).collect());
     theirs.extend(push(family("theirs", 100, 8)));
     let ours: Vec<_> = (0..WORKERS as u64)
         .map(|worker| push(family(&format!("ours-{worker}"), 1000 * (worker + 1), 6)))
         .collect();
 
     let shared = Shared {
-        world: World::trusting(&[registry.host()]),
+        world: TestNode::trusting(&[registry.host()]),
         done: Done::default(),
         over: AtomicBool::new(false),
         quiet: RwLock::default(),

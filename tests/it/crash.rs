@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use crate::compare::census_after_kills;
+use crate::compare::inconsistencies_after_kills;
 use crate::image::release::{EXCLUDE, Release};
 use crate::image::{Compression, Format, Image, Images, Layer, node_architecture};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
 use crate::stock::{hello, top as stock_top, tops};
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Calls that change what others see or the next run finds, and every how many-th of each is tried: in a quick test, and
 /// with SPOKE_LONG=1. Each thread counts for itself: fetching, unpacking and committing have threads of their own.
@@ -93,7 +93,7 @@ struct Others {
 }
 
 impl Others {
-    fn of(world: &World, registry: &Registry) -> Self {
+    fn of(world: &TestNode, registry: &Registry) -> Self {
         let text = "image theirs oci\nlayer gzip\nfile /theirs 0644 0:0 \"theirs\"";
         registry.push_all(&Images::of(text, &[]));
         Self {
@@ -104,7 +104,7 @@ impl Others {
     }
 
     /// Everybody may come first, so every second time it is not podman.
-    fn come(&self, world: &World, turn: u64) {
+    fn come(&self, world: &TestNode, turn: u64) {
         if turn % 2 == 1 {
             return;
         }
@@ -121,7 +121,7 @@ impl Others {
     }
 
     /// The image that was brought in the end is one like any other to every podman.
-    fn use_it(&self, world: &World, name: &str, image: &Image) {
+    fn use_it(&self, world: &TestNode, name: &str, image: &Image) {
         for top in &self.tops {
             let listed = world.podman_of(top, &["images", "--quiet", "--no-trunc"]).ok();
             assert!(listed.contains(&format!("sha256:{}", image.id())), "{listed}");
@@ -134,8 +134,8 @@ impl Others {
     }
 }
 
-fn sound(world: &World, when: &str) {
-    let wrong = census_after_kills(&world.graph_root());
+fn sound(world: &TestNode, when: &str) {
+    let wrong = inconsistencies_after_kills(&world.graph_root());
     assert!(wrong.is_empty(), "{when}:\n{}", wrong.join("\n"));
 }
 
@@ -144,7 +144,7 @@ fn sound(world: &World, when: &str) {
 fn kill_at(registry: &Registry, image: &Image, others: &Others, calls: &str, nth: u64, turn: u64) -> bool {
     let name = registry.tagged(&image.name);
     let args = ["--image", &name];
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world.start_to_kill(calls, nth, "run", &args).wait();
     let when = format!("killed on entering the {nth}th of {calls}");
     let was_killed = run.code != 0;
@@ -175,7 +175,7 @@ fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
     needs!(root(), stock(), strace());
     let (registry, image) = (Registry::start(), all_kinds());
     registry.push("all", Some("latest"), &image);
-    let others = Others::of(&World::trusting(&[registry.host()]), &registry);
+    let others = Others::of(&TestNode::trusting(&[registry.host()]), &registry);
     let mut kills = 0;
     for (calls, quick, every) in CALLS {
         let every = if long() { every } else { quick };
@@ -223,11 +223,11 @@ fn a_kill_at_any_moment_of_a_release_is_mended_by_the_next_run() {
     let registry = Registry::start();
     let release = Release::build(&registry.host(), 20_000);
     registry.push_release(&release);
-    let others = Others::of(&World::trusting(&[registry.host()]), &registry);
+    let others = Others::of(&TestNode::trusting(&[registry.host()]), &registry);
     let rounds = if long() { 300 } else { 10 };
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
-    let whole = World::trusting(&[registry.host()]).run(&args).exits(0).took;
-    let mut world = World::trusting(&[registry.host()]);
+    let whole = TestNode::trusting(&[registry.host()]).run(&args).exits(0).took;
+    let mut world = TestNode::trusting(&[registry.host()]);
     for round in 0..rounds {
         let run = world.start("run", &args);
         std::thread::sleep(whole * round / rounds);
@@ -238,7 +238,7 @@ fn a_kill_at_any_moment_of_a_release_is_mended_by_the_next_run() {
         if round % 5 == 4 {
             world.run(&args).exits(0);
             sound(&world, "after five kills");
-            world = World::trusting(&[registry.host()]);
+            world = TestNode::trusting(&[registry.host()]);
         }
     }
 }

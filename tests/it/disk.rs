@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::process::Signal;
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::layer::random;
-use crate::image::zoo::zoo;
+use crate::image::samples::sample_images;
 use crate::image::{Compression, Format, Image, Layer, node_architecture, sha256};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 const MIB: u64 = 1 << 20;
 
-fn registry_with_zoo() -> Registry {
+fn registry_with_samples() -> Registry {
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
+    registry.push_all(&sample_images(b"no program"));
     registry
 }
 
@@ -35,8 +35,8 @@ fn enlarge(path: &Path, mib: u64) {
     mount_remount(path, MountFlags::empty(), format!("size={mib}m")).unwrap();
 }
 
-fn sound(world: &World) {
-    let wrong = census(&world.graph_root());
+fn sound(world: &TestNode) {
+    let wrong = inconsistencies(&world.graph_root());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -57,7 +57,7 @@ fn a_disk_that_fills_up_in_the_middle_is_left_as_free_as_it_was_and_another_run_
     needs!(root());
     let (registry, image) = (Registry::start(), zeros(60));
     registry.push("zeros", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let disk = world.host().join("var/lib/containers");
     tmpfs(&disk, 40);
     let args = ["--image", &registry.tagged("zeros")];
@@ -85,7 +85,7 @@ fn a_spool_on_another_file_system_has_to_have_room_by_itself() {
     let layer = Layer::of("file /noise 0644 0:0 random=3000000", Compression::None);
     let image = Image::build("noise", Format::Oci, node_architecture(), vec![layer], |_, _| {});
     registry.push("noise", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let spool = world.out("spool");
     tmpfs(&spool, 2);
     let args = [
@@ -120,7 +120,7 @@ fn large(registry: &Registry, mib: u64) -> (String, Layer) {
 fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay() {
     needs!(root());
     let registry = Registry::start();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let disk = world.host().join("var/lib/containers");
     tmpfs(&disk, 64);
     let spool = disk.join("spoke-precache");
@@ -165,8 +165,8 @@ fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay(
 #[test]
 fn what_a_killed_run_had_unpacked_does_not_count_against_the_next() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     tmpfs(&world.host().join("var/lib/containers"), 64);
     world.run(&["--image", &registry.tagged("zoo/base")]).exits(0);
     let stage = world.graph_root().join(".spoke-precache-stage-0123456789abcdef");
@@ -180,8 +180,8 @@ fn what_a_killed_run_had_unpacked_does_not_count_against_the_next() {
 #[test]
 fn a_read_only_disk_can_be_verified_and_not_written() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let disk = world.host().join("var/lib/containers");
     tmpfs(&disk, 64);
     let (here, other) = (registry.tagged("zoo/base"), registry.tagged("zoo/links"));
@@ -202,8 +202,8 @@ fn a_read_only_disk_can_be_verified_and_not_written() {
 #[test]
 fn looking_makes_nothing() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let disk = world.host().join("var/lib/containers");
     world.verify(&["--image", &registry.tagged("zoo/base")]).exits(1);
     world.plan(&["--image", &registry.tagged("zoo/base")]).exits(0);
@@ -213,9 +213,9 @@ fn looking_makes_nothing() {
 #[test]
 fn a_second_agent_is_told_at_once_and_lookers_disturb_nobody() {
     needs!(root());
-    let registry = registry_with_zoo();
+    let registry = registry_with_samples();
     registry.fault(Fault::on("/blobs/").slow(20_000));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("zoo/compressions")];
     let mut first = world.start("run", &args);
     let lock = world.host().join("var/lib/containers/spoke-precache/lock");
@@ -247,7 +247,7 @@ fn a_plan_that_does_not_fit_is_shown_and_ends_with_3() {
     let registry = Registry::start();
     let release = crate::image::release::Release::build(&registry.host(), 10_000);
     registry.push_release(&release);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = [
         "--platform-image",
         &release.by_digest(),
@@ -273,7 +273,7 @@ fn a_manifest_that_contradicts_itself_is_unexpected_content() {
         |_, manifest| manifest["layers"][1]["size"] = 7.into(),
     );
     registry.push("liar", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     for flag in ["--image", "--platform-image"] {
         let run = world.run(&[flag, &registry.tagged("liar")]).exits(5);
         run.says("contradictory manifest");

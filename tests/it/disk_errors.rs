@@ -5,11 +5,11 @@ use std::fs;
 use std::io::Write as _;
 use std::time::Duration;
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::{Image, Images};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 /// Two layers with every kind of entry.
 fn image() -> Image {
@@ -79,7 +79,7 @@ enum Struck {
 }
 
 /// Runs it with one call that fails; `when` counts in each thread.
-fn run_with_error(world: &World, args: &[&str], calls: &str, error: &str, when: &str) -> Struck {
+fn run_with_error(world: &TestNode, args: &[&str], calls: &str, error: &str, when: &str) -> Struck {
     let log = world.out("strace");
     let (trace, inject) = (
         format!("trace={calls}"),
@@ -149,7 +149,7 @@ fn an_error_at_any_call_is_named_and_mended_by_the_next_run() {
                 }
                 continue;
             }
-            let world = World::trusting(&[registry.host()]);
+            let world = TestNode::trusting(&[registry.host()]);
             let run = match run_with_error(&world, &args, calls, error, &nth.to_string()) {
                 Struck::Disk(run) => run,
                 Struck::Elsewhere => continue,
@@ -183,18 +183,21 @@ fn an_error_at_any_call_is_named_and_mended_by_the_next_run() {
             if run.code != 0 && !said.iter().any(|said| run.stderr.contains(said)) {
                 wrong.push(format!("{when}: nothing is said: {run}"));
             }
-            let census = census(&world.graph_root());
+            let inconsistencies = inconsistencies(&world.graph_root());
             // What could not be removed stays, and is found by the next run.
-            if !census.is_empty() && !calls.contains("unlink") && calls != "getdents64" {
-                wrong.push(format!("{when}: {}: {run}", census.join("\n")));
+            if !inconsistencies.is_empty() && !calls.contains("unlink") && calls != "getdents64" {
+                wrong.push(format!("{when}: {}: {run}", inconsistencies.join("\n")));
             }
             let next = world.run(&args);
             if next.code != 0 {
                 wrong.push(format!("{when}: the next run: {next}"));
             }
-            let census = crate::compare::census_after_kills(&world.graph_root());
-            if !census.is_empty() {
-                wrong.push(format!("{when}: at last: {}: {run}{next}", census.join("\n")));
+            let inconsistencies = crate::compare::inconsistencies_after_kills(&world.graph_root());
+            if !inconsistencies.is_empty() {
+                wrong.push(format!(
+                    "{when}: at last: {}: {run}{next}",
+                    inconsistencies.join("\n")
+                ));
             }
         }
     }
@@ -224,7 +227,7 @@ fn layers_that_were_stored_before_another_failed_are_accounted_for() {
     let args = ["--image", &registry.tagged("all")];
     let mut met = 0;
     for nth in 1..=8 {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let Struck::Disk(run) = run_with_error(&world, &args, "rename", "EIO", &nth.to_string()) else {
             continue;
         };
@@ -243,7 +246,7 @@ fn layers_that_were_stored_before_another_failed_are_accounted_for() {
             met += usize::from((1..LAYERS).contains(&layers.len()));
         }
         world.run(&args).exits(0);
-        assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+        assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     }
     assert!(met > 0, "no rename stands between two layers");
 }

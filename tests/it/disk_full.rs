@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 const MIB: u64 = 1 << 20;
 
@@ -38,7 +38,7 @@ fn image() -> Image {
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    pub(crate) fn mount(world: &World, kind: &str) -> Self {
+    pub(crate) fn mount(world: &TestNode, kind: &str) -> Self {
         let (file, at) = (world.out("disk"), world.host().join("var/lib/containers"));
         fs::File::create(&file).unwrap().set_len(DISK).unwrap();
         let make: &[&str] = match kind {
@@ -92,7 +92,7 @@ fn command(words: &[&str], paths: &[&Path]) {
     assert!(status.unwrap().success(), "{words:?}");
 }
 
-fn stages(world: &World) -> usize {
+fn stages(world: &TestNode) -> usize {
     let names = fs::read_dir(world.graph_root()).into_iter().flatten().flatten();
     names
         .filter(|name| name.file_name().to_string_lossy().contains("stage"))
@@ -106,7 +106,7 @@ fn wherever_the_disk_fills_up_nothing_is_half_there_and_another_run_goes_on() {
     registry.push("mixed", Some("latest"), &image);
     let args = ["--image", &registry.tagged("mixed")];
     for kind in ["ext4", "xfs"] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let disk = Disk::mount(&world, kind);
         let before = disk.free();
         world.run(&args).exits(0);
@@ -128,12 +128,16 @@ fn wherever_the_disk_fills_up_nothing_is_half_there_and_another_run_goes_on() {
                 _ => panic!("{when}: {run}"),
             }
             assert!(run.code == 0 || run.stderr.contains("hint: "), "{when}: {run}");
-            assert_eq!(census(&world.graph_root()), Vec::<String>::new(), "{when}: {run}");
+            assert_eq!(
+                inconsistencies(&world.graph_root()),
+                Vec::<String>::new(),
+                "{when}: {run}"
+            );
             disk.free_again();
             let next = world.run(&args);
             assert_eq!(next.code, 0, "{when}: {next}after: {run}");
             assert_eq!(
-                census(&world.graph_root()),
+                inconsistencies(&world.graph_root()),
                 Vec::<String>::new(),
                 "{when}: {next}"
             );
@@ -159,7 +163,7 @@ fn a_disk_that_another_program_fills_keeps_what_came() {
     registry.push("noise", Some("latest"), &image);
     let args = ["--image", &registry.tagged("noise")];
     for kind in ["ext4", "xfs"] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let disk = Disk::mount(&world, kind);
         let partial = disk
             .0
@@ -178,7 +182,11 @@ fn a_disk_that_another_program_fills_keeps_what_came() {
         disk.leave(0);
         let run = run.wait().exits(3).says("hint: ");
         let there = came();
-        assert_eq!(census(&world.graph_root()), Vec::<String>::new(), "{kind}: {run}");
+        assert_eq!(
+            inconsistencies(&world.graph_root()),
+            Vec::<String>::new(),
+            "{kind}: {run}"
+        );
         disk.free_again();
         registry.mend();
         let next = world.run(&args).exits(0);

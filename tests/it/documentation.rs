@@ -208,7 +208,8 @@ fn every_flag_that_a_page_names_exists() {
             continue;
         }
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-        for word in words.filter(|word| word.len() > 2 && word.starts_with("--") && !word.starts_with("---")) {
+        for word in words.filter(|word| word.len() > 2 && word.starts_with("--") && !word.starts_with("---"))
+        {
             assert!(
                 own.contains(word) || FLAGS_OF_OTHERS.contains(&word),
                 "{}: `{word}`",
@@ -231,10 +232,7 @@ fn anchor(heading: &str) -> String {
 fn every_link_leads_to_a_file_and_a_heading() {
     let mut links = 0;
     for (page, text) in pages() {
-        let targets = text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next());
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for target in targets.filter(|target| !target.contains("://")) {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let path = match file {

@@ -2,20 +2,20 @@
 
 use std::fs;
 
-use crate::image::zoo::zoo;
+use crate::image::samples::sample_images;
 use crate::needs::{needs, note};
 use crate::registry::{Auth, Registry};
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 const ROOTS: &str = "driver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n";
 
-fn registry_with_zoo() -> Registry {
+fn registry_with_samples() -> Registry {
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
+    registry.push_all(&sample_images(b"no program"));
     registry
 }
 
-fn has_image(world: &World, graph_root: &str) -> bool {
+fn has_image(world: &TestNode, graph_root: &str) -> bool {
     world
         .host()
         .join(graph_root)
@@ -35,8 +35,8 @@ fn message<'r>(run: &'r Run, step: &str) -> &'r str {
 #[test]
 fn crio_conf_and_its_drop_ins_say_where_the_store_is_and_flags_more_so() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let name = registry.tagged("zoo/base");
     for (file, root, stored) in [
         ("crio.conf", "/var/lib/containers/a", "var/lib/containers/a"),
@@ -83,7 +83,7 @@ fn podman_and_the_product_agree_on_the_graph_root() {
         "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"\"\n[storage.options.vfs]\nignore_chown_errors = \"true\"\n",
     ];
     for text in cases {
-        let world = World::trusting(&[]);
+        let world = TestNode::trusting(&[]);
         world.write("etc/containers/storage.conf", text);
         let theirs = world.podman(&["info", "--format", "{{.Store.GraphRoot}}"]);
         // Up to containers/storage 1.62 a file that is there has to say it; after that, as here, there is a default.
@@ -103,7 +103,7 @@ fn podman_and_the_product_agree_on_the_graph_root() {
     note(&format!(
         "{} storage.conf with podman {}",
         cases.len(),
-        World::trusting(&[]).podman_version()
+        TestNode::trusting(&[]).podman_version()
     ));
 }
 
@@ -111,7 +111,7 @@ fn podman_and_the_product_agree_on_the_graph_root() {
 #[test]
 fn a_setting_that_changes_layers_is_refused_by_file_and_key() {
     needs!(root());
-    let registry = registry_with_zoo();
+    let registry = registry_with_samples();
     let storage_conf = [
         (
             "[storage.options.overlay]\nmount_program = \"/usr/bin/fuse-overlayfs\"",
@@ -196,7 +196,7 @@ fn a_setting_that_changes_layers_is_refused_by_file_and_key() {
     });
     let cases = [&storage_conf[..], &crio_conf[..]].concat();
     for (file, text, key) in &cases {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         world.write(file, text);
         let run = world.run(&["--image", &registry.tagged("zoo/base")]).exits(7);
         let said = message(&run, "Store");
@@ -220,8 +220,8 @@ fn a_setting_that_changes_layers_is_refused_by_file_and_key() {
 #[test]
 fn a_drop_in_to_storage_conf_that_matters_is_refused() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let name = registry.tagged("zoo/base");
     let drop_in = "etc/containers/storage.conf.d/10-site.conf";
     for (text, says) in [
@@ -269,14 +269,14 @@ fn a_broken_crio_conf_is_named() {
             "unknown variant",
         ),
     ] {
-        let world = World::trusting(&[]);
+        let world = TestNode::trusting(&[]);
         world.write(&format!("etc/crio/{file}"), text);
         let run = world.run(&["--image", "127.0.0.1:1/a:1"]).exits(7);
         let said = message(&run, "Store");
         assert!(said.contains(file) && said.contains(says), "{run}");
     }
     // CRI-O takes a symlink for a file, and fails to read the directory behind it.
-    let world = World::trusting(&[]);
+    let world = TestNode::trusting(&[]);
     world.write("etc/crio/crio.conf.d/1", "");
     std::os::unix::fs::symlink("/tmp", world.host().join("etc/crio/crio.conf.d/2")).unwrap();
     world
@@ -289,10 +289,10 @@ fn a_broken_crio_conf_is_named() {
 #[test]
 fn the_login_of_crio_conf_is_used_where_the_kubelet_has_none() {
     needs!(root());
-    let registry = registry_with_zoo();
+    let registry = registry_with_samples();
     registry.require(Auth::basic("me", "right"));
     let name = registry.tagged("zoo/base");
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let secret = |login: &str| {
         world.pull_secret(&registry.host(), login);
         fs::read_to_string(world.host().join("var/lib/kubelet/config.json")).unwrap()
@@ -333,8 +333,8 @@ fn the_login_of_crio_conf_is_used_where_the_kubelet_has_none() {
 #[test]
 fn insecure_registries_of_crio_conf_are_told_of_and_not_trusted() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let text = format!("[crio.image]\ninsecure_registries = [\"{}\"]\n", registry.host());
     world.write("etc/crio/crio.conf", &text);
     world
@@ -347,8 +347,8 @@ fn insecure_registries_of_crio_conf_are_told_of_and_not_trusted() {
 #[test]
 fn variables_of_containers_storage_change_nothing() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let variables = [
         "env",
         "STORAGE_DRIVER=vfs",

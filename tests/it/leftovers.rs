@@ -8,24 +8,24 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 
-use crate::compare::census;
-use crate::image::zoo::zoo;
+use crate::compare::inconsistencies;
+use crate::image::samples::sample_images;
 use crate::image::{Image, Images, sha256};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn registry_with_zoo() -> Registry {
+fn registry_with_samples() -> Registry {
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
+    registry.push_all(&sample_images(b"no program"));
     registry
 }
 
-fn spool(world: &World) -> PathBuf {
+fn spool(world: &TestNode) -> PathBuf {
     world.host().join("var/lib/containers/spoke-precache")
 }
 
@@ -36,7 +36,7 @@ fn make(path: &Path, bytes: &[u8], age: Duration) {
     file.set_modified(SystemTime::now() - age).unwrap();
 }
 
-fn images_dir(world: &World) -> PathBuf {
+fn images_dir(world: &TestNode) -> PathBuf {
     let images = fs::read_dir(world.graph_root().join("overlay-images")).unwrap();
     let mut images = images
         .flatten()
@@ -49,8 +49,8 @@ fn images_dir(world: &World) -> PathBuf {
 #[test]
 fn stages_and_temporary_files_of_dead_runs_go_and_those_of_live_ones_stay() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("zoo/base")];
     world.run(&args).exits(0);
 
@@ -93,9 +93,9 @@ fn stages_and_temporary_files_of_dead_runs_go_and_those_of_live_ones_stay() {
 #[test]
 fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let images = zoo(b"no program");
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let images = sample_images(b"no program");
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("zoo/compressions")];
     world.run(&args).exits(0);
     let blob = |image: &str, layer: usize| {
@@ -158,8 +158,8 @@ fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
 #[test]
 fn two_agents_with_spools_of_their_own_share_a_store() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let (spool_a, spool_b) = (world.out("spool-a"), world.out("spool-b"));
     let args = [
         "--image",
@@ -172,7 +172,7 @@ fn two_agents_with_spools_of_their_own_share_a_store() {
             .concat()
             .join("\n")
     };
-    let slow = &zoo(b"no program").image("zoo/compressions").layers[0]
+    let slow = &sample_images(b"no program").image("zoo/compressions").layers[0]
         .digest
         .clone();
     registry.fault(Fault::on(slow).slow(100_000).times(1));
@@ -197,7 +197,7 @@ fn two_agents_with_spools_of_their_own_share_a_store() {
         "{second}"
     );
     assert_eq!(
-        census(&world.graph_root()),
+        inconsistencies(&world.graph_root()),
         Vec::<String>::new(),
         "{first}{second}"
     );
@@ -207,7 +207,7 @@ fn two_agents_with_spools_of_their_own_share_a_store() {
     world.verify(&args).exits(0);
 }
 
-fn stages(world: &World) -> Vec<PathBuf> {
+fn stages(world: &TestNode) -> Vec<PathBuf> {
     let entries = fs::read_dir(world.graph_root()).into_iter().flatten().flatten();
     let stages = entries.filter(|entry| {
         entry
@@ -233,7 +233,7 @@ fn no_stage_is_left_after_a_signal_or_a_deadline() {
     registry.fault(Fault::on(&image.layers[1].digest).stall(1000));
     let args = ["--image", &registry.tagged("two")];
     for (signal, code) in [(Some(Signal::INT), 130), (Some(Signal::TERM), 143), (None, 124)] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let deadline = if signal.is_none() {
             &["--deadline", "5s"][..]
         } else {
@@ -261,8 +261,8 @@ fn no_stage_is_left_after_a_signal_or_a_deadline() {
 #[test]
 fn verify_and_plan_tell_of_a_stage_that_a_killed_run_left() {
     needs!(root());
-    let registry = registry_with_zoo();
-    let world = World::trusting(&[registry.host()]);
+    let registry = registry_with_samples();
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("zoo/base")];
     world.run(&args).exits(0);
     let (dead, live) = [

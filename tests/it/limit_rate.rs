@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::link::{Link, Quality};
 use crate::needs::{long, needs};
 use crate::network::certificates::Authority;
-use crate::network::programs::Program;
+use crate::network::servers::Program;
 use crate::registry::Registry;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 const MBIT: u64 = 1_000_000;
 /// A frame's header, which a TUN device has not.
@@ -91,9 +91,9 @@ impl Site {
     }
 
     /// A node that wants all of them.
-    fn world(&self) -> World {
+    fn world(&self) -> TestNode {
         let insecure = (!self.is_tls).then(|| self.registry.host());
-        let world = World::trusting(insecure.as_slice());
+        let world = TestNode::trusting(insecure.as_slice());
         world.write("etc/ssl/certs/ca-certificates.crt", &self.authority.pem());
         world.spec(&[("additionalImages", &self.names.join("\n"))]);
         world
@@ -161,7 +161,7 @@ impl Site {
     }
 
     /// The same on this node, with these variables.
-    fn run_on(&self, world: &World, variables: &[&str], args: &[&str]) -> (Seen, Run) {
+    fn run_on(&self, world: &TestNode, variables: &[&str], args: &[&str]) -> (Seen, Run) {
         let mut run = None;
         let wrapper = [&["/usr/bin/env"], variables].concat();
         let seen = self.watch(|| {
@@ -171,7 +171,7 @@ impl Site {
                 .within(|| world.start_under(&wrapper, "run", args));
             run = Some(started.wait().exits(0));
         });
-        assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+        assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
         (seen, run.unwrap())
     }
 }
@@ -424,7 +424,7 @@ fn the_limit_is_held_through_a_proxy_with_a_password() {
 #[test]
 fn what_cannot_be_reached_is_told_under_a_limit_as_without() {
     needs!(root());
-    let world = World::trusting(&["127.0.0.1:1".into()]);
+    let world = TestNode::trusting(&["127.0.0.1:1".into()]);
     for (image, why) in [
         ("127.0.0.1:1/image:latest", "Connection refused"),
         ("nowhere.invalid/image:latest", "its name is not resolved"),
@@ -459,7 +459,7 @@ fn a_run_that_waits_for_its_limit_leaves_at_once() {
         |_, _| {},
     );
     registry.push("image", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = [
         "--image",
         &registry.tagged("image"),

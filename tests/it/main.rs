@@ -2,14 +2,14 @@
 //! oracle.
 //!
 //! One binary, so that it links once. `image`, `registry` and `link` are helpers that examples and benches include too;
-//! `world`, `stock`, `failing`, `compare` and `needs` are for tests alone; the other modules are tests, one story each.
+//! `test_node`, `stock`, `failing_filesystem`, `compare` and `needs` are for tests alone; the other modules are tests, one story each.
 //! Tests that need root or a tool say loudly that they did not run; with `CI=true` that is a failure. `SPOKE_LONG=1` adds
 //! what takes minutes, `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` takes the stock tools from another Debian.
 
 #![allow(clippy::unwrap_used)]
 
 mod compare;
-mod failing;
+mod failing_filesystem;
 mod image;
 mod link;
 mod needs;
@@ -17,49 +17,49 @@ mod operators;
 mod registry;
 mod stock;
 mod store;
+mod test_node;
 mod unpack;
-mod world;
 
-mod additional;
+mod additional_stores;
 mod alongside;
-mod applet;
 mod catalog;
 mod cluster;
+mod config_file;
 mod container;
 mod crash;
-mod cut_off;
+mod credentials;
+mod deadline;
 mod disk;
 mod disk_errors;
 mod disk_full;
 mod documentation;
-mod documents;
-mod failing_spool;
+mod entrypoint;
+mod exit_codes;
 mod faults;
-mod forecast;
+mod go_json;
+mod helper_checks;
 mod host_storage;
-mod hostile;
+mod hostile_content;
+mod image_names;
 mod imports;
-mod instants;
-mod leaving;
+mod invalid_settings;
 mod leftovers;
 mod limit_rate;
-mod logins;
 mod manifests;
-mod names;
 mod network;
-mod odd_json;
-mod oracles;
 mod page_cache;
-mod pins;
-mod power;
-mod refusals;
+mod pinning;
+mod plan_estimates;
+mod podman_parity;
+mod podman_service;
+mod power_loss;
+mod random_stops;
 mod release;
 mod resume;
 mod root_entry;
 mod scale;
-mod service;
-mod settings;
+mod spool_disk_errors;
 mod talm;
+mod termination;
 mod verify;
-mod waiting;
-mod zoo;
+mod wait_reasons;

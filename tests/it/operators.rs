@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::operator::{
     OPERATORS, bundle, channel, database_index, index, operand, package, pull_spec,
 };
@@ -13,7 +13,7 @@ use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 const INDEX: &str = "operators/index";
 
@@ -137,7 +137,7 @@ fn a_release_and_its_operators_come_together() {
     });
     let release = Release::build(&registry.host(), 10_000);
     registry.push_release(&release);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("operators.indexes", &format!("{index}\n{index} \n")),
@@ -189,7 +189,7 @@ fn a_release_and_its_operators_come_together() {
         assert_eq!(step["status"], "True", "{run}");
     }
     adds_up(&run);
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 
     // All by digest and there: nobody is asked, and the catalogs are read again.
     registry.clear_log();
@@ -238,7 +238,7 @@ fn a_catalog_in_a_database_is_as_good_as_one_in_files() {
         .unwrap();
     let index = database_index(&std::fs::read(&path).unwrap());
     registry.push(INDEX, Some("v4.10"), &index);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let index = format!("{}/{INDEX}:v4.10", registry.host());
     let run = world
         .run(&["--operator-index", &index, "--package", "p"])
@@ -280,7 +280,7 @@ fn what_no_catalog_has_is_named_and_the_rest_comes() {
         ("hollow:", "hollow: - failed", "`hollow.v1` of package `hollow`"),
         ("mute:", "mute: - failed", "has no default channel"),
     ] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         world.spec(&[
             ("operators.indexes", &index),
             ("operators.packagesAndChannels", &format!("{line}\ngood:stable")),
@@ -303,7 +303,7 @@ fn what_no_catalog_has_is_named_and_the_rest_comes() {
 #[test]
 fn a_line_that_is_no_package_and_channel_stops_the_run() {
     needs!(root());
-    let world = World::trusting(&[]);
+    let world = TestNode::trusting(&[]);
     for line in ["malformed-no-colon", "too:many:colons", ":stable"] {
         world.spec(&[
             ("operators.indexes", "127.0.0.1:1/index:1"),
@@ -326,7 +326,7 @@ fn images_that_are_no_catalogs_are_named() {
         (&plain, "the image is no operator catalog"),
         (&broken, "`/configs/catalog.json` of the catalog, line 1"),
     ] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let args = ["--operator-index", index, "--package", "ptp:stable"];
         let run = world.run(&args).exits(5).says(says);
         assert_eq!(operators(&run), ["ptp:stable - failed"], "{run}");
@@ -356,7 +356,7 @@ fn a_package_of_several_catalogs_is_taken_from_all() {
             bundle("p", "p.v2", &other, &[]),
         ],
     );
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("operators.indexes", &format!("{first}\n{second}")),
         ("operators.packagesAndChannels", "p:stable\nq:stable\n"),
@@ -389,7 +389,7 @@ fn a_catalog_that_cannot_be_had_keeps_nobody_waiting() {
     let gone = format!("{}/{INDEX}:gone", registry.host());
     let release = Release::build(&registry.host(), 5_000);
     registry.push_release(&release);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("operators.indexes", &format!("{gone}\n{index}")),
@@ -420,7 +420,7 @@ fn an_index_that_contradicts_itself_keeps_nobody_from_the_rest() {
     let liar = registry.at("liar", &liar.digest());
     let extra = pull_spec(&registry.host(), "extra");
     for indexes in [liar.clone(), format!("{liar}\n{good}")] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         world.spec(&[
             ("operators.indexes", &indexes),
             ("operators.packagesAndChannels", "p:stable"),
@@ -455,7 +455,7 @@ fn an_image_that_the_release_excludes_comes_for_an_operator() {
             bundle("p", "p.v1", &needed, &[]),
         ],
     );
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("operators.indexes", &index),
@@ -478,7 +478,7 @@ fn an_operators_image_that_somebody_removes_meanwhile_comes_again() {
     needs!(root(), stock());
     let (registry, index) = registry(&["p-bundle", "p-controller"], |spec| simple("p", spec));
     registry.push(OPERATORS, None, &operand("extra"));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--operator-index", &index, "--package", "p:stable"];
     world.run(&args).exits(0);
     let slow = operand("extra");
@@ -505,7 +505,7 @@ fn an_operators_image_that_somebody_removes_meanwhile_comes_again() {
 fn a_related_image_that_is_not_there_is_a_failure() {
     needs!(root());
     let (registry, index) = registry(&["p-bundle"], |spec| simple("p", spec));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--operator-index", &index, "--package", "p:stable"];
     let run = world.run(&args).exits(8);
     let lost = pull_spec(&registry.host(), "p-controller");
@@ -524,7 +524,7 @@ fn a_related_image_that_is_not_there_is_a_failure() {
 fn an_index_without_packages_is_pulled_and_that_is_said() {
     needs!(root());
     let (registry, index) = registry(&[], |spec| simple("p", spec));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world
         .run(&["--operator-index", &index])
         .exits(0)
@@ -539,7 +539,7 @@ fn a_run_that_is_cut_off_says_what_it_did_not_come_to() {
     needs!(root());
     let (registry, index) = registry(&["p-bundle", "p-controller"], |spec| simple("p", spec));
     registry.fault(Fault::on("/manifests/").stall(0));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("operators.indexes", &index),
         ("operators.packagesAndChannels", "p:stable"),

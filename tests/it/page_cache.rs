@@ -10,7 +10,7 @@ use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::{needs, note, skip};
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Until a blob has come and is unpacked, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ fn a_blob_that_waits_for_others_does_not_wait_in_memory() {
 
 /// The fewest bytes of the blob that were seen in memory after it had come.
 fn left_in_memory(registry: &Registry, blob: &str) -> Option<u64> {
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let spool = world.host().join("var/lib/containers/spoke-precache");
     let run = world.start("run", &["--image", &registry.tagged("a")]);
     let path: PathBuf = spool.join(blob);

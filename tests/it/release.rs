@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::release::{
     COMPONENTS, EXCLUDE, EXCLUDED, RELEASE, Release, image_references, release_image,
 };
-use crate::image::zoo::zoo;
+use crate::image::samples::sample_images;
 use crate::image::{Compression, Format, Image, Layer, List, sha256};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Bytes of incompressible data in each layer.
 const LAYER: usize = 50_000;
@@ -38,13 +38,13 @@ fn wanted(release: &Release, name_of_release: String) -> Vec<String> {
 fn a_mounted_spec_brings_the_release_without_the_excluded() {
     needs!(root(), stock());
     let (registry, release) = release();
-    let images = zoo(b"no program");
+    let images = sample_images(b"no program");
     registry.push_all(&images);
     let additional = [
         registry.tagged("zoo/links"),
         registry.at("zoo/modes", &images.image("zoo/modes").digest()),
     ];
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     // As hubs have written it: a trailing blank, a carriage return, quotes, a blank line, no final newline.
     world.spec(&[
         ("platform.image", &format!("{}\n", release.by_digest())),
@@ -93,14 +93,14 @@ fn a_mounted_spec_brings_the_release_without_the_excluded() {
             .podman(&["image", "exists", &release.component(EXCLUDED)])
             .is_ok()
     );
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 #[test]
 fn flags_do_what_the_spec_does() {
     needs!(root(), stock());
     let (registry, release) = release();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world.run(&[
         "--platform-image",
         &release.by_digest(),
@@ -119,7 +119,7 @@ fn flags_do_what_the_spec_does() {
 fn every_shared_layer_crosses_the_link_once() {
     needs!(root());
     let (registry, release) = release();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world
         .run(&["--platform-image", &release.by_digest(), "--exclude", EXCLUDE])
         .exits(0);
@@ -143,7 +143,7 @@ fn every_shared_layer_crosses_the_link_once() {
 fn a_second_run_by_digest_asks_for_nothing() {
     needs!(root());
     let (registry, release) = release();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
     let first = world.run(&args).exits(0);
     // Some of it came before it was planned.
@@ -175,7 +175,7 @@ fn a_second_run_by_digest_asks_for_nothing() {
 fn a_second_run_by_tag_asks_whether_the_tag_moved() {
     needs!(root(), stock());
     let (registry, release) = release();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--platform-image", &release.by_tag(), "--exclude", EXCLUDE];
     let first = world.run(&args).exits(0);
     assert_eq!(
@@ -200,7 +200,7 @@ fn a_second_run_by_tag_asks_whether_the_tag_moved() {
 fn the_plan_says_what_a_run_would_do_and_does_nothing() {
     needs!(root());
     let (registry, release) = release();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = [
         "--platform-image",
         &release.by_digest(),
@@ -245,7 +245,7 @@ fn a_release_that_is_a_list_is_taken_for_the_node_s_platform() {
             registry.at(RELEASE, &list.digest()),
         ];
         for name in named {
-            let world = World::trusting(&[registry.host()]);
+            let world = TestNode::trusting(&[registry.host()]);
             world.spec(&[("platform.image", &name), ("excludePrecachePatterns", EXCLUDE)]);
             if tag == "without" {
                 let run = world.run(&[]).exits(5).says("linux/s390x, linux/ppc64le");
@@ -273,8 +273,8 @@ fn a_release_whose_registry_is_silent_does_not_hold_up_the_additional_images() {
     // Thirty seconds each.
     silent.fault(Fault::on("/manifests/").times(3).stall(0));
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
-    let world = World::trusting(&[silent.host(), registry.host()]);
+    registry.push_all(&sample_images(b"no program"));
+    let world = TestNode::trusting(&[silent.host(), registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("excludePrecachePatterns", EXCLUDE),
@@ -297,7 +297,7 @@ fn the_release_image_comes_first_and_alone_on_a_slow_link() {
     // Six seconds, while the payload is here at once.
     let base = &release.release.layers[0];
     registry.fault(Fault::on(&base.digest).slow(100_000));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
     let mut run = world.start("run", &args);
     let sent_when_others_begin = loop {
@@ -330,7 +330,7 @@ fn what_a_release_names_is_fetched_while_its_image_is_on_its_way() {
     let (registry, release) = release();
     let base = &release.release.layers[0];
     registry.fault(Fault::on(&base.digest).times(1).stall(base.size / 2));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("excludePrecachePatterns", EXCLUDE),
@@ -371,7 +371,7 @@ fn what_a_release_names_is_fetched_while_its_image_is_on_its_way() {
     for layer in own {
         assert_eq!(sent(layer), layer.size, "each byte once: {run}");
     }
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 /// What it names was asked about and begun with by then; nobody takes the answers.
@@ -392,10 +392,10 @@ fn a_release_whose_last_layer_turns_out_to_be_damaged_ends_the_run_nevertheless(
     registry.push_release(&damaged);
     // It is unpacked long after the payload was read.
     registry.fault(Fault::on(&base.digest).slow(10_000));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world.run(&["--platform-image", &damaged.by_digest()]).exits(6);
     assert_eq!(run.images("failed"), [damaged.by_digest()], "{run}");
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 /// What a release image lacks before it can be read, or what it names lacks after.
@@ -416,14 +416,14 @@ fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() 
     };
 
     registry.fault(Fault::on(payload).stall(100));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world.run(&[&args[..], &["--deadline", "3s"]].concat()).exits(124);
     assert!(run.stdout.starts_with(&format!("Timeout: {unknown}\n")), "{run}");
     registry.mend();
 
     // The payload is here, and only what lies below it is not.
     registry.fault(Fault::on(base).stall(100));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world.run(&[&args[..], &["--deadline", "5s"]].concat()).exits(124);
     let wanted = wanted(&release, release.by_digest());
     let missing = format!(
@@ -434,7 +434,7 @@ fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() 
     assert_eq!(run.images("pending"), wanted, "{run}");
     registry.mend();
 
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let run = world
         .run(&[&args[..], &["--space-required", "1000000"]].concat())
         .exits(3);

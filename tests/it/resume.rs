@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::{Running, World};
+use crate::test_node::{Running, TestNode};
 
 const MIB: u64 = 1 << 20;
 
@@ -45,12 +45,12 @@ fn sent(registry: &Registry) -> u64 {
     registry.layer_requests().iter().map(|access| access.sent()).sum()
 }
 
-fn spool(world: &World) -> PathBuf {
+fn spool(world: &TestNode) -> PathBuf {
     world.host().join("var/lib/containers/spoke-precache")
 }
 
 /// The names in the spool, without the lock, and how long the files are.
-fn spooled(world: &World) -> Vec<(String, u64)> {
+fn spooled(world: &TestNode) -> Vec<(String, u64)> {
     let items = fs::read_dir(spool(world)).into_iter().flatten().flatten();
     let mut files: Vec<_> = items
         .map(|item| (item.file_name().to_string_lossy().into_owned(), item.path()))
@@ -62,13 +62,13 @@ fn spooled(world: &World) -> Vec<(String, u64)> {
 }
 
 /// Of blobs, whole or begun.
-fn spooled_bytes(world: &World) -> u64 {
+fn spooled_bytes(world: &TestNode) -> u64 {
     let files = spooled(world).into_iter();
     let blobs = files.filter(|(name, _)| !name.ends_with(".journal"));
     blobs.map(|(_, bytes)| bytes).sum()
 }
 
-fn partial_bytes(world: &World) -> u64 {
+fn partial_bytes(world: &TestNode) -> u64 {
     let files = spooled(world).into_iter();
     let partials = files.filter(|(name, _)| name.ends_with(".partial"));
     partials.map(|(_, bytes)| bytes).sum()
@@ -88,8 +88,8 @@ fn until(running: &mut Running, what: impl Fn() -> bool) {
     }
 }
 
-fn sound(world: &World) {
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+fn sound(world: &TestNode) {
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     assert_eq!(spooled(world), [], "the images are in");
 }
 
@@ -103,7 +103,7 @@ fn kills_in_the_middle_of_blobs_cost_next_to_nothing() {
     let (registry, image) = (Registry::start(), image("large", layers));
     registry.push("large", Some("latest"), &image);
     let unique = unique_bytes(&image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("large")];
     registry.fault(Fault::on("/blobs/").slow(SLOW));
     for _ in 0..kills {
@@ -130,7 +130,7 @@ fn a_run_that_was_told_to_end_leaves_all_that_came() {
     needs!(root());
     let (registry, image) = (Registry::start(), image("large", &[6]));
     registry.push("large", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("large")];
     registry.fault(Fault::on("/blobs/").stall(3 * MIB));
     let mut run = world.start("run", &args);
@@ -153,7 +153,7 @@ fn a_power_loss_costs_what_came_since_the_last_record() {
     needs!(root());
     let (registry, image) = (Registry::start(), image("large", &[12]));
     registry.push("large", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("large")];
     let blob = spool(&world).join(&image.layers[0].digest);
     let journal = blob.with_added_extension("journal");
@@ -194,7 +194,7 @@ fn a_wiped_graph_root_takes_no_fetched_bytes_along() {
     needs!(root());
     let (registry, image) = (Registry::start(), image("large", &[5, 2]));
     registry.push("large", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("large")];
     registry.fault(Fault::on(&image.layers[0].digest).stall(3 * MIB));
     let mut run = world.start("run", &args);

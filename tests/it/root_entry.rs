@@ -10,10 +10,10 @@ use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::{needs, note};
 use crate::registry::Registry;
 use crate::stock::tops;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Owners and modes of `diff`, `work` and `merged`, by the layer's diffID and the directory.
-fn roots(world: &World) -> BTreeMap<(String, &'static str), (u32, u32, u32)> {
+fn roots(world: &TestNode) -> BTreeMap<(String, &'static str), (u32, u32, u32)> {
     let records = fs::read(world.graph_root().join("overlay-layers/layers.json")).unwrap();
     let records: Value = serde_json::from_slice(&records).unwrap();
     let mut roots = BTreeMap::new();
@@ -53,12 +53,12 @@ fn the_owner_of_a_literal_root_entry_is_inherited_as_since_containers_storage_1_
     let registry = Registry::start();
     registry.push("roots", Some("latest"), &image);
     let name = registry.tagged("roots");
-    let ours = World::trusting(&[registry.host()]);
+    let ours = TestNode::trusting(&[registry.host()]);
     ours.run(&["--image", &name]).exits(0);
     let found = roots(&ours);
     ours.verify(&["--image", &name]).exits(0);
     for top in tops() {
-        let theirs = World::trusting(&[registry.host()]);
+        let theirs = TestNode::trusting(&[registry.host()]);
         theirs.podman_of(&top, &["pull", "--quiet", &name]).ok();
         let version = theirs.podman_of(&top, &["--version"]).ok();
         note(&version);

@@ -6,7 +6,7 @@ use crate::image::layer::{program, tar_of};
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 /// A quarter of what the Job in `manifests/` gives. A run without images has 20 MiB; one with two unpacking threads in all
 /// their buffers, and with all downloads under way, 45 to 90, of which 20 are pages of a debug build's program.
@@ -19,12 +19,12 @@ fn image(name: &str, layers: Vec<Layer>) -> Image {
 }
 
 /// Brings `images` to a new node by their digests.
-fn run(images: &[Image]) -> (Registry, World, Run) {
+fn run(images: &[Image]) -> (Registry, TestNode, Run) {
     let registry = Registry::start();
     for image in images {
         registry.push(&image.name, None, image);
     }
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let names: Vec<String> = images
         .iter()
         .map(|image| registry.at(&image.name, &image.digest()))
@@ -59,7 +59,7 @@ fn a_full_store_costs_little_more_than_an_empty_one() {
     needs!(root());
     let (images, files) = if long() { (200, 300) } else { (20, 30) };
     let registry = Registry::start();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     for half in ["first", "second"] {
         let (mut names, mut base) = (Vec::new(), Vec::new());
         for number in 0..images {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use super::configs::JSON;
+use super::file_based::JSON;
 use super::{directory, only, read, read_files};
 
 /// Far more than any takes in a debug build on a busy machine.

@@ -8,7 +8,7 @@ use super::{images, normalised};
 use crate::image::Images;
 use crate::needs::needs;
 use crate::store::{put, resolved, store};
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// A package with one channel and one bundle, as one JSON text.
 fn package(name: &str, version: u32) -> String {
@@ -51,7 +51,7 @@ fn later_layers_win() {
         file     /configs/c/new.json 0644 0:0 bytes=c2
         symlink  /catalog -> configs"#;
     let image = Images::of(text, &named).images.remove(0);
-    let world = World::trusting(&[]);
+    let world = TestNode::trusting(&[]);
     let store = store(&world);
     put(&store, &image, None, "localhost/index:1");
     let chain: Vec<LayerId> = resolved(&image, None).layer_ids();

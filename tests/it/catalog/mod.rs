@@ -1,9 +1,9 @@
 //! Operator catalogs: the same answers as operator-registry's own code, from whatever form and however they are split.
 
 mod bugs;
-mod configs;
 mod corpus;
 mod database;
+mod file_based;
 mod graphs;
 mod hostile;
 mod image;

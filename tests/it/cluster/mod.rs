@@ -1,11 +1,11 @@
 //! The cluster's API: what is learnt from it, what it is told, and that nothing depends on it.
 
-mod chaos;
-mod double;
-mod faults;
-mod front;
-mod telling;
-mod trouble;
+mod api_errors;
+mod api_faults;
+mod fake_api;
+mod job_status;
+mod random_faults;
+mod tls_proxy;
 mod upgrade;
 
 use std::net::Ipv6Addr;
@@ -15,27 +15,27 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::image::zoo::zoo;
+use crate::image::samples::sample_images;
 use crate::needs::needs;
 use crate::registry::faults::Fault as RegistryFault;
 use crate::registry::{Auth, Registry};
-use crate::world::{Run, Running, World};
-use double::{
+use crate::test_node::{Run, Running, TestNode};
+use api_faults::Fault;
+use fake_api::{
     ApiDouble, CONFIGZ_PATH, IMAGE_PATH, NAMESPACE, NEXT_TOKEN, NODE, POD, POD_PATH, PROXY_PATH, TOKEN,
 };
-use faults::Fault;
 
 /// What a run may take longer with an API that is no help: the patience at the start and at the end, and then some.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-fn registry_with_zoo() -> Registry {
+fn registry_with_samples() -> Registry {
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
+    registry.push_all(&sample_images(b"no program"));
     registry
 }
 
 /// Starts it as in a pod of the double's Job, with variables beside.
-fn start(world: &World, api: &ApiDouble, more: &[&str], args: &[&str]) -> Running {
+fn start(world: &TestNode, api: &ApiDouble, more: &[&str], args: &[&str]) -> Running {
     let mut words = api.environment();
     words.extend(more.iter().map(ToString::to_string));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -43,7 +43,7 @@ fn start(world: &World, api: &ApiDouble, more: &[&str], args: &[&str]) -> Runnin
 }
 
 /// A run that knows its threshold and does not ask the kubelet: the machine's disk may be fuller than a node's may be.
-fn run(world: &World, api: &ApiDouble, args: &[&str]) -> Run {
+fn run(world: &TestNode, api: &ApiDouble, args: &[&str]) -> Run {
     let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
     start(world, api, &threshold, args).wait()
 }
@@ -87,7 +87,7 @@ fn reasons(api: &ApiDouble) -> Vec<String> {
 #[test]
 fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
     api.put(
         CONFIGZ_PATH,
         json!({"kubeletconfig": {"imageGCHighThresholdPercent": 100}}),
@@ -110,7 +110,7 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
         &config_map("registries"),
         json!({"data": {"registry.test..5000": "-----BEGIN CERTIFICATE-----\nnone"}}),
     );
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     registry.fault(RegistryFault::on("/manifests/").status(503));
     let running = start(&world, &api, &[], &["--image", &registry.tagged("zoo/base")]);
     has_begun(&api);
@@ -154,9 +154,9 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
 #[test]
 fn a_failure_is_told_with_its_reason_and_without_secrets() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.require(Auth::basic("me", "right"));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.pull_secret(&registry.host(), "me:planted-password");
     // Servers that repeat what they were sent.
     api.fault(Fault::status("/proxies/", 403));
@@ -210,9 +210,9 @@ fn a_failure_is_told_with_its_reason_and_without_secrets() {
 #[test]
 fn the_api_may_have_an_address_of_ipv6() {
     needs!(root(), ipv6());
-    let registry = registry_with_zoo();
+    let registry = registry_with_samples();
     let api = ApiDouble::on(Ipv6Addr::LOCALHOST.into());
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let variables = [
         "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100",
         "HTTPS_PROXY=http://127.0.0.1:1",
@@ -226,11 +226,11 @@ fn the_api_may_have_an_address_of_ipv6() {
 #[test]
 fn the_jobs_own_end_is_no_end_of_the_run() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.fault(RegistryFault::on("/blobs/").status(503));
     let start_time = Timestamp::from_second(Timestamp::now().as_second() - 58).unwrap();
     api.put_job(&start_time.to_string(), Some(60));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let threshold = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100"];
     let image = ["--image", &registry.tagged("zoo/base")];
     let mut running = start(&world, &api, &threshold, &image);
@@ -247,11 +247,11 @@ fn the_jobs_own_end_is_no_end_of_the_run() {
 #[test]
 fn the_pods_of_an_indexed_job_do_not_keep_each_other_from_telling() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.fault(RegistryFault::on("/manifests/").status(503));
     let pods: Vec<_> = (0..4)
         .map(|index| {
-            let world = World::trusting(&[registry.host()]);
+            let world = TestNode::trusting(&[registry.host()]);
             let index = format!("JOB_COMPLETION_INDEX={index}");
             let more = ["SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100", &index];
             let running = start(&world, &api, &more, &["--image", &registry.tagged("zoo/base")]);
@@ -277,8 +277,8 @@ fn the_pods_of_an_indexed_job_do_not_keep_each_other_from_telling() {
 #[test]
 fn a_pod_of_an_indexed_job_has_annotations_of_its_own_and_one_of_no_job_none() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    let world = World::trusting(&[registry.host()]);
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
+    let world = TestNode::trusting(&[registry.host()]);
     let more = [
         "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD=100",
         "HOSTNAME=pre-cache-2",
@@ -305,8 +305,8 @@ fn a_pod_of_an_indexed_job_has_annotations_of_its_own_and_one_of_no_job_none() {
 #[test]
 fn what_was_cached_is_pinned_by_digest() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    let world = World::trusting(&[registry.host()]);
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
+    let world = TestNode::trusting(&[registry.host()]);
     let image = registry.tagged("zoo/base");
     let file = world.out("pins.yaml");
     run(
@@ -350,8 +350,8 @@ fn pin_path(name: &str) -> String {
 #[test]
 fn sets_that_an_earlier_run_needed_are_removed_and_no_others() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    let world = World::trusting(&[registry.host()]);
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
+    let world = TestNode::trusting(&[registry.host()]);
     // A run that was killed between two of them left the last.
     for name in [
         "spoke-precache",

@@ -2,15 +2,15 @@
 
 use serde_json::json;
 
-use super::double::{ApiDouble, CONFIGZ_PATH};
-use super::faults::Fault;
-use super::{registry_with_zoo, run, start};
+use super::api_faults::Fault;
+use super::fake_api::{ApiDouble, CONFIGZ_PATH};
+use super::{registry_with_samples, run, start};
 use crate::image::release::{COMPONENTS, RELEASE, image_references, release_image_of};
-use crate::image::zoo::zoo;
+use crate::image::samples::sample_images;
 use crate::image::{Compression, Layer};
 use crate::needs::needs;
 use crate::registry::Registry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// What the product says of it, up to the version and behind.
 const DOWNLOADED_AGAIN: &str = "takes the operating system's image `rhel-coreos` (";
@@ -20,7 +20,7 @@ const PATTERN: &str = r#"^"rhel-coreos\$"#;
 
 /// A registry with a release of this version and its reference: an image, and an operating system.
 fn release(version: &str) -> (Registry, String) {
-    let (registry, images) = (Registry::start(), zoo(b"no program"));
+    let (registry, images) = (Registry::start(), sample_images(b"no program"));
     let tags = [("etcd", "zoo/links"), ("rhel-coreos", "zoo/base")].map(|(tag, name)| {
         registry.push(COMPONENTS, None, images.image(name));
         (tag, registry.at(COMPONENTS, &images.image(name).digest()))
@@ -38,7 +38,7 @@ fn release(version: &str) -> (Registry, String) {
 fn an_os_image_that_the_update_downloads_again_is_named_with_its_bytes() {
     needs!(root());
     let (registry, release) = release("4.16.8");
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--platform-image", release.as_str()];
     let plan = world.plan(&args).exits(0);
     let said = plan.stdout.lines().find(|line| line.contains(DOWNLOADED_AGAIN));
@@ -72,9 +72,9 @@ fn a_pinned_os_image_is_not_downloaded_again() {
     needs!(root());
     let (registry, release) = release("4.20.3");
     let api = ApiDouble::start();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--platform-image", release.as_str()];
-    let says = |run: crate::world::Run| {
+    let says = |run: crate::test_node::Run| {
         let run = run.exits(0);
         run.stdout.contains(DOWNLOADED_AGAIN)
     };
@@ -90,8 +90,8 @@ fn a_pinned_os_image_is_not_downloaded_again() {
 #[test]
 fn a_kubelet_that_would_pull_cached_images_again_is_told_of() {
     needs!(root());
-    let (registry, api) = (registry_with_zoo(), ApiDouble::start());
-    let world = World::trusting(&[registry.host()]);
+    let (registry, api) = (registry_with_samples(), ApiDouble::start());
+    let world = TestNode::trusting(&[registry.host()]);
     let images = ["zoo/base", "zoo/links"].map(|name| registry.tagged(name));
     let args = ["--image", &images[0], "--image", &images[1]];
     let run = |policy: serde_json::Value| {

@@ -4,7 +4,7 @@
 //! common (link ids, creation times, times of "now"), sizes of directories, the owner of `diff/` itself, and items that
 //! only podman 4.3.1 writes (empty `signature-…` items and their metadata).
 
-mod census;
+mod consistency;
 mod records;
 pub(crate) mod tar_split;
 pub(crate) mod tree;
@@ -12,7 +12,7 @@ pub(crate) mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-pub(crate) use census::{census, census_after_kills};
+pub(crate) use consistency::{inconsistencies, inconsistencies_after_kills};
 pub(crate) use records::array as record_array;
 
 /// Facts that differ between the stores at `ours` and `theirs`, readable. `ignore_tar_split_of` are layer ids.

@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use super::built::{Built, is_static, script, tools};
+use super::image_build::{Built, is_static, script, tools};
 use crate::image::sha256;
 use crate::manifests;
 use crate::needs::{note, skip};
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// What an image may weigh that has to cross the same slow link (issue 5).
 const LIMIT: u64 = 15 << 20;
@@ -160,7 +160,7 @@ fn podman_runs_it() {
     if !is_static("a container has no libraries") {
         return;
     }
-    let (built, world) = (Built::new(), World::trusting(&[]));
+    let (built, world) = (Built::new(), TestNode::trusting(&[]));
     let archive = world.out("image.tar");
     fs::copy(built.archive(), &archive).unwrap();
     world

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::built::{Built, tools};
+use super::image_build::{Built, tools};
 use crate::needs::skip;
-use crate::world::product;
+use crate::test_node::product;
 
 /// Directories of crates whose code is in the product: it names the lines where it may panic.
 fn linked() -> BTreeSet<PathBuf> {

@@ -8,13 +8,13 @@ use rustix::thread::CpuSet;
 use serde_json::Value;
 
 use super::cgroup::Cgroup;
-use crate::compare::census;
-use crate::image::zoo::zoo;
+use crate::compare::inconsistencies;
+use crate::image::samples::sample_images;
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::manifests;
 use crate::needs::{leave_out, long, needs, note};
 use crate::registry::Registry;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 /// No run of two small images takes so long.
 const BEARABLE: Duration = Duration::from_secs(20);
@@ -52,7 +52,7 @@ fn large() -> Image {
 }
 
 /// Brings an image in a control group.
-fn run_within(cgroup: &Cgroup, world: &World, args: &[&str]) -> Run {
+fn run_within(cgroup: &Cgroup, world: &TestNode, args: &[&str]) -> Run {
     let wrapper = cgroup.wrapper();
     let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
     world.start_under(&wrapper, "run", args).wait()
@@ -75,11 +75,11 @@ fn an_image_that_is_larger_than_the_memory_is_brought_in_what_the_job_requests()
             Err(why) => return leave_out(&why),
         };
         cgroup.limit_memory(memory).unwrap();
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let run = run_within(&cgroup, &world, &["--image", &registry.tagged("large")]);
         assert_eq!(cgroup.kills(), 0, "{run}");
         let run = run.exits(0);
-        assert_eq!(census(&world.graph_root()), [""; 0]);
+        assert_eq!(inconsistencies(&world.graph_root()), [""; 0]);
         let (peak, mib) = (cgroup.peak(), 1 << 20);
         note(&format!(
             "in {} MiB, as {what}: {} MiB of an image in {:?}, {} MiB at most with the page cache, {} resident",
@@ -114,7 +114,7 @@ fn threads_are_as_many_as_the_cpus_that_may_be_used() {
     let layer = Layer::of("file /a 0644 0:0 \"a\"", Compression::Gzip);
     let small = Image::build("small", Format::Oci, node_architecture(), vec![layer], |_, _| {});
     registry.push("small", Some("latest"), &small);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let name = registry.tagged("small");
     let args = ["--image", &name, "--log-level", "debug"];
     let cpus = rustix::thread::sched_getaffinity(None).unwrap();
@@ -143,26 +143,26 @@ fn too_few_threads_or_files_keep_nobody_waiting() {
         Err(why) => return leave_out(&why),
     };
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
+    registry.push_all(&sample_images(b"no program"));
     let (image, other) = (registry.tagged("zoo/links"), registry.tagged("zoo/base"));
     let args = ["--image", &image, "--image", &other];
     let mut ends = Vec::new();
-    let mut ended = |what: String, world: &World, run: Run| {
+    let mut ended = |what: String, world: &TestNode, run: Run| {
         assert!(run.took < BEARABLE, "{what}: {run}");
         assert!([0, 1, 7].contains(&run.code), "{what}: {run}");
         assert_eq!(run.report["exitCode"], run.code, "{what}: {run}");
         ends.push(format!("{what}: {}", run.code));
         world.run(&args).exits(0);
-        assert_eq!(census(&world.graph_root()), [""; 0], "{what}");
+        assert_eq!(inconsistencies(&world.graph_root()), [""; 0], "{what}");
     };
     for threads in [1, 2, 3, 5, 7, 9, 12] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         cgroup.limit_threads(threads).unwrap();
         let run = run_within(&cgroup, &world, &args);
         ended(format!("{threads} threads"), &world, run);
     }
     for files in [8, 16, 24, 64] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let shell = format!("ulimit -n {files}; exec \"$@\"");
         let run = world.start_under(&["sh", "-c", &shell, "sh"], "run", &args);
         ended(format!("{files} files"), &world, run.wait());

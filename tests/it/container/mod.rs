@@ -1,13 +1,13 @@
 //! The container image, and the product started from it as TALM's Job starts it.
 //!
-//! The image holds what [`product`](crate::world::product) names: a static release build where `SPOKE_PRODUCT` gives one,
+//! The image holds what [`product`](crate::test_node::product) names: a static release build where `SPOKE_PRODUCT` gives one,
 //! and otherwise the binary just built, whose loader and libraries are then laid beside it where it is started.
 
-mod built;
 mod cgroup;
 mod contents;
+mod environment;
+mod image_build;
 mod licences;
 mod limits;
 mod mounts;
 mod pod;
-mod surroundings;

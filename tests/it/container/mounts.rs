@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::built::tools;
+use super::image_build::tools;
 use super::pod::{Pod, PodImage, priorities};
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::disk::tmpfs;
 use crate::image::layer::random;
 use crate::image::release::{COMPONENTS, EXCLUDE, EXCLUDED, RELEASE, Release};
-use crate::image::zoo::zoo;
+use crate::image::samples::sample_images;
 use crate::link::{NameServer, Namespace, Reply};
 use crate::needs::{self, long, skip};
 use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Nobody listens there.
 const OF_POD: &str = "search openshift.svc.cluster.local\nnameserver 127.0.0.53\noptions ndots:5\n";
@@ -52,7 +52,7 @@ impl Hub {
         let source = namespace.within(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
         let source = Registry::on(source);
         source.push_release(&release);
-        source.push_all(&zoo(b"no program"));
+        source.push_all(&sample_images(b"no program"));
         let mut copies = vec![
             (
                 source.at(RELEASE, &release.release.digest()),
@@ -66,7 +66,7 @@ impl Hub {
                 format!("{COMPONENTS}:{component}"),
             ));
         }
-        let pusher = World::trusting(&[source.host(), docker.host()]);
+        let pusher = TestNode::trusting(&[source.host(), docker.host()]);
         for (from, to) in copies {
             let (from, to) = (
                 format!("docker://{from}"),
@@ -84,8 +84,8 @@ impl Hub {
         }
     }
 
-    fn node(&self) -> World {
-        let world = World::trusting(std::slice::from_ref(&self.release.registry));
+    fn node(&self) -> TestNode {
+        let world = TestNode::trusting(std::slice::from_ref(&self.release.registry));
         world.write("etc/resolv.conf", OF_NODE);
         world.spec(&[
             ("platform.image", &format!("{}\n", self.release.by_digest())),
@@ -110,7 +110,7 @@ impl Hub {
 }
 
 /// A disk without an image.
-fn wipe(world: &World) {
+fn wipe(world: &TestNode) {
     let disk = world.host().join("var/lib/containers");
     unmount(&disk, UnmountFlags::DETACH).unwrap();
     tmpfs(&disk, DISK);
@@ -158,7 +158,7 @@ fn it_works_as_talms_job_starts_it() {
             .podman(&["image", "exists", &hub.release.component(EXCLUDED)])
             .is_ok()
     );
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 
     // The hub may start it again.
     let mut pod = image.start(&world, &hub.namespace, OF_POD);
@@ -266,7 +266,7 @@ fn told_to_leave_at_any_instant_it_is_gone_within_a_second() {
     }
     let mut pod = start();
     assert_eq!(pod.wait(), 0, "{}", pod.stderr());
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     for name in hub.wanted() {
         world.podman(&["image", "exists", &name]).ok();
     }

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use super::built::Built;
+use super::image_build::Built;
 use crate::link::Namespace;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Arguments: the image's root, the node's root, the ConfigMap, the pod's resolv.conf, the termination log, the command.
 const ENTER: &str = r#"
@@ -57,7 +57,7 @@ mount -o remount,bind,ro "$root"
 exec chroot "$root" "$@"
 "#;
 
-/// Paths of the node that the Job mounts and that a [`World`] has not.
+/// Paths of the node that the Job mounts and that a [`TestNode`] has not.
 const OF_NODE: [&str; 13] = [
     "run",
     "tmp",
@@ -102,7 +102,7 @@ impl PodImage {
     }
 
     /// Starts TALM's command on the node. `pod_resolv` is the text of the pod's resolv.conf.
-    pub(super) fn start(&self, world: &World, namespace: &Namespace, pod_resolv: &str) -> Pod {
+    pub(super) fn start(&self, world: &TestNode, namespace: &Namespace, pod_resolv: &str) -> Pod {
         for path in OF_NODE {
             fs::create_dir_all(world.host().join(path)).expect("a directory of the node");
         }

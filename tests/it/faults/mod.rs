@@ -1,20 +1,20 @@
 //! A registry and a link that fail for a while: the run goes on, and what it stores is right.
 
-mod any;
-mod names;
-mod proxied;
+mod dns;
+mod docker_registry;
+mod random_faults;
 mod slow_link;
 
 use std::time::Duration;
 
-use crate::compare::census;
-use crate::image::zoo::zoo;
+use crate::compare::inconsistencies;
+use crate::image::samples::sample_images;
 use crate::image::{Compression, Format, Layer};
 use crate::image::{Image, node_architecture};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// One layer large enough to be cut several times.
 pub(super) fn image() -> Image {
@@ -51,10 +51,14 @@ fn passing_faults_cost_time_and_nothing_else() {
         let registry = Registry::start();
         registry.push("image", Some("latest"), &image());
         registry.fault(fault.clone());
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let run = world.run(&["--image", &registry.tagged("image")]);
         assert_eq!(run.code, 0, "{fault:?}: {run}\n{:#?}", registry.log());
-        assert_eq!(census(&world.graph_root()), Vec::<String>::new(), "{fault:?}");
+        assert_eq!(
+            inconsistencies(&world.graph_root()),
+            Vec::<String>::new(),
+            "{fault:?}"
+        );
     }
 }
 
@@ -69,7 +73,7 @@ fn retry_after_is_obeyed() {
             .status(429)
             .header("Retry-After", "2"),
     );
-    World::trusting(&[registry.host()])
+    TestNode::trusting(&[registry.host()])
         .run(&["--image", &registry.tagged("image")])
         .exits(0);
     let log = registry.log();
@@ -99,7 +103,7 @@ fn a_registry_that_wants_to_be_left_alone_holds_up_no_other() {
         quiet.fault(Fault::on(&layer.digest).status(503).header("Retry-After", "600"));
     }
     other.push("image", Some("latest"), &image());
-    let world = World::trusting(&[quiet.host(), other.host()]);
+    let world = TestNode::trusting(&[quiet.host(), other.host()]);
     let (large, image) = (quiet.tagged("large"), other.tagged("image"));
     let run = world.run(&[
         "--image",
@@ -115,7 +119,7 @@ fn a_registry_that_wants_to_be_left_alone_holds_up_no_other() {
     ]);
     assert_eq!(run.images("pulled"), [image.as_str()], "{run}");
     assert_eq!(run.code, 124, "{run}");
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 /// A server that cuts, and answers the resuming request in every wrong way.
@@ -136,10 +140,14 @@ fn resuming_survives_servers_that_do_ranges_wrongly() {
         let layer = &image.layers[0].digest;
         registry.fault(Fault::on(layer).times(1).cut(300_000));
         registry.fault(wrong.clone());
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let run = world.run(&["--image", &registry.tagged("image")]);
         assert_eq!(run.code, 0, "{wrong:?}: {run}\n{:#?}", registry.log());
-        assert_eq!(census(&world.graph_root()), Vec::<String>::new(), "{wrong:?}");
+        assert_eq!(
+            inconsistencies(&world.graph_root()),
+            Vec::<String>::new(),
+            "{wrong:?}"
+        );
     }
 }
 
@@ -147,15 +155,15 @@ fn resuming_survives_servers_that_do_ranges_wrongly() {
 fn blobs_may_come_from_another_host() {
     needs!(root());
     let registry = Registry::start();
-    registry.push_all(&zoo(b"no program"));
+    registry.push_all(&sample_images(b"no program"));
     let cdn = registry.twin();
     registry.fault(Fault::on("/blobs/").redirect(&cdn.host()));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world
         .run(&["--image", &registry.tagged("zoo/compressions")])
         .exits(0);
     assert!(!cdn.log().is_empty());
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 #[test]
@@ -169,11 +177,15 @@ fn lasting_faults_end_a_run_when_nothing_moves() {
         let registry = Registry::start();
         registry.push("image", Some("latest"), &image());
         registry.fault(fault.clone());
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         let run = world.run(&["--image", &registry.tagged("image"), "--give-up-after", "2s"]);
         assert_eq!(run.code, 1, "{fault:?}: {run}");
         assert!(run.took < Duration::from_secs(30), "{fault:?}: {run}");
-        assert_eq!(census(&world.graph_root()), Vec::<String>::new(), "{fault:?}");
+        assert_eq!(
+            inconsistencies(&world.graph_root()),
+            Vec::<String>::new(),
+            "{fault:?}"
+        );
     }
 }
 
@@ -186,6 +198,6 @@ fn a_stalled_blob_is_asked_for_again() {
     let registry = Registry::start();
     registry.push("image", Some("latest"), &image());
     registry.fault(Fault::on("/blobs/").after(1).times(1).stall(100_000));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.run(&["--image", &registry.tagged("image")]).exits(0);
 }

@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::link::{Link, Quality};
 use crate::needs::{long, needs};
 use crate::registry::Registry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// A packet of 1500 bytes carries 1448 of TCP's (timestamps are on), and TLS is not used here.
 const HEADERS: f64 = 1500.0 / 1448.0;
@@ -58,7 +58,7 @@ fn pull(quality: Quality, megabytes: u64, outage: Duration) {
     for image in &images {
         registry.push(&image.name, Some("latest"), image);
     }
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let names: Vec<String> = images.iter().map(|image| registry.tagged(&image.name)).collect();
     world.spec(&[("additionalImages", &names.join("\n"))]);
     let layers = images.iter().flat_map(|image| &image.layers);
@@ -72,7 +72,7 @@ fn pull(quality: Quality, megabytes: u64, outage: Duration) {
     std::thread::sleep(outage);
     link.mend();
     let run = run.wait().exits(0);
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     let received = link.received().unwrap();
     let allowed = (unique as f64 * 1.02 * HEADERS) as u64 + SLACK + behind_holes(quality, outage);
     assert!(

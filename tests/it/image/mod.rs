@@ -17,10 +17,10 @@
 pub(crate) mod layer;
 pub(crate) mod operator;
 pub(crate) mod release;
+pub(crate) mod samples;
 mod sparse;
 pub(crate) mod tar;
 mod token;
-pub(crate) mod zoo;
 
 use std::io::Write;
 

@@ -1,10 +1,10 @@
 //! What is in `manifests/`: that Kubernetes knows it, that it says what the program does, and that it is enough to work.
 
-mod agreement;
-mod kinds;
+mod capabilities;
+mod consistency;
 mod mounts;
-mod rendered;
-mod rights;
+mod overlays;
+mod schema;
 
 use std::fs;
 use std::path::{Path, PathBuf};

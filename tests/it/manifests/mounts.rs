@@ -8,7 +8,7 @@ use super::{container, job, list, text};
 use crate::image::Images;
 use crate::needs::needs;
 use crate::registry::Registry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// What is read if it is there, and why the Job does not mount it.
 const NOT_MOUNTED: [(&str, &str); 4] = [
@@ -39,7 +39,7 @@ fn mounted() -> Vec<PathBuf> {
 }
 
 /// Paths below the host root that a run names to the kernel.
-fn watched(world: &World, args: &[&str]) -> BTreeSet<PathBuf> {
+fn watched(world: &TestNode, args: &[&str]) -> BTreeSet<PathBuf> {
     let trace = world.out("trace");
     let to = trace.to_str().unwrap();
     let strace = [
@@ -70,7 +70,7 @@ fn every_host_path_that_is_read_is_mounted_and_no_other() {
         "image a docker\nlayer gzip\nfile /a 0644 0:0 \"a\"\n",
         &[],
     ));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     // A name without a registry ends a run early, one that has to be looked up does not.
     let mut read = watched(&world, &["--image", "short"]);
     read.extend(watched(

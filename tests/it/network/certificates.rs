@@ -8,13 +8,13 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::programs::Program;
+use super::servers::Program;
 use super::site;
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::link::Namespace;
 use crate::needs::needs;
 use crate::registry::Registry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// An authority, which makes certificates with `openssl`.
 pub(crate) struct Authority {
@@ -90,12 +90,12 @@ fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
     let address = "127.0.0.1:5443".parse().unwrap();
     let ca = authority.path();
     let nginx = Program::nginx(&namespace, address, &certificate, &registry.host(), Some(&ca));
-    let run = |world: &World| {
+    let run = |world: &TestNode| {
         let args = ["--image", "127.0.0.1:5443/image:latest", "--give-up-after", "1s"];
         namespace.within(|| world.run(&args))
     };
 
-    let world = World::trusting(&[]);
+    let world = TestNode::trusting(&[]);
     run(&world)
         .exits(8)
         .says("UnknownIssuer")
@@ -118,11 +118,11 @@ fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
     run(&world).exits(1).says("the registry answers 400");
     put("client", &authority.certificate("node", "DNS:node"));
     run(&world).exits(0);
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     assert!(!nginx.log().contains("[crit]"), "{}", nginx.log());
 
     // A directory in etc/containers hides the one in etc/docker, as for CRI-O.
-    let other = World::trusting(&[]);
+    let other = TestNode::trusting(&[]);
     other.write("etc/containers/certs.d/127.0.0.1:5443/ca.crt", &stranger.pem());
     other.write("etc/docker/certs.d/127.0.0.1:5443/ca.crt", &authority.pem());
     run(&other).exits(8).says("UnknownIssuer");
@@ -138,7 +138,7 @@ fn a_certificate_for_another_name_is_refused_with_both_names() {
     let certificate = authority.certificate("server", "DNS:other.test");
     let address = "127.0.0.1:5443".parse().unwrap();
     let _nginx = Program::nginx(&namespace, address, &certificate, &registry.host(), None);
-    let world = World::trusting(&[]);
+    let world = TestNode::trusting(&[]);
     world.write("etc/ssl/certs/ca-certificates.crt", &authority.pem());
     let run = namespace.within(|| world.run(&["--image", "127.0.0.1:5443/image:latest"]));
     run.exits(8)

@@ -2,9 +2,9 @@
 //! servers.
 
 pub(crate) mod certificates;
-mod far_away;
-mod names;
-pub(crate) mod programs;
+mod dns;
+mod high_latency;
 mod proxies;
-mod proxy_trouble;
+mod proxy_errors;
+pub(crate) mod servers;
 mod site;

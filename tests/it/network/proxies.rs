@@ -3,13 +3,13 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::programs::Program;
+use super::servers::Program;
 use super::site::{BY_PLAIN_HTTP, BY_TLS, Site, image};
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::link::Link;
 use crate::needs::needs;
 use crate::registry::Registry;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 const SOON: [&str; 2] = ["--give-up-after", "1s"];
 
@@ -19,7 +19,7 @@ fn args(image: &str) -> [&str; 4] {
 
 /// Ends the test if the run, or the termination message, says `secret`, as it is or in a header.
 #[track_caller]
-fn hides(run: &Run, world: &World, secret: &str) {
+fn hides(run: &Run, world: &TestNode, secret: &str) {
     let log = std::fs::read_to_string(world.out("termination-log")).unwrap_or_default();
     let said = format!("{run}{log}");
     assert!(!said.contains(secret), "{said}");
@@ -52,7 +52,7 @@ fn bug_18_an_image_comes_through_a_proxy_and_no_other_way() {
         .run(&world, &["https_proxy=10.77.0.1:3128"], &args(BY_TLS))
         .exits(0);
     assert_eq!(run.total("imagesPulled"), 1, "{run}");
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     run.says("HTTPS goes through proxy `http://10.77.0.1:3128`, as the environment says");
     assert!(
         proxy.log().contains("CONNECT registry.test:5000"),
@@ -149,7 +149,11 @@ fn a_proxy_with_a_password_is_told_it_and_nobody_else() {
             let pulled = run(&right).exits(0);
             hides(&pulled, &world, password);
             hides(&pulled, &world, written);
-            assert_eq!(census(&world.graph_root()), Vec::<String>::new(), "{kind}");
+            assert_eq!(
+                inconsistencies(&world.graph_root()),
+                Vec::<String>::new(),
+                "{kind}"
+            );
         }
         let log = proxy.log();
         assert!(
@@ -160,7 +164,7 @@ fn a_proxy_with_a_password_is_told_it_and_nobody_else() {
 }
 
 /// The run as in a pod, with a place for the termination message, `out/termination-log`.
-fn run_with_termination_log(site: &Site, world: &World, variables: &[&str], args: &[&str]) -> Run {
+fn run_with_termination_log(site: &Site, world: &TestNode, variables: &[&str], args: &[&str]) -> Run {
     // A `/dev` of its own: a file for the message in the machine's would be everybody's.
     let script = r#": >"$0" && mount -t tmpfs tmpfs /dev && : >/dev/termination-log &&
         mount --bind "$0" /dev/termination-log && exec "$@""#;
@@ -224,7 +228,7 @@ fn a_proxy_by_tls_must_be_one_that_the_node_trusts() {
 #[test]
 fn a_variable_that_names_no_proxy_ends_the_run_without_being_repeated() {
     needs!(root());
-    let world = World::trusting(&[]);
+    let world = TestNode::trusting(&[]);
     for (value, says) in [
         ("socks5://me:hunter2@proxy:1080", "only proxies by `http://`"),
         ("http://me:hunter2@proxy:port", "invalid port number"),

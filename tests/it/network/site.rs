@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use super::certificates::Authority;
-use super::programs::{Program, REGISTRY_LOGIN};
+use super::servers::{Program, REGISTRY_LOGIN};
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::link::{Link, Quality};
 use crate::registry::Registry;
-use crate::world::{Run, Running, World};
+use crate::test_node::{Run, Running, TestNode};
 
 /// Where no packet of the client's gets by itself.
 pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
@@ -64,7 +64,7 @@ impl Site {
         let listener = link.server.within(|| TcpListener::bind((OUTSIDE, 5001)));
         let plain = Registry::on(listener.expect("a port of a namespace of our own"));
         plain.push("team/image", Some("latest"), &image());
-        let pusher = World::trusting(&[format!("{OUTSIDE}:5001")]);
+        let pusher = TestNode::trusting(&[format!("{OUTSIDE}:5001")]);
         let (from, to) = [5001, 5000]
             .map(|port| format!("docker://{OUTSIDE}:{port}/team/image:latest"))
             .into();
@@ -87,8 +87,8 @@ impl Site {
     }
 
     /// A node that knows what it takes to log in at docker-registry and to trust it.
-    pub(super) fn node(&self) -> World {
-        let world = World::trusting(&["registry.test:5001".into(), Self::near().to_string()]);
+    pub(super) fn node(&self) -> TestNode {
+        let world = TestNode::trusting(&["registry.test:5001".into(), Self::near().to_string()]);
         world.write(
             "etc/containers/certs.d/registry.test:5000/ca.crt",
             &self.authority.pem(),
@@ -103,12 +103,12 @@ impl Site {
     }
 
     /// The product on a node of this site, with these variables, to its end.
-    pub(super) fn run(&self, world: &World, variables: &[&str], args: &[&str]) -> Run {
+    pub(super) fn run(&self, world: &TestNode, variables: &[&str], args: &[&str]) -> Run {
         self.start(world, variables, args).wait()
     }
 
     /// The same, not waited for.
-    pub(super) fn start(&self, world: &World, variables: &[&str], args: &[&str]) -> Running {
+    pub(super) fn start(&self, world: &TestNode, variables: &[&str], args: &[&str]) -> Running {
         let wrapper = [&["/usr/bin/env"], variables].concat();
         self.link
             .client

@@ -1,6 +1,6 @@
 //! podman, skopeo and containers-storage, as oracles.
 //!
-//! They run as on a node: in a mount namespace of their own where the [`World`]'s `/var/lib/containers`,
+//! They run as on a node: in a mount namespace of their own where the [`TestNode`]'s `/var/lib/containers`,
 //! `/var/cache/containers`, `/etc/containers` and `/run` are the machine's. So they read the configuration that the product reads, keep their
 //! blob-info cache in the world, and leave nothing mounted. With `SPOKE_STOCK_ROOT` set to what `.ci/stock-trixie`
 //! prints, the same tools of another Debian are used in the same way.
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Arguments: the node's root, the tools' root, `run` when containers are to run, the command.
 ///
@@ -96,7 +96,7 @@ impl fmt::Display for Answer {
     }
 }
 
-impl World {
+impl TestNode {
     /// Runs `podman` on this node.
     pub(crate) fn podman(&self, args: &[&str]) -> Answer {
         self.podman_of(&top(), args)

@@ -9,9 +9,9 @@ use spoke_precache::oci::{DiffId, Digest, Reference};
 use spoke_precache::store::{Compression, ImageCommit, LayerCommit, Owners, StoreError, Unpacked};
 
 use super::{resolved, specs, stage, store, three_layers};
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::needs::needs;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// What the image needs at most, in blocks.
 const ENOUGH: usize = 60;
@@ -20,7 +20,7 @@ const BLOCK: usize = 4096;
 #[test]
 fn a_full_disk_leaves_a_sound_store_wherever_it_is_met() {
     needs!(root());
-    let (world, image) = (World::trusting(&[]), three_layers());
+    let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (root, resolved) = (world.graph_root(), resolved(&image, None));
     fs::create_dir(&root).unwrap();
     mount("t", &root, "tmpfs", MountFlags::empty(), c"size=4m,mode=0700").unwrap();
@@ -43,7 +43,7 @@ fn a_full_disk_leaves_a_sound_store_wherever_it_is_met() {
         // A program that another test is just starting may have the file open still, and would keep what it takes up.
         fill.set_len(0).unwrap();
         fs::remove_file(root.join("fill")).unwrap();
-        let wrong = census(&root);
+        let wrong = inconsistencies(&root);
         assert!(wrong.is_empty(), "with {free} free blocks:\n{}", wrong.join("\n"));
         match committed {
             Ok(ImageCommit::Committed(_)) => return assert!(free > 2, "only {free} failures"),
@@ -57,7 +57,7 @@ fn a_full_disk_leaves_a_sound_store_wherever_it_is_met() {
 #[test]
 fn what_does_not_fit_is_refused() {
     needs!(root());
-    let (world, image) = (World::trusting(&[]), three_layers());
+    let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
     let (area, specs, cancel) = (store.stage().unwrap(), specs(&resolved), Cancel::default());
     // Another content than the config promises.
@@ -102,5 +102,5 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(stopped, Err(StoreError::Stopped { .. })));
     drop(held);
     drop(area);
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }

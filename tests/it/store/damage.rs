@@ -8,13 +8,13 @@ use spoke_precache::oci::LayerId;
 use spoke_precache::store::{LayerCommit, StoreError};
 
 use super::{put, resolved, specs, stage, store, three_layers};
-use crate::compare::{census, compare};
+use crate::compare::{compare, inconsistencies};
 use crate::needs::needs;
 use crate::registry::Registry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Runs a shell script in the store of `world`; `$BASE`, `$MIDDLE` and `$TOP` are its layers.
-fn damage(world: &World, ids: &[LayerId], script: &str) {
+fn damage(world: &TestNode, ids: &[LayerId], script: &str) {
     let status = std::process::Command::new("bash")
         .args(["-euc", script])
         .current_dir(world.graph_root())
@@ -34,8 +34,8 @@ fn what_was_lost_of_an_image_is_found_missing_and_put_back() {
     registry.push("three", Some("latest"), &image);
     let name = registry.tagged("three");
     let (ours, theirs) = (
-        World::trusting(&[registry.host()]),
-        World::trusting(&[registry.host()]),
+        TestNode::trusting(&[registry.host()]),
+        TestNode::trusting(&[registry.host()]),
     );
     theirs.podman_pull(&name);
     ours.run(&["--image", &name]).exits(0);
@@ -50,7 +50,7 @@ fn what_was_lost_of_an_image_is_found_missing_and_put_back() {
         assert_ne!(missing.code, 0, "not noticed: {script}: {missing}");
         let run = ours.run(&["--image", &name]);
         assert_eq!(run.code, 0, "{script}: {run}");
-        let mut wrong = census(&ours.graph_root());
+        let mut wrong = inconsistencies(&ours.graph_root());
         wrong.extend(compare(&ours.graph_root(), &theirs.graph_root(), &[]));
         assert!(wrong.is_empty(), "{script}:\n{}", wrong.join("\n"));
     }
@@ -88,7 +88,7 @@ fn a_damaged_layer_is_noticed_and_refused_by_name_and_left_alone() {
         (&half_made, 1, "does not say what it holds"),
         (&other, 1, "another parent or content"),
     ] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         world.run(&["--image", &name]).exits(0);
         damage(&world, &ids, script);
         let root = world.graph_root();
@@ -111,7 +111,7 @@ fn a_damaged_layer_is_noticed_and_refused_by_name_and_left_alone() {
 #[test]
 fn a_layer_is_not_put_on_a_damaged_one() {
     needs!(root());
-    let (world, image) = (World::trusting(&[]), three_layers());
+    let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
     let area = store.stage().unwrap();
     let staged = specs(&resolved).into_iter().zip(&image.layers).take(2);
@@ -130,7 +130,7 @@ fn what_containers_storage_makes_again_is_no_damage() {
     let (registry, image) = (Registry::start(), three_layers());
     registry.push("three", Some("latest"), &image);
     let name = registry.tagged("three");
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.run(&["--image", &name]).exits(0);
     let ids = resolved(&image, None).layer_ids();
     for script in [
@@ -146,7 +146,7 @@ fn what_containers_storage_makes_again_is_no_damage() {
 #[test]
 fn the_rests_of_dead_writers_are_replaced() {
     needs!(root());
-    let (world, image) = (World::trusting(&[]), three_layers());
+    let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
     let ids = resolved.layer_ids();
     let root = world.graph_root();
@@ -184,7 +184,7 @@ fn the_rests_of_dead_writers_are_replaced() {
     let outcome = store.commit_layers(vec![staged], &Cancel::default()).unwrap();
     assert!(matches!(outcome[..], [(id, LayerCommit::AlreadyThere)] if id == spec.id()));
     drop(living);
-    assert_eq!(census(&root), Vec::<String>::new());
+    assert_eq!(inconsistencies(&root), Vec::<String>::new());
     assert!(!root.join("overlay-layers").join(&dead).exists());
     // As c/storage: whatever the layer's own root entry says.
     let diff = root.join(format!("overlay/{}/diff", ids[1]));

@@ -1,10 +1,10 @@
 //! The store's own interface: what a run of the product cannot bring about at will, with podman and the kernel as judges.
 
-mod batches;
+mod batch_commit;
 mod commit;
 mod damage;
-mod names;
 mod read;
+mod records;
 mod tree;
 
 use std::io::Cursor;
@@ -16,7 +16,7 @@ use spoke_precache::store::unpack::{Limits, unpack};
 use spoke_precache::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, StorageConf, Store};
 
 use crate::image::{Image, Images, Layer, List};
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Three layers, each with a file of its own.
 fn three_layers() -> Image {
@@ -33,7 +33,7 @@ fn three_layers() -> Image {
 }
 
 /// The store of `world`, made if need be.
-pub(crate) fn store(world: &World) -> Store {
+pub(crate) fn store(world: &TestNode) -> Store {
     let store = Store::open(&world.graph_root(), &StorageConf::default()).unwrap();
     store.create_if_missing().unwrap();
     store

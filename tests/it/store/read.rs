@@ -9,7 +9,7 @@ use spoke_precache::oci::LayerId;
 use super::{put, resolved, store};
 use crate::image::{Image, Images};
 use crate::needs::needs;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 fn image() -> Image {
     let text = r#"image read oci
@@ -38,7 +38,7 @@ fn image() -> Image {
 #[test]
 fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() {
     needs!(root());
-    let (world, image) = (World::trusting(&[]), image());
+    let (world, image) = (TestNode::trusting(&[]), image());
     let store = store(&world);
     put(&store, &image, None, "localhost/a:1");
     let chain = resolved(&image, None).layer_ids();
@@ -86,7 +86,7 @@ fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() {
 }
 
 /// The layers as the kernel puts them together; unmounted with the world if a test fails.
-pub(super) fn mounted(world: &World, chain: &[LayerId]) -> PathBuf {
+pub(super) fn mounted(world: &TestNode, chain: &[LayerId]) -> PathBuf {
     let target = world.out("mounted");
     fs::create_dir(&target).unwrap();
     let diff = |id: &LayerId| {

@@ -12,7 +12,7 @@ use super::read::mounted;
 use super::{put, resolved, store};
 use crate::image::Images;
 use crate::needs::needs;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// Images of random layers, and how many layers each has.
 const IMAGES: u32 = 12;
@@ -27,7 +27,7 @@ fn every_directory_is_what_the_kernel_mounts() {
     for seed in 0..IMAGES {
         let text = layers(seed);
         let image = Images::of(&text, &[]).images.remove(0);
-        let world = World::trusting(&[]);
+        let world = TestNode::trusting(&[]);
         let store = store(&world);
         put(&store, &image, None, "localhost/a:1");
         let chain = resolved(&image, None).layer_ids();

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::compare::census;
+use crate::compare::inconsistencies;
 use crate::disk::tmpfs;
 use crate::image::operator::{OPERATORS, bundle, channel, index, operand, package, pull_spec};
 use crate::image::release::{RELEASE, Release};
@@ -15,7 +15,7 @@ use crate::image::{Compression, Layer};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// A registry with a release, and operands by these names.
 fn registry(operands: &[&str]) -> (Registry, Release) {
@@ -48,7 +48,7 @@ fn bug_1_the_last_additional_image_is_not_lost() {
     needs!(root());
     let (registry, _) = registry(&["a", "b"]);
     let images = ["a", "b"].map(|name| pull_spec(&registry.host(), name));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[("additionalImages", &images.join("\n"))]);
     assert_eq!(world.run(&[]).exits(0).images("pulled").len(), 2);
 }
@@ -61,7 +61,7 @@ fn bug_2_a_blank_line_ends_nothing() {
     // The scripts write a blank line for a catalog that has no image to give.
     let empty = push_index(&registry, &[package("other", "stable")]);
     let full = push_index(&registry, &simple("p", &images[0], &[]));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("operators.indexes", &format!("\n{empty}\n\n{full}\n")),
@@ -80,7 +80,7 @@ fn bug_3_a_package_that_is_in_no_index_is_no_success() {
         &registry,
         &simple("ptp-operator", &pull_spec(&registry.host(), "a"), &[]),
     );
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     for line in ["ptp-oprator:stable", "ptp-operator:4.16"] {
         let args = ["--operator-index", &index, "--package", line];
         world
@@ -94,7 +94,7 @@ fn bug_3_a_package_that_is_in_no_index_is_no_success() {
 fn bug_7_a_payload_or_pattern_that_cannot_be_read_is_no_empty_release() {
     needs!(root());
     let (registry, release) = registry(&[]);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("excludePrecachePatterns", "aws\n[a\n"),
@@ -117,7 +117,7 @@ fn bug_8_what_is_named_twice_is_pulled_once() {
     let (registry, release) = registry(&[]);
     let etcd = release.component("etcd");
     let index = push_index(&registry, &simple("p", &etcd, &[etcd.clone(), etcd.clone()]));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("operators.indexes", &format!("{index}\n{index}")),
@@ -136,14 +136,14 @@ fn bug_8_what_is_named_twice_is_pulled_once() {
     let asked = paths.len();
     paths.dedup();
     assert_eq!(paths.len(), asked, "{log:#?}");
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 #[test]
 fn bug_9_an_additional_image_that_fails_holds_up_no_release() {
     needs!(root());
     let (registry, release) = registry(&["a"]);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         (
@@ -165,7 +165,7 @@ fn bug_10_every_image_is_tried_again_and_not_at_once() {
         registry.fault(Fault::on(&format!("{path}/manifests/")).times(2).status(503));
         registry.fault(Fault::on(&format!("{path}/blobs/")).times(2).status(500));
     }
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("platform.image", &release.by_digest()),
         ("operators.indexes", &index),
@@ -192,7 +192,7 @@ fn bug_11_a_slow_image_idles_nobody() {
         .iter()
         .map(|name| pull_spec(&registry.host(), name))
         .collect();
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[("additionalImages", &images.join("\n"))]);
     let run = world
         .run(&["--deadline", "8s", "--max-downloads", "2"])
@@ -207,7 +207,7 @@ fn bug_12_what_is_cached_counts_as_space() {
     let registry = Registry::start();
     let release = Release::build(&registry.host(), 2_000_000);
     registry.push_release(&release);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     tmpfs(&world.host().join("var/lib/containers"), 80);
     let args = [
         "--platform-image",
@@ -230,7 +230,7 @@ fn bug_13_operators_alone_need_space_too() {
     needs!(root());
     let (registry, _) = registry(&["a"]);
     let index = push_index(&registry, &simple("p", &pull_spec(&registry.host(), "a"), &[]));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[
         ("operators.indexes", &index),
         ("operators.packagesAndChannels", "p:stable"),
@@ -256,14 +256,14 @@ fn space_required_is_a_condition_only_where_a_release_is_asked_for() {
         ("operators.packagesAndChannels", "p:stable"),
     ];
     for keys in [operators.to_vec(), vec![("additionalImages", &additional)]] {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         world.spec(&[&keys[..], &[required]].concat());
         let run = world.run(&[]).exits(0);
         let warnings = run.report["warnings"].to_string();
         assert!(warnings.contains("`spaceRequired` is 900000.0 GiB"), "{run}");
         world.plan(&[]).exits(0);
     }
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[("platform.image", &release.by_digest()), required]);
     world.run(&[]).exits(3).says("not enough space for precaching");
 }
@@ -272,7 +272,7 @@ fn space_required_is_a_condition_only_where_a_release_is_asked_for() {
 fn bug_14_a_tag_is_what_the_registry_says_now() {
     needs!(root(), stock());
     let (registry, _) = registry(&[]);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let tag = format!("{}/{OPERATORS}:latest", registry.host());
     for name in ["old", "new"] {
         registry.push(OPERATORS, Some("latest"), &operand(name));
@@ -302,7 +302,7 @@ fn bug_15_a_catalog_is_read_where_it_lies() {
     }));
     let length: usize = documents.iter().map(|document| document.to_string().len()).sum();
     let index = push_index(&registry, &documents);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--operator-index", &index, "--package", "p"];
     world.run(&args).exits(0);
     let again = world.run(&args).exits(0);
@@ -319,7 +319,7 @@ fn bug_16_nothing_out_of_an_image_is_run() {
     needs!(root(), strace());
     let (registry, release) = registry(&["a"]);
     let index = push_index(&registry, &simple("p", &pull_spec(&registry.host(), "a"), &[]));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let trace = world.out("execve");
     let strace = [
         "/usr/bin/strace",
@@ -352,7 +352,7 @@ fn bug_17_nothing_is_mounted() {
     needs!(root());
     let (registry, _) = registry(&[]);
     let index = push_index(&registry, &[json!({"schema": "olm.bundle"})]);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let mounts = || {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let host = world.host().to_string_lossy().into_owned();
@@ -363,7 +363,7 @@ fn bug_17_nothing_is_mounted() {
         .run(&["--operator-index", &index, "--package", "p"])
         .exits(5);
     assert_eq!(mounts(), before);
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn bug_19_a_killed_run_leaves_nothing_for_ever() {
     let (registry, _) = registry(&["a", "b"]);
     let images = ["a", "b"].map(|name| pull_spec(&registry.host(), name));
     registry.fault(Fault::on(&operand("b").layers[0].digest).times(1).stall(5_000));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     world.spec(&[("additionalImages", &images.join("\n"))]);
     let running = world.start("run", &[]);
     // With the other image in the store: what a kill leaves of a record is kept for an hour, for another writer's sake.
@@ -394,7 +394,7 @@ fn bug_19_a_killed_run_leaves_nothing_for_ever() {
     for outside in ["var/tmp", "tmp"] {
         assert!(below(outside).is_empty(), "{outside}");
     }
-    assert_eq!(census(&world.graph_root()), Vec::<String>::new());
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
 fn names_below(directory: &Path) -> Vec<String> {

@@ -12,7 +12,7 @@ use crate::image::release::{Release, image_references, release_image};
 use crate::image::{Compression, Layer};
 use crate::needs::{needs, note};
 use crate::registry::Registry;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// A version spec in which `$R` is the registry, and what the scripts leave out and take besides, with the bug's number;
 /// images are named by the end of their pullspecs.
@@ -170,7 +170,7 @@ fn scripts(dir: &Path) -> (BTreeSet<String>, bool) {
 }
 
 /// What our plan names, but for the images that name others.
-fn ours(world: &World) -> BTreeSet<String> {
+fn ours(world: &TestNode) -> BTreeSet<String> {
     let run = world.plan(&["-o", "json"]);
     let plan: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     let images = plan["images"].as_array().unwrap().iter();
@@ -223,7 +223,7 @@ fn the_scripts_name_the_same_images_but_for_their_bugs() {
                 &format!("{host}/index:{number}"),
             );
         }
-        let world = World::trusting(std::slice::from_ref(&host));
+        let world = TestNode::trusting(std::slice::from_ref(&host));
         let given: Vec<(&str, &str)> = keys.iter().map(|(key, text)| (*key, text.as_str())).collect();
         world.spec(&given);
         let ((theirs, _), ours) = (scripts(dir.path()), ours(&world));
@@ -280,7 +280,7 @@ fn a_release_is_selected_as_jq_and_grep_select_it() {
         fs::write(dir.path().join("config/platform.image"), &release).unwrap();
         fs::write(dir.path().join("config/excludePrecachePatterns"), patterns).unwrap();
         fs::write(dir.path().join("image-references"), references.to_string()).unwrap();
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         world.spec(&[
             ("platform.image", &release),
             ("excludePrecachePatterns", patterns),

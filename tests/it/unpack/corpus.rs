@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use super::differential::{Same, compare_layer};
-use super::ours::Ours;
-use super::theirs::Podman;
+use super::own_unpack::Ours;
+use super::podman_unpack::Podman;
 use crate::image::{Compression, Layer, sha256};
 use crate::needs::{self, needs};
 

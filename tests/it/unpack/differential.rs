@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::entries::*;
-use super::ours::Ours;
+use super::own_unpack::Ours;
+use super::podman_unpack::Podman;
 use super::reread::flaw;
-use super::theirs::Podman;
 use crate::compare::tar_split::joined;
 use crate::compare::{differences, tree};
 use crate::image::tar::{Entry, entry, pax_records};
@@ -97,13 +97,13 @@ fn the_zoo() {
     needs!(root(), stock());
     let podman = Podman::new();
     let mut found = Vec::new();
-    for (name, same, tar) in zoo() {
+    for (name, same, tar) in sample_images() {
         found.extend(compare(&podman, name, &tar, same));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-fn zoo() -> Vec<(&'static str, Same, Vec<u8>)> {
+fn sample_images() -> Vec<(&'static str, Same, Vec<u8>)> {
     use Same::{All, Tree};
     let long = "n".repeat(150);
     let deep = ["d".repeat(60), "e".repeat(60), "f".repeat(60)].join("/");

@@ -8,8 +8,8 @@ use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
 
 use super::differential::{Same, compare};
 use super::entries::*;
-use super::ours::Ours;
-use super::theirs::Podman;
+use super::own_unpack::Ours;
+use super::podman_unpack::Podman;
 use crate::compare::tree;
 use crate::image::gzip;
 use crate::image::tar::{Entry, entry};

@@ -6,9 +6,9 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::differential::{Same, compare};
 use super::entries::*;
-use super::ours::Ours;
+use super::own_unpack::Ours;
+use super::podman_unpack::Podman;
 use super::reread::flaw;
-use super::theirs::Podman;
 use crate::image::tar::{Entry, entry};
 use crate::needs::needs;
 

@@ -3,13 +3,13 @@
 use std::process::Command;
 
 use super::{shell, snapshot};
-use crate::compare::{census, compare};
+use crate::compare::{compare, inconsistencies};
 use crate::disk_full::Disk;
 use crate::image::{Image, Images};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::stock::tops;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// `u::rw-,u:1000:rwx,g::r--,m::rwx,o::r--`, as acl(5) and the kernel have it.
 const ACL: &str =
@@ -26,8 +26,8 @@ fn with_acls() -> Image {
     Images::of(&text, &[]).image("acls").clone()
 }
 
-fn on_xfs(registry: &Registry) -> (World, Disk) {
-    let world = World::trusting(&[registry.host()]);
+fn on_xfs(registry: &Registry) -> (TestNode, Disk) {
+    let world = TestNode::trusting(&[registry.host()]);
     let disk = Disk::mount(&world, "xfs");
     (world, disk)
 }
@@ -77,7 +77,7 @@ fn posix_acls_on_xfs_are_no_damage() {
             1,
             "{mended}"
         );
-        assert_eq!(census(&ours.graph_root()), Vec::<String>::new());
+        assert_eq!(inconsistencies(&ours.graph_root()), Vec::<String>::new());
     }
 }
 
@@ -125,7 +125,7 @@ fn a_layer_that_stays_damaged_is_written_anew_once() {
     needs!(root(), strace());
     let (registry, image) = (Registry::start(), with_acls());
     registry.push("acls", Some("latest"), &image);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let args = ["--image", &registry.tagged("acls")];
     world.run(&args).exits(0);
     let strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e"];

@@ -2,8 +2,8 @@
 //! be, and leaves alone what is in use or was not asked for.
 
 mod attributes;
+mod in_use;
 mod records;
-mod users;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,13 +11,13 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::compare::{census, census_after_kills, compare};
-use crate::image::zoo::{STOCK_TAR_SPLIT_IS_WRONG, zoo};
+use crate::compare::{compare, inconsistencies, inconsistencies_after_kills};
+use crate::image::samples::{STOCK_TAR_SPLIT_IS_WRONG, sample_images};
 use crate::image::{Image, Images};
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::stock::tops;
-use crate::world::{Run, World};
+use crate::test_node::{Run, TestNode};
 
 /// Three layers with something of every kind, and another image with the second one's content on another base.
 const IMAGES: &str = r#"
@@ -58,8 +58,8 @@ struct Scene {
     registry: Registry,
     rich: Image,
     name: String,
-    ours: World,
-    theirs: World,
+    ours: TestNode,
+    theirs: TestNode,
 }
 
 impl Scene {
@@ -67,8 +67,8 @@ impl Scene {
         let (registry, images) = (Registry::start(), Images::of(IMAGES, &[]));
         registry.push_all(&images);
         let (ours, theirs) = (
-            World::trusting(&[registry.host()]),
-            World::trusting(&[registry.host()]),
+            TestNode::trusting(&[registry.host()]),
+            TestNode::trusting(&[registry.host()]),
         );
         let name = registry.tagged("rich");
         ours.run(&["--image", &name]).exits(0);
@@ -97,7 +97,7 @@ impl Scene {
 
     /// What of our store is not as in podman's.
     fn wrong(&self) -> Vec<String> {
-        let mut wrong = census(&self.ours.graph_root());
+        let mut wrong = inconsistencies(&self.ours.graph_root());
         wrong.extend(compare(&self.ours.graph_root(), &self.theirs.graph_root(), &[]));
         wrong
     }
@@ -393,7 +393,7 @@ fn nothing_is_fetched_that_lies_on_the_node() {
 fn what_podman_stored_is_no_damage() {
     needs!(root(), stock());
     let registry = Registry::start();
-    let images = zoo(b"no program");
+    let images = sample_images(b"no program");
     registry.push_all(&images);
     let names: Vec<String> = images
         .images
@@ -401,14 +401,14 @@ fn what_podman_stored_is_no_damage() {
         .map(|image| registry.tagged(&image.name))
         .collect();
     let args: Vec<&str> = names.iter().flat_map(|name| ["--image", name]).collect();
-    let ours = World::trusting(&[registry.host()]);
+    let ours = TestNode::trusting(&[registry.host()]);
     ours.run(&args).exits(0);
     assert_eq!(
         ours.verify(&args).exits(0).report["warnings"],
         serde_json::json!([])
     );
     for top in tops() {
-        let world = World::trusting(&[registry.host()]);
+        let world = TestNode::trusting(&[registry.host()]);
         for name in &names {
             world.podman_of(&top, &["pull", "--quiet", name]).ok();
         }
@@ -488,7 +488,7 @@ fn a_kill_while_mending_is_mended_by_the_next() {
             kills += 1;
             let run = scene.repair();
             assert_eq!(run.code, 0, "{when}: {run}");
-            let mut wrong = census_after_kills(&scene.ours.graph_root());
+            let mut wrong = inconsistencies_after_kills(&scene.ours.graph_root());
             wrong.extend(compare(&scene.ours.graph_root(), &scene.theirs.graph_root(), &[]));
             // Another writer's temporary files look the same, so that only old ones may be removed.
             wrong.retain(|line| !line.contains(".tmp-"));
@@ -504,7 +504,7 @@ fn a_reading_that_is_stopped_leaves_at_once() {
     let registry = Registry::start();
     let text = "image large docker\nlayer none\nfile /large 0644 0:0 zeros=300000000";
     registry.push_all(&Images::of(text, &[]));
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let name = registry.tagged("large");
     world.run(&["--image", &name]).exits(0);
     let run = world.start("verify", &["--image", &name]);
@@ -523,7 +523,7 @@ fn layers_are_read_again_at_the_disk_priority_that_was_given() {
     let registry = Registry::start();
     let images = Images::of(IMAGES, &[]);
     registry.push_all(&images);
-    let world = World::trusting(&[registry.host()]);
+    let world = TestNode::trusting(&[registry.host()]);
     let name = registry.tagged("rich");
     world.run(&["--image", &name]).exits(0);
     let layers = layer_ids(images.image("rich")).len();

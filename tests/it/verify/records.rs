@@ -5,7 +5,7 @@ use crate::image::Images;
 use crate::needs::needs;
 use crate::registry::Registry;
 use crate::stock::tops;
-use crate::world::World;
+use crate::test_node::TestNode;
 
 /// A script that changes the record of the middle layer.
 fn layer(change: &str) -> String {
@@ -153,7 +153,7 @@ fn a_layer_of_another_compression_than_the_manifest_s_is_no_damage() {
     let names = ["first", "second"].map(|name| registry.tagged(name));
     for top in tops() {
         for (brought, kept) in [(&names[0], &names[1]), (&names[1], &names[0])] {
-            let world = World::trusting(&[registry.host()]);
+            let world = TestNode::trusting(&[registry.host()]);
             for name in [brought, kept] {
                 world.podman_of(&top, &["pull", "--quiet", name]).ok();
             }
