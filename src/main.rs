@@ -176,7 +176,7 @@ fn run(
         let limit = limit.clone();
         observer.observe(Event::RateLimited {
             limit: report,
-            rest: TimeLeft::new(move |bytes, rate| limit.rest(bytes, rate, Timestamp::now())),
+            rest: TimeLeft::new(move |bytes, rate| limit.remaining_time(bytes, rate, Timestamp::now())),
         });
     }
     let (outcome, ending) = match runtime.block_on(until_stopped(&order, edge.mode, &observer, cancel)) {

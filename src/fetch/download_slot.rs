@@ -10,14 +10,14 @@ use futures::FutureExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::cancel::{Cancel, Stopped};
-use crate::registry::{Limit, Turn};
+use crate::registry::{RateLimiter, TransferPermit};
 
 /// All places.
 pub(super) struct DownloadSlots {
     free: Semaphore,
     /// How many there are.
     count: usize,
-    limit: Arc<Limit>,
+    limit: Arc<RateLimiter>,
     throttled: watch::Sender<usize>,
 }
 
@@ -27,10 +27,10 @@ pub(super) struct DownloadSlot<'a> {
     taken: Option<Taken<'a>>,
 }
 
-type Taken<'a> = (SemaphorePermit<'a>, Turn<'a>);
+type Taken<'a> = (SemaphorePermit<'a>, TransferPermit<'a>);
 
 impl DownloadSlots {
-    pub(super) fn new(count: usize, limit: Arc<Limit>) -> Self {
+    pub(super) fn new(count: usize, limit: Arc<RateLimiter>) -> Self {
         Self {
             limit,
             count,
@@ -46,7 +46,7 @@ impl DownloadSlots {
 
     /// Waits for as many places, at least one, in the order in which they are asked for. Under a limit it is only one.
     pub(super) async fn take(&self, count: usize, cancel: &Cancel) -> Result<Vec<DownloadSlot<'_>>, Stopped> {
-        let count = match self.limit.is_any() {
+        let count = match self.limit.is_limited() {
             true => 1,
             false => count.clamp(1, self.count),
         };
@@ -55,7 +55,7 @@ impl DownloadSlots {
             let mut permits = permits.await.expect("the semaphore is never closed");
             let mut places = Vec::new();
             while let Some(permit) = permits.split(1) {
-                let taken = Some((permit, self.limit.turn().await));
+                let taken = Some((permit, self.limit.transfer_permit().await));
                 places.push(DownloadSlot { places: self, taken });
             }
             places
@@ -66,7 +66,7 @@ impl DownloadSlots {
     /// Takes a place that nobody waits for.
     pub(super) fn take_idle(&self) -> Option<DownloadSlot<'_>> {
         let permit = self.free.try_acquire().ok()?;
-        let turn = self.limit.turn().now_or_never()?;
+        let turn = self.limit.transfer_permit().now_or_never()?;
         let taken = Some((permit, turn));
         Some(DownloadSlot { places: self, taken })
     }
@@ -74,7 +74,7 @@ impl DownloadSlots {
     async fn free_one(&self, cancel: &Cancel) -> Result<Taken<'_>, Stopped> {
         let one = async {
             let permit = self.free.acquire().await.expect("the semaphore is never closed");
-            (permit, self.limit.turn().await)
+            (permit, self.limit.transfer_permit().await)
         };
         unless_stopped(one, cancel).await
     }

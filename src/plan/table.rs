@@ -105,7 +105,7 @@ impl Plan {
             line(table, format_args!("in time:   {times}"));
         }
         if !limit.rate.is_unlimited() {
-            line(table, format_args!("limit:     {}", limit.told(now)));
+            line(table, format_args!("limit:     {}", limit.describe(now)));
         }
         if limit.rate.has_windows() {
             line(table, format_args!("           {}", limit.rate));
@@ -133,7 +133,7 @@ impl Plan {
 
 /// At a rate in Mbit/s or what the limit leaves of it, headers left out, in whole seconds.
 fn time_at(rate: u64, bytes: u64, limit: &LimitSettings, now: Timestamp) -> Duration {
-    let lasts = limit.lasts(bytes, rate * 1_000_000, now);
+    let lasts = limit.transfer_time(bytes, rate * 1_000_000, now);
     Duration::from_secs(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
 }
 

@@ -14,7 +14,7 @@ use super::blob_connection::{BlobConnection, BlobConnections};
 use super::dns::DnsResolver;
 use super::error::{RegistryError, printable};
 use super::proxy::{Proxies, Proxy};
-use super::rate_limit::{Forwarder, Limit};
+use super::rate_limit::{RateLimiter, SocksProxy};
 use super::transport_error::{TUNNEL, TransportError, brief};
 use super::tunnel_error;
 use super::watchdog::Watch;
@@ -43,9 +43,9 @@ pub(super) struct Way {
     /// At which address.
     pub(super) names: DnsResolver,
     /// How fast, together with all others.
-    pub(super) limit: Arc<Limit>,
+    pub(super) limit: Arc<RateLimiter>,
     /// Who sees to that, if there is a limit.
-    pub(super) forwarder: Option<Arc<Forwarder>>,
+    pub(super) forwarder: Option<Arc<SocksProxy>>,
 }
 
 /// Clients with one idea of trust.
@@ -121,7 +121,7 @@ fn client(
         // Only `settings` reads the environment.
         .no_proxy();
     match &way.forwarder {
-        Some(forwarder) => forwarder.set(builder).build(),
+        Some(forwarder) => forwarder.apply(builder).build(),
         None => way.proxies.set(builder).build(),
     }
 }

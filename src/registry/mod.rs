@@ -13,7 +13,7 @@
 //!                            Http                limits, redirects, trust            http, trouble, tls, certs_d
 //!                              │                 over how many connections  lane
 //!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
-//!                            Limit               how fast, all together            limit
+//!                            RateLimiter         how fast, all together            limit
 //! ```
 //!
 //! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
@@ -64,7 +64,9 @@ pub use http_client::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
 pub use no_proxy::NoProxy;
 pub use proxy::{Proxies, Proxy, ProxyError};
-pub use rate_limit::{Limit, LimitRate, LimitRateError, LimitSettings, Rate, RateError, Turn};
+pub use rate_limit::{
+    LimitRate, LimitRateError, LimitSettings, Rate, RateError, RateLimiter, TransferPermit,
+};
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use retry::Attempts;
 pub use short_names::ShortNameError;
@@ -72,7 +74,7 @@ pub use tls::{ClusterAuthorities, Pem, SystemRoots};
 
 use dns::DnsResolver;
 use http_client::{Http, Way};
-use rate_limit::Forwarder;
+use rate_limit::SocksProxy;
 use registry_client::Client;
 use retry::RetryContext;
 use tls::Trust;
@@ -135,8 +137,8 @@ pub struct Registries {
     proxies: Arc<Proxies>,
     names: DnsResolver,
     idle_timeout: Duration,
-    limit: Arc<Limit>,
-    forwarder: Option<Arc<Forwarder>>,
+    limit: Arc<RateLimiter>,
+    forwarder: Option<Arc<SocksProxy>>,
     pace: Arc<RetryContext>,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
     clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
@@ -147,12 +149,15 @@ impl Registries {
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
         let conf = RegistriesConf::parse(&settings.registries_conf)?;
         let credentials = Credentials::read(&settings.auth_files)?;
-        let least = settings.limit.rate.least();
-        let (proxies, limit) = (Arc::new(settings.proxies), Arc::new(Limit::new(settings.limit)));
+        let lowest = settings.limit.rate.lowest();
+        let (proxies, limit) = (
+            Arc::new(settings.proxies),
+            Arc::new(RateLimiter::new(settings.limit)),
+        );
         let names = DnsResolver::new(settings.dns_files, settings.node_dns_files);
-        let forwarder = match limit.is_any() {
+        let forwarder = match limit.is_limited() {
             true => Some(Arc::new(
-                Forwarder::start(&limit, &names, &proxies).map_err(RegistryError::Limit)?,
+                SocksProxy::start(&limit, &names, &proxies).map_err(RegistryError::Limit)?,
             )),
             false => None,
         };
@@ -171,7 +176,7 @@ impl Registries {
             idle_timeout: settings.idle_timeout,
             limit,
             forwarder,
-            pace: Arc::new(RetryContext::new(observer, settings.give_up_after, least)),
+            pace: Arc::new(RetryContext::new(observer, settings.give_up_after, lowest)),
             clients: Mutex::default(),
         })
     }
@@ -196,7 +201,7 @@ impl Registries {
     }
 
     /// What bounds the rate of all of them together.
-    pub fn limit(&self) -> Arc<Limit> {
+    pub fn limit(&self) -> Arc<RateLimiter> {
         Arc::clone(&self.limit)
     }
 

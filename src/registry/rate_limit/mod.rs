@@ -1,23 +1,34 @@
-//! `--limit-rate`: how much all connections together may bring.
+//! Implements `--limit-rate`: one download rate for all connections together.
 //!
 //! # Design
 //!
 //! ```text
-//! reqwest ──loopback──→ forwarder ──the socket that counts──→ registry, or the site's proxy
+//! reqwest ──loopback──→ SOCKS proxy in this process ──throttled socket──→ registry, or the site's proxy
 //! ```
 //!
-//! reqwest hands its sockets to nobody, and only who has them decides what may come. So under a limit, and only then, its
-//! connections go through a [`Forwarder`] in this process, which opens the sockets and passes bytes on as they are: of TLS,
-//! HTTP and its versions it knows nothing, and whoever is above it sees a link that has this rate.
+//! Two things throttle a socket (`throttled_stream`). First, one token bucket serves all connections: a connection reads
+//! only with a [`ReadPermit`], a few milliseconds' worth of bytes at a time, in the order of the requests. Second, the
+//! receive window is small (`receive_window`): all windows together hold what the rate delivers in a round trip and in
+//! [`READ_AHEAD`]. A sender sends again only after we read, so the arriving bytes follow the bytes read: in 100 ms at most
+//! the share of 100 ms plus that of [`READ_AHEAD`], plus [`CREDIT`] after a delay; after a pause, all windows.
 //!
-//! Two things are done to a socket (`paced`). It is read when its turn comes ([`Limit::turn_to_read`]): one bucket for all
-//! connections, which have their turns in the order in which they ask, a few milliseconds' worth each. And its window is
-//! small (`window`): all windows together have what the rate brings in a round trip and in [`AHEAD`]. As a sender sends on
-//! when we have read, what arrives follows what is read: in a tenth of a second at most a tenth's share and [`AHEAD`]'s,
-//! and [`CREDIT`]'s where something was late; after a pause, all windows.
+//! The limit counts Ethernet frames with their IP and TCP headers, for everything that registries and proxies send. It does
+//! not count DNS and TCP retransmissions.
 //!
-//! What is counted are bytes of frames as Ethernet carries them, with the headers of IP and TCP, for all that registries
-//! and proxies send. Not counted: name servers, and what TCP sends twice.
+//! # Why a proxy in this process
+//!
+//! reqwest does not expose its sockets, and only the owner of a socket can set its receive window. These are the smaller
+//! ways that were tried, with their worst 100 ms as a share of the limit (100 Mbit/s link; in brackets the average):
+//!
+//! | way | 5 Mbit/s, 150 ms | 20 Mbit/s, 40 ms | the same, HTTP/2 |
+//! |---|---|---|---|
+//! | this module | 134 % (98.1) | 168 % (99.9) | 178 % (100.0) |
+//! | a connector layer of reqwest: its connection type is sealed, so only reading can be delayed | 516 % (98.4) | 415 % (99.9) | 298 % (100.1) |
+//! | hyper-util's connector with a fixed receive buffer for the whole rate | 303 % (98.5) | 362 % (99.9) | 276 % (100.0) |
+//! | the same with a quarter of it for each of four connections | 99 % (67.7) | 162 % (100.0) | 158 % (100.0) |
+//!
+//! No fixed buffer holds both bounds, because the number of active connections changes. The measure is
+//! `the_limit_is_held_on_links_of_all_kinds` in tests/it/limit_rate.rs.
 
 mod rate;
 mod receive_window;
@@ -41,53 +52,51 @@ use crate::report::LimitReport;
 
 pub use rate::{Rate, RateError};
 pub use schedule::{LimitRate, LimitRateError};
-pub(super) use socks_proxy::Forwarder;
+pub(super) use socks_proxy::SocksProxy;
 
-/// Unused time that may be made up for, beside the half of a round trip: more than timers are late. While one blob is
-/// asked for, another one has but its own part of the windows; what was missed then comes later, as fast as all windows
-/// allow, which is at most a fifth more than the rate when a round trip takes 150 ms.
+/// Unused time that later reads may make up for, in addition to half a round trip. It is longer than timers are late. While
+/// one blob is requested, another one has only its own share of the windows. What is missed then arrives later, as fast as
+/// all windows allow: at most a fifth above the rate with a round trip of 150 ms.
 const CREDIT: Duration = Duration::from_millis(20);
 
-/// How much may wait in the kernel to be read, as time at the rate: so that something is there when its turn comes.
-const AHEAD: Duration = Duration::from_millis(30);
+/// How much may wait in the kernel, as time at the rate, so that a reader with a permit finds data.
+const READ_AHEAD: Duration = Duration::from_millis(30);
 
-/// What each window has more, in bytes: the kernel rounds a small one down to whole packets.
+/// Added to each window, in bytes: the kernel rounds a small window down to whole packets.
 const PACKET: f64 = 1448.0;
 
-/// How much is read in one turn, as time at the rate, and the bounds of that: a packet, and what a buffer has.
+/// How much one permit allows to read, as time at the rate, with its bounds in bytes: a packet, and a read buffer.
 const QUANTUM: Duration = Duration::from_millis(2);
-const LEAST_QUANTUM: usize = 1448;
-const MOST_QUANTUM: usize = 64 << 10;
+const MIN_QUANTUM: usize = 1448;
+const MAX_QUANTUM: usize = 64 << 10;
 
-/// A burst is within what the rate brings in this time.
+/// The span in which a burst is measured.
 const BURST: Duration = Duration::from_millis(100);
 
-/// How often it is looked what time of day it is. Who waits looks again, too.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the time of day is checked; waiting tasks check it as often.
+const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// How finely a day is walked through to see how long something takes: its windows begin and end with minutes.
-const STRIDE: Duration = Duration::from_secs(60);
+/// The step in which an estimate walks through a day: windows begin and end on whole minutes.
+const STEP: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// So much of the limit comes as bytes of blobs where nothing but the limit holds them up: the rest are headers, and what else
-/// is asked for.
-const NEARLY: f64 = 0.8;
+/// Above this share of the limit, blob bytes are held up by the limit alone: the rest are headers and other requests.
+const LIMITED_SHARE: f64 = 0.8;
 
-/// The smallest number of blobs at a time: while one is being asked for, the other uses the link.
-const FEWEST: usize = 2;
+/// The least number of concurrent blobs: while one is requested, the other uses the link.
+const MIN_BLOBS: usize = 2;
 
-/// What other connections may bring between two pieces of one, in bytes: a record of TLS each for as many as there are
-/// requests at a time.
-const BETWEEN: f64 = 64.0 * 16384.0;
+/// How many bytes other connections may read between two reads of one: a TLS record for each of 64 concurrent requests.
+const OTHERS_BYTES: f64 = 64.0 * 16384.0;
 
-/// What the limit is, and whose time of day counts.
+/// The configured limit, and the time zone of its schedule.
 #[derive(Clone, Debug)]
 pub struct LimitSettings {
-    /// Which rate when.
+    /// The rate for each time of day.
     pub rate: LimitRate,
-    /// Where it is that time.
+    /// The time zone of the schedule.
     pub zone: TimeZone,
-    /// What the zone is called, and where that is known from; for the log.
+    /// The name of the zone and where it was found, for the log.
     pub zone_name: String,
 }
 
@@ -102,12 +111,12 @@ impl Default for LimitSettings {
 }
 
 impl LimitSettings {
-    /// What holds at that moment: `5 Mbit/s until 22:00 (UTC), then 50 Mbit/s`, or `5 Mbit/s`.
-    pub fn told(&self, now: Timestamp) -> String {
+    /// Describes the limit at `now`: `5 Mbit/s until 22:00 (UTC), then 50 Mbit/s`, or `5 Mbit/s`.
+    pub fn describe(&self, now: Timestamp) -> String {
         let words = |rate: Option<Rate>| rate.map_or("no limit".to_owned(), |rate| rate.to_string());
         let time = time(self, now);
         let mut text = words(self.rate.at(time));
-        if let Some(until) = self.rate.until(time) {
+        if let Some(until) = self.rate.next_change(time) {
             let then = words(self.rate.at(until));
             let (until, zone) = (until.strftime("%H:%M"), &self.zone_name);
             text += &format!(" until {until} ({zone}), then {then}");
@@ -115,104 +124,104 @@ impl LimitSettings {
         text
     }
 
-    /// The same for the report, and all of the day; nothing if there never is a limit.
+    /// Describes the limit at `now` and the whole schedule, for the report; `None` without any limit.
     pub fn report(&self, now: Timestamp) -> Option<LimitReport> {
         (!self.rate.is_unlimited()).then(|| LimitReport {
-            at_start: self.told(now),
+            at_start: self.describe(now),
             schedule: self.rate.to_string(),
         })
     }
 
-    /// How long so many bytes take from `now` on, over a link that brings so many bits a second, as the limit goes through
-    /// the day. Headers are left out.
-    pub fn lasts(&self, bytes: u64, link: u64, now: Timestamp) -> Duration {
-        let (mut left, mut lasts) = (bytes as f64 * 8.0, Duration::ZERO);
-        let rate_at = |lasts: Duration| {
-            let then = now.checked_add(lasts).unwrap_or(now);
+    /// Estimates how long a transfer of `bytes` takes from `now`, over a link of `link` bits per second, while the limit
+    /// changes with the time of day. Leaves out headers.
+    pub fn transfer_time(&self, bytes: u64, link: u64, now: Timestamp) -> Duration {
+        let (mut left, mut elapsed) = (bytes as f64 * 8.0, Duration::ZERO);
+        let rate_at = |elapsed: Duration| {
+            let then = now.checked_add(elapsed).unwrap_or(now);
             let limit = self.rate.at(time(self, then)).map(|rate| rate.bytes() * 8.0);
             limit.unwrap_or(f64::INFINITY).min(link.max(1) as f64)
         };
-        // Without borders there is nothing to walk through, and from the second day on all days are the same.
-        while self.rate.has_windows() && lasts < DAY {
-            let brings = rate_at(lasts) * STRIDE.as_secs_f64();
-            if left <= brings {
+        // A schedule without windows needs no walk. From the second day on, all days are the same.
+        while self.rate.has_windows() && elapsed < DAY {
+            let bits = rate_at(elapsed) * STEP.as_secs_f64();
+            if left <= bits {
                 break;
             }
-            left -= brings;
-            lasts += STRIDE;
+            left -= bits;
+            elapsed += STEP;
         }
-        let average = match lasts >= DAY {
-            true => (bytes as f64 * 8.0 - left) / lasts.as_secs_f64(),
-            false => rate_at(lasts),
+        let average = match elapsed >= DAY {
+            true => (bytes as f64 * 8.0 - left) / elapsed.as_secs_f64(),
+            false => rate_at(elapsed),
         };
         let rest = Duration::try_from_secs_f64(left / average).unwrap_or(Duration::MAX);
-        lasts.saturating_add(rest)
+        elapsed.saturating_add(rest)
     }
 
-    /// How long so many bytes take from `now` on, if now so many come in a second, as the limit goes through the day. Where
-    /// these are what the limit allows, all that is known of the link is that it has room for them: it is taken to have room
-    /// for the highest limit.
-    pub fn rest(&self, bytes: u64, rate: u64, now: Timestamp) -> Duration {
-        let (mut to_come, mut link) = (bytes as f64, rate as f64);
+    /// Estimates how long the remaining `bytes` take from `now`, at a current rate of `rate` bytes per second, while the limit
+    /// changes with the time of day. If the limit holds the current rate down, the capacity of the link is unknown: the
+    /// estimate then assumes that the link can carry the highest limit.
+    pub fn remaining_time(&self, bytes: u64, rate: u64, now: Timestamp) -> Duration {
+        let (mut remaining, mut link) = (bytes as f64, rate as f64);
         if let Some(limit) = self.rate.at(time(self, now)).map(Rate::bytes)
-            && link >= NEARLY * limit
+            && link >= LIMITED_SHARE * limit
         {
-            // What the limit counts and the rate does not are headers, and will be there at any other limit.
-            to_come *= (limit / link).max(1.0);
+            // The limit counts headers and `rate` does not; any other limit counts them too.
+            remaining *= (limit / link).max(1.0);
             link = self.rate.highest().map_or(link, Rate::bytes);
         }
-        self.lasts(to_come as u64, (link * 8.0) as u64, now)
+        self.transfer_time(remaining as u64, (link * 8.0) as u64, now)
     }
 }
 
 /// One limit for all connections.
-pub struct Limit {
+pub struct RateLimiter {
     settings: LimitSettings,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     state: Mutex<State>,
-    /// Who reads has it; it is fair.
+    /// Held while a connection waits to read; it is fair.
     reading: tokio::sync::Mutex<()>,
-    /// Connections that bring something.
+    /// Connections that receive data.
     busy: AtomicUsize,
-    /// Blobs that travel.
-    turns: watch::Sender<usize>,
-    /// Who waits for a turn waits for this first, for it is fair.
+    /// Blobs in transfer.
+    transfers: watch::Sender<usize>,
+    /// Held while a task waits for a [`TransferPermit`]; it is fair.
     queue: tokio::sync::Mutex<()>,
 }
 
-/// No limit.
-impl Default for Limit {
+/// Without a limit.
+impl Default for RateLimiter {
     fn default() -> Self {
         Self::new(LimitSettings::default())
     }
 }
 
-/// All that changes.
+/// The token bucket.
 struct State {
     rate: Option<Rate>,
-    /// When the time of day was looked at last.
-    looked: Instant,
-    /// Until when `allowed` is reckoned, and how much time of that may be unused.
-    reckoned: Instant,
+    /// When the time of day was checked last.
+    clock_checked: Instant,
+    /// The time up to which `allowed` is computed, and how much unused time stays available.
+    updated: Instant,
     credit: Duration,
-    /// Bytes on the link that were read since the beginning, and those that might have been. Exact up to 9 PB.
+    /// Bytes on the link that were read since the start, and bytes that the rate allowed. Exact up to 9 PB.
     charged: f64,
     allowed: f64,
 }
 
-impl Limit {
-    /// A limit that is in force from now on, by the system's clock. Logs what it is now, and each change.
+impl RateLimiter {
+    /// Starts a limit by the system clock. Logs the current rate and each change.
     pub(super) fn new(settings: LimitSettings) -> Self {
-        Self::by(settings, Box::new(Timestamp::now))
+        Self::with_clock(settings, Box::new(Timestamp::now))
     }
 
-    fn by(settings: LimitSettings, clock: Box<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
+    fn with_clock(settings: LimitSettings, clock: Box<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
         let now = Instant::now();
         let limit = Self {
             state: Mutex::new(State {
                 rate: settings.rate.at(time(&settings, clock())),
-                looked: now,
-                reckoned: now,
+                clock_checked: now,
+                updated: now,
                 credit: CREDIT,
                 charged: 0.0,
                 allowed: 0.0,
@@ -221,114 +230,113 @@ impl Limit {
             clock,
             reading: tokio::sync::Mutex::default(),
             busy: AtomicUsize::new(0),
-            turns: watch::Sender::default(),
+            transfers: watch::Sender::default(),
             queue: tokio::sync::Mutex::default(),
         };
-        if limit.is_any() {
-            tracing::info!("{}", limit.told());
+        if limit.is_limited() {
+            tracing::info!("{}", limit.description());
         }
         limit
     }
 
-    /// Whether there ever is a limit.
-    pub fn is_any(&self) -> bool {
+    /// Whether there is a limit at any time of day.
+    pub fn is_limited(&self) -> bool {
         !self.settings.rate.is_unlimited()
     }
 
-    /// How much longer than without a limit it may take until something comes, for the others come first.
+    /// How much longer a connection may wait for data than without a limit, because others read first.
     pub(super) fn slack(&self) -> Duration {
-        let least = self.settings.rate.least();
-        least.map_or(Duration::ZERO, |rate| {
-            Duration::from_secs_f64(BETWEEN / rate.bytes())
+        let lowest = self.settings.rate.lowest();
+        lowest.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs_f64(OTHERS_BYTES / rate.bytes())
         })
     }
 
-    /// Waits until something may be read from a connection with such a round trip. May be dropped while it waits: nothing
-    /// is lost by that.
-    async fn turn_to_read(&self, round_trip: Duration) -> ReadTurn<'_> {
-        let turn = self.reading.lock().await;
+    /// Waits until a connection with this round trip may read. Cancel-safe: dropping the future loses nothing.
+    async fn read_permit(&self, round_trip: Duration) -> ReadPermit<'_> {
+        let guard = self.reading.lock().await;
         self.state().credit = CREDIT + (round_trip / 2).min(BURST / 2);
-        while let Some(rest) = self.unpaid() {
-            // A limit may end or rise before that.
-            tokio::time::sleep(rest.min(LOOK)).await;
+        while let Some(rest) = self.debt() {
+            // The limit may end or rise before that.
+            tokio::time::sleep(rest.min(CLOCK_CHECK)).await;
         }
-        let quantum = self.state().rate.map_or(MOST_QUANTUM, |rate| {
+        let quantum = self.state().rate.map_or(MAX_QUANTUM, |rate| {
             let bytes = (rate.bytes() * QUANTUM.as_secs_f64()) as usize;
-            bytes.clamp(LEAST_QUANTUM, MOST_QUANTUM)
+            bytes.clamp(MIN_QUANTUM, MAX_QUANTUM)
         });
-        ReadTurn {
-            limit: self,
+        ReadPermit {
+            limiter: self,
             quantum,
-            _turn: turn,
+            _guard: guard,
         }
     }
 
-    /// How long it takes until all that was read might have come.
-    fn unpaid(&self) -> Option<Duration> {
-        let state = self.reckon();
+    /// How long until the rate allows the bytes that were read; `None` if it does already.
+    fn debt(&self) -> Option<Duration> {
+        let state = self.update();
         let rate = state.rate?;
         let bytes = state.charged - state.allowed;
-        // Less than a byte is what floating point numbers leave over, and might be no time at all.
+        // Less than a byte is a rounding error and may be a zero duration.
         (bytes >= 1.0).then(|| Duration::from_secs_f64(bytes / rate.bytes()))
     }
 
-    /// What the window of one of the connections that bring something should be, in bytes; nothing without a limit.
+    /// The receive window of one active connection, in bytes; `None` without a limit.
     fn window(&self, round_trip: Duration) -> Option<f64> {
         let rate = self.state().rate?;
         let busy = self.busy.load(Ordering::Relaxed).max(1);
-        Some(rate.bytes() * (round_trip + AHEAD).as_secs_f64() / busy as f64 + PACKET)
+        Some(rate.bytes() * (round_trip + READ_AHEAD).as_secs_f64() / busy as f64 + PACKET)
     }
 
-    /// The largest window that a connection will ever need; nothing if there is not always a limit.
+    /// The largest window that a connection ever needs, in bytes; `None` if some time of day has no limit.
     fn largest_window(&self, round_trip: Duration) -> Option<f64> {
-        let rate = self.settings.rate.most()?;
-        Some(rate.bytes() * (round_trip + AHEAD).as_secs_f64() + PACKET)
+        let rate = self.settings.rate.upper_bound()?;
+        Some(rate.bytes() * (round_trip + READ_AHEAD).as_secs_f64() + PACKET)
     }
 
-    /// Counts a connection as one that brings something.
-    fn busy(&self) {
+    /// Counts a connection as active.
+    fn set_busy(&self) {
         self.busy.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No longer.
-    fn idle(&self) {
+    /// Counts a connection as idle again.
+    fn set_idle(&self) {
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits until another blob may travel, in the order in which it is asked for.
-    pub async fn turn(&self) -> Turn<'_> {
-        let _first = self.queue.lock().await;
-        let mut turns = self.turns.subscribe();
+    /// Waits until another blob may be transferred, in the order of the calls.
+    pub async fn transfer_permit(&self) -> TransferPermit<'_> {
+        let _guard = self.queue.lock().await;
+        let mut transfers = self.transfers.subscribe();
         loop {
-            let most = self.most_turns();
-            let free = turns.wait_for(|taken| *taken < most);
-            // The rate may change before one of those that travel is there. What is waited for is a lock, too: not to be held.
-            let is_free = tokio::time::timeout(LOOK, free)
+            let most = self.max_transfers();
+            let free = transfers.wait_for(|running| *running < most);
+            // The rate may change before a transfer ends. `wait_for` returns a lock guard, which must not be kept.
+            let is_free = tokio::time::timeout(CLOCK_CHECK, free)
                 .await
                 .is_ok_and(|free| free.is_ok());
             if is_free {
-                self.turns.send_modify(|taken| *taken += 1);
-                return Turn(self);
+                self.transfers.send_modify(|running| *running += 1);
+                return TransferPermit(self);
             }
         }
     }
 
-    fn most_turns(&self) -> usize {
-        if !self.is_any() {
+    fn max_transfers(&self) -> usize {
+        if !self.is_limited() {
             return usize::MAX;
         }
-        self.reckon().rate.map_or(usize::MAX, |rate| {
+        self.update().rate.map_or(usize::MAX, |rate| {
             let windows = rate.bytes() * BURST.as_secs_f64() / f64::from(receive_window::FIRST);
-            (windows as usize).max(FEWEST)
+            (windows as usize).max(MIN_BLOBS)
         })
     }
 
-    /// Adds what might have come until now, at the rate until now, and looks whether that is still the rate.
-    fn reckon(&self) -> MutexGuard<'_, State> {
+    /// Adds the bytes that the rate allowed since the last update, and checks whether the rate has changed.
+    fn update(&self) -> MutexGuard<'_, State> {
         let now = Instant::now();
         let mut state = self.state();
-        let passed = now.saturating_duration_since(state.reckoned);
-        state.reckoned = now;
+        let passed = now.saturating_duration_since(state.updated);
+        state.updated = now;
         state.allowed = match state.rate {
             Some(rate) => {
                 let most = state.charged + rate.bytes() * state.credit.as_secs_f64();
@@ -336,19 +344,21 @@ impl Limit {
             }
             None => state.charged,
         };
-        if self.settings.rate.has_windows() && now.saturating_duration_since(state.looked) >= LOOK {
-            state.looked = now;
+        if self.settings.rate.has_windows()
+            && now.saturating_duration_since(state.clock_checked) >= CLOCK_CHECK
+        {
+            state.clock_checked = now;
             let rate = self.settings.rate.at(self.time());
             if rate != state.rate {
                 state.rate = rate;
-                tracing::info!("{}", self.told());
+                tracing::info!("{}", self.description());
             }
         }
         state
     }
 
-    fn told(&self) -> String {
-        format!("--limit-rate: {}", self.settings.told((self.clock)()))
+    fn description(&self) -> String {
+        format!("--limit-rate: {}", self.settings.describe((self.clock)()))
     }
 
     fn time(&self) -> Time {
@@ -364,35 +374,35 @@ fn time(settings: &LimitSettings, now: Timestamp) -> Time {
     now.to_zoned(settings.zone.clone()).time()
 }
 
-impl fmt::Debug for Limit {
+impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
+        f.debug_struct("RateLimiter")
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }
 
-/// A blob's right to travel, as long as it lives.
-pub struct Turn<'a>(&'a Limit);
+/// Permission to transfer one blob, until it is dropped.
+pub struct TransferPermit<'a>(&'a RateLimiter);
 
-impl Drop for Turn<'_> {
+impl Drop for TransferPermit<'_> {
     fn drop(&mut self) {
-        self.0.turns.send_modify(|taken| *taken -= 1);
+        self.0.transfers.send_modify(|running| *running -= 1);
     }
 }
 
-/// The right to read some bytes from a socket, once.
-struct ReadTurn<'a> {
-    limit: &'a Limit,
-    /// So many at most.
+/// Permission for one read from a socket.
+struct ReadPermit<'a> {
+    limiter: &'a RateLimiter,
+    /// The most bytes to read.
     quantum: usize,
-    _turn: tokio::sync::MutexGuard<'a, ()>,
+    _guard: tokio::sync::MutexGuard<'a, ()>,
 }
 
-impl ReadTurn<'_> {
-    /// Counts what was read, in bytes on the link.
+impl ReadPermit<'_> {
+    /// Counts the bytes read, as bytes on the link.
     fn charge(self, bytes: f64) {
-        self.limit.reckon().charged += bytes;
+        self.limiter.update().charged += bytes;
     }
 }
 

@@ -1,19 +1,19 @@
-//! How much may come in a second.
+//! Parses and prints a transfer rate, such as `20Mbit` or `2.5MB`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The least that makes sense, in bits a second: a TLS handshake takes a second with it, and several connections still
-/// bring what `registry::blob` takes for alive.
-const LEAST: u128 = 64_000;
+/// The lowest rate, in bits per second: a TLS handshake takes a second at it, and several connections still receive enough
+/// not to count as stalled.
+const MIN: u128 = 64_000;
 
-/// More than any network card of a node, in bits a second; a number beyond it is a mistake.
-const MOST: u128 = 1_000_000_000_000;
+/// The highest rate, in bits per second: above that of any network card, so a larger number is a mistake.
+const MAX: u128 = 1_000_000_000_000;
 
-/// Digits of a number before its point or behind it; with these nothing overflows.
+/// The most digits before or after the decimal point; more could overflow.
 const DIGITS: usize = 12;
 
-/// Units and the bits that each stands for.
+/// Units, and their size in bits.
 const UNITS: [(&str, u128); 11] = [
     ("bit", 1),
     ("kbit", 1_000),
@@ -28,48 +28,48 @@ const UNITS: [(&str, u128); 11] = [
     ("GiB", 8 << 30),
 ];
 
-/// A rate above nothing, in bits a second as links are sold.
+/// A rate above zero, in bits per second as links are sold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate {
     bits: u64,
 }
 
-/// Why a text is no rate.
+/// Why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// `fast`, `-1Mbit`, `1e6bit`
     #[error(
-        "`{0}` is no rate\nhint: write a number and its unit: `20Mbit`, `500kbit`, `2.5MB` (bytes), or `unlimited`"
+        "`{0}` is not a rate\nhint: write a number and its unit: `20Mbit`, `500kbit`, `2.5MB` (bytes), or `unlimited`"
     )]
     Number(String),
-    /// `20`: nobody knows twenty of what.
-    #[error("`{0}` has no unit\nhint: write `{0}Mbit` for megabits a second, `{0}MB` for megabytes")]
+    /// `20`, without a unit.
+    #[error("`{0}` has no unit\nhint: write `{0}Mbit` for megabits per second, `{0}MB` for megabytes")]
     Unitless(String),
     /// `20Mb`, `20Mbps`
     #[error(
-        "`{unit}` in `{text}` is no unit of a rate\nhint: write `kbit`, `Mbit`, `Gbit` for bits, `kB`, `MB`, `GB` for bytes"
+        "`{unit}` in `{text}` is not a unit of a rate\nhint: write `kbit`, `Mbit`, `Gbit` for bits, `kB`, `MB`, `GB` for bytes"
     )]
     Unit {
-        /// The rate as it was written.
+        /// The rate as written.
         text: String,
         /// Its unit.
         unit: String,
     },
-    /// With `0` nothing would ever come.
-    #[error("`{0}` is too little to work with\nhint: the least is `64kbit`")]
+    /// `0`, and other rates too low to work.
+    #[error("`{0}` is too low\nhint: the lowest rate is `64kbit`")]
     Low(String),
-    /// A slip of the keyboard.
-    #[error("`{0}` is more than any link has\nhint: write `unlimited` for no limit")]
+    /// A typing mistake.
+    #[error("`{0}` is more than any link can carry\nhint: write `unlimited` for no limit")]
     High(String),
 }
 
 impl Rate {
-    /// In bytes a second.
+    /// Bytes per second.
     pub(in crate::registry) fn bytes(self) -> f64 {
         self.bits as f64 / 8.0
     }
 
-    /// Parses a rate; nothing for `unlimited`.
+    /// Parses a rate; `None` for `unlimited`.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, RateError> {
         match text.trim() {
             "unlimited" => Ok(None),
@@ -101,7 +101,7 @@ impl FromStr for Rate {
         if unit.is_empty() {
             return Err(RateError::Unitless(text.to_owned()));
         }
-        // `/s` goes without saying.
+        // `/s` is optional.
         let name = unit.strip_suffix("/s").unwrap_or(unit);
         let factor = UNITS
             .iter()
@@ -112,8 +112,8 @@ impl FromStr for Rate {
             unit: unit.to_owned(),
         })?;
         match thousandths * factor / scale {
-            ..LEAST => Err(RateError::Low(text.to_owned())),
-            bits @ LEAST..=MOST => u64::try_from(bits)
+            ..MIN => Err(RateError::Low(text.to_owned())),
+            bits @ MIN..=MAX => u64::try_from(bits)
                 .map(|bits| Self { bits })
                 .map_err(|_| no_number()),
             _ => Err(RateError::High(text.to_owned())),
@@ -130,7 +130,7 @@ impl fmt::Display for Rate {
             (1_000, "kbit/s"),
         ];
         match units.iter().find(|(factor, _)| self.bits >= *factor) {
-            // What is cut off is below a thousandth.
+            // Three decimals are enough.
             Some((factor, unit)) => write!(f, "{} {unit}", (self.bits * 1000 / factor) as f64 / 1000.0),
             None => write!(f, "{} bit/s", self.bits),
         }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_have_units() {
+    fn rates_with_units_are_parsed() {
         for (text, bits, shown) in [
             ("20Mbit", 20_000_000, "20 Mbit/s"),
             ("500kbit", 500_000, "500 kbit/s"),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_refused_with_a_hint() {
+    fn an_invalid_rate_is_refused_with_a_hint() {
         let own = str::to_owned;
         let unit = |text: &str, unit: &str| RateError::Unit {
             text: own(text),

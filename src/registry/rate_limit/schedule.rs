@@ -1,9 +1,9 @@
-//! Which rate at what time of day.
+//! Parses the schedule of `--limit-rate`: a rate for each time of day.
 //!
 //! ```text
-//! 20Mbit                          always
-//! 22:00-04:00=50Mbit,else=5Mbit   from ten in the evening over midnight to four, and at any other time
-//! 08:00-18:00=2MB                 without `else` there is no limit at any other time
+//! 20Mbit                          at all times
+//! 22:00-04:00=50Mbit,else=5Mbit   from 22:00 to 04:00, and at all other times
+//! 08:00-18:00=2MB                 no limit at other times, without `else`
 //! ```
 
 use std::fmt;
@@ -16,15 +16,15 @@ use super::rate::{Rate, RateError};
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
-/// `--limit-rate`, parsed. By default there is no limit.
+/// The parsed value of `--limit-rate`. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitRate {
-    /// None overlaps another.
+    /// Without overlaps.
     windows: Vec<Window>,
     otherwise: Option<Rate>,
 }
 
-/// From one minute of the day to before another, over midnight if that is earlier.
+/// From one minute of the day up to another, exclusive; past midnight if the second is earlier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Window {
     from: u16,
@@ -32,10 +32,10 @@ struct Window {
     rate: Option<Rate>,
 }
 
-/// Why a text says nothing of rates.
+/// Why a text is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitRateError {
-    /// One of its rates is none.
+    /// A rate in it is invalid.
     #[error(transparent)]
     Rate(#[from] RateError),
     /// `20Mbit,else=5Mbit`
@@ -45,32 +45,32 @@ pub enum LimitRateError {
     Part(String),
     /// `9:00-25:00`
     #[error(
-        "`{0}` is no window of time\nhint: write two times of day from `00:00` to `24:00`: `22:00-04:00`"
+        "`{0}` is not a time window\nhint: write two times of day between `00:00` and `24:00`: `22:00-04:00`"
     )]
     Window(String),
     /// `04:00-04:00`
     #[error("the window `{0}` is empty\nhint: for the whole day write the rate alone")]
     Empty(String),
-    /// Which one would count?
-    #[error("the windows `{0}` and `{1}` overlap\nhint: give each time of day to one of them")]
+    /// Two windows that both cover some time.
+    #[error("the windows `{0}` and `{1}` overlap\nhint: cover each time of day once")]
     Overlap(String, String),
     /// `else=5Mbit,else=6Mbit`
-    #[error("there is more than one `else`\nhint: it stands for all times that no window has")]
+    #[error("there is more than one `else`\nhint: write `else` once, for all times outside the windows")]
     ElseAgain,
 }
 
 impl LimitRate {
-    /// True if there is never a limit.
+    /// Whether there is no limit at any time.
     pub fn is_unlimited(&self) -> bool {
         self.otherwise.is_none() && self.windows.iter().all(|window| window.rate.is_none())
     }
 
-    /// True if it depends on the time of day.
+    /// Whether the rate depends on the time of day.
     pub fn has_windows(&self) -> bool {
         !self.windows.is_empty()
     }
 
-    /// The rate at that local time; nothing if there is no limit then.
+    /// The rate at a local time; `None` if there is no limit then.
     pub fn at(&self, time: Time) -> Option<Rate> {
         let minute = minute(time);
         let window = self.windows.iter().find(|window| window.contains(minute));
@@ -78,39 +78,39 @@ impl LimitRate {
     }
 
     /// The lowest rate of the day.
-    pub(in crate::registry) fn least(&self) -> Option<Rate> {
+    pub(in crate::registry) fn lowest(&self) -> Option<Rate> {
         self.rates().flatten().min()
     }
 
-    /// The highest rate of the day, times without a limit left out.
+    /// The highest rate of the day, ignoring times without a limit.
     pub(super) fn highest(&self) -> Option<Rate> {
         self.rates().flatten().max()
     }
 
-    /// The highest rate of the day; nothing if there are times without a limit.
-    pub(super) fn most(&self) -> Option<Rate> {
+    /// The highest rate of the day; `None` if some times have no limit.
+    pub(super) fn upper_bound(&self) -> Option<Rate> {
         self.rates()
             .try_fold(None, |most, rate| Some(most.max(Some(rate?))))?
     }
 
-    /// What is said of windows and of the rest, which may be none.
+    /// The rates of all windows and of the remaining time, which may be empty.
     fn rates(&self) -> impl Iterator<Item = Option<Rate>> {
         let windows = self.windows.iter().map(|window| window.rate);
         windows.chain([self.otherwise])
     }
 
-    /// When the rate is another one for the first time after `time`; nothing if it always is the same.
-    pub(super) fn until(&self, time: Time) -> Option<Time> {
+    /// When the rate next changes after `time`; `None` if it never changes.
+    pub(super) fn next_change(&self, time: Time) -> Option<Time> {
         let (now, rate) = (minute(time), self.at(time));
-        let borders = self
+        let boundaries = self
             .windows
             .iter()
             .flat_map(|window| [window.from, window.to % DAY]);
-        let after = |border: u16| (border + DAY - now - 1) % DAY;
-        let mut borders: Vec<u16> = borders.collect();
-        borders.sort_by_key(|border| after(*border));
-        let times = borders.into_iter().filter_map(|border| clock(border).ok());
-        times.into_iter().find(|border| self.at(*border) != rate)
+        let after = |boundary: u16| (boundary + DAY - now - 1) % DAY;
+        let mut boundaries: Vec<u16> = boundaries.collect();
+        boundaries.sort_by_key(|boundary| after(*boundary));
+        let times = boundaries.into_iter().filter_map(|boundary| clock(boundary).ok());
+        times.into_iter().find(|boundary| self.at(*boundary) != rate)
     }
 }
 
@@ -170,7 +170,7 @@ impl Window {
         }
     }
 
-    /// Of two that have a minute in common, one begins inside of the other.
+    /// Whether both contain some minute: then one begins inside the other.
     fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.from) || other.contains(self.from)
     }
@@ -203,7 +203,7 @@ impl fmt::Display for Window {
     }
 }
 
-/// The minutes that `HH:MM` is after midnight, up to those of `24:00`.
+/// The minute of the day of `HH:MM`, up to `24:00`.
 fn minutes(text: &str) -> Option<u16> {
     let (hours, minutes) = text.split_once(':')?;
     let is_number = |digits: &str| digits.len() <= 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -238,7 +238,7 @@ mod tests {
                 .map_or("unlimited".to_owned(), |rate| rate.to_string())
         };
         let now = time(hour, minute, 30, 0);
-        match limit.until(now) {
+        match limit.next_change(now) {
             Some(until) => format!(
                 "{} until {}, then {}",
                 rate(now),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_day_says_the_rate() {
+    fn the_rate_follows_the_time_of_day() {
         let night = "22:00-04:00=50Mbit,else=5Mbit";
         for (text, at, expected) in [
             ("20Mbit", (12, 0), "20 Mbit/s"),
@@ -268,7 +268,7 @@ mod tests {
                 (23, 59),
                 "16 Mbit/s until 00:00, then unlimited",
             ),
-            // A border that changes nothing is none.
+            // A window boundary that does not change the rate.
             (
                 "08:00-12:00=2MB,12:00-13:00=2MB",
                 (9, 0),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_is_refused_with_a_hint() {
+    fn an_invalid_schedule_is_refused_with_a_hint() {
         let own = str::to_owned;
         for (text, error) in [
             ("20Mbit,else=5Mbit", LimitRateError::Part(own("20Mbit"))),
@@ -316,7 +316,7 @@ mod tests {
             assert_eq!(text.parse::<LimitRate>(), Err(error.clone()), "{text}");
             assert!(error.to_string().contains("\nhint: "), "{error}");
         }
-        let side_by_side = "00:00-04:00=5Mbit,04:00-24:00=6Mbit";
-        assert!(side_by_side.parse::<LimitRate>().is_ok());
+        let adjacent = "00:00-04:00=5Mbit,04:00-24:00=6Mbit";
+        assert!(adjacent.parse::<LimitRate>().is_ok());
     }
 }

@@ -1,21 +1,21 @@
-//! The way of all connections under a limit: from reqwest over loopback to sockets of our own.
+//! Runs a SOCKS proxy in this process: all connections of reqwest pass through it while a rate limit is set.
 //!
 //! # Design
 //!
-//! A thread with a runtime of its own, so that nothing else makes turns late; it ends with the last [`Forwarder`]. It
-//! listens on ports of loopback:
+//! The proxy has a thread and a runtime of its own, so that no other task delays a read; it ends with the last
+//! [`SocksProxy`]. It listens on ports of loopback:
 //!
 //! ```text
-//! socks5h://spoke:PASSWORD@127.0.0.1:port    for what is reached directly: any host, by its name
-//! http://127.0.0.1:port                      in the place of the site's proxy for HTTP; of that for HTTPS another
+//! socks5h://spoke:PASSWORD@127.0.0.1:port    for direct connections: any host, by name
+//! http://127.0.0.1:port                      in place of the site's HTTP proxy; another port for its HTTPS proxy
 //! ```
 //!
-//! Everybody on the node can reach loopback. The first asks for a password, random in each process. The others lead to the
-//! site's proxy and nowhere else, where everybody gets without us, and which asks for its own password; reqwest speaks with it
-//! as if nobody were between.
+//! Every process on the node can reach loopback. So the first port asks for a password, random in each run. The others lead
+//! only to the site's proxy, which every process can reach anyway and which asks for its own password; they pass reqwest's
+//! bytes on unchanged.
 //!
-//! A proxy that is reached by TLS keeps its name, for its certificate has that, or gets one if it has but an address; the
-//! resolver of such a client says that all names are at 127.0.0.1, and is asked for no others.
+//! A site proxy that speaks TLS keeps its name, because its certificate has that name; a proxy with only an address gets a
+//! name. The resolver of such a client answers 127.0.0.1 for every name, and only this name is asked for.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,52 +32,52 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::Limit;
+use super::RateLimiter;
 use super::socks::{self, Target};
-use super::throttled_stream::Far;
+use super::throttled_stream::ThrottledStream;
 use crate::registry::dns::DnsResolver;
 use crate::registry::proxy::{Proxies, Proxy};
 use crate::registry::transport_error;
 
-/// How long a client may take to say whom it wants. It is in this process, or a stranger.
+/// How long a client may take to name its target. It is this process, or another one on the node.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// How long all addresses of a host may take together: what reqwest gives a connection.
+/// How long all addresses of a host may take together: reqwest's connect timeout.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// How long a listener rests that cannot accept, for want of descriptors perhaps.
-const REST: Duration = Duration::from_millis(100);
+/// How long a listener waits after it cannot accept a connection, for example without free descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Lives as long as somebody has it.
+/// The running proxy; it stops when this is dropped.
 #[derive(Debug)]
-pub(in crate::registry) struct Forwarder {
+pub(in crate::registry) struct SocksProxy {
     proxies: Arc<Proxies>,
-    /// Where the one with the password listens.
+    /// The address of the port with the password.
     direct: SocketAddr,
     password: SecretString,
-    /// What stands for the site's proxies.
+    /// The local addresses that replace the site's proxies.
     http: Option<Proxy>,
     https: Option<Proxy>,
     shared: Arc<Shared>,
-    /// Dropped with this: the thread ends.
+    /// Dropping it ends the thread.
     _stop: oneshot::Sender<()>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    limit: Arc<Limit>,
+    limit: Arc<RateLimiter>,
     names: DnsResolver,
     password: SecretString,
-    /// Why there was no connection last time, for reqwest hears less than that.
+    /// Why the last connection to a target failed: SOCKS can tell reqwest less than that.
     failures: Mutex<HashMap<Target, String>>,
-    /// How far away it is: a new connection's round trip is not known before it is there.
+    /// The last round trip to an address: that of a new connection is unknown before it is open.
     round_trips: Mutex<HashMap<IpAddr, Duration>>,
 }
 
-impl Forwarder {
-    /// Listens, and starts the thread.
+impl SocksProxy {
+    /// Listens and starts the thread.
     pub(in crate::registry) fn start(
-        limit: &Arc<Limit>,
+        limit: &Arc<RateLimiter>,
         names: &DnsResolver,
         proxies: &Arc<Proxies>,
     ) -> io::Result<Self> {
@@ -117,7 +117,7 @@ impl Forwarder {
                         Err(error) => tracing::error!("`--limit-rate` cannot listen: {error}"),
                     }
                 }
-                // An error is what it is there for: the other end was dropped.
+                // Ends with an error when the sender is dropped, which is its purpose.
                 let _ = stopped.await;
             });
         })?;
@@ -132,8 +132,8 @@ impl Forwarder {
         })
     }
 
-    /// Has a client connect through here alone.
-    pub(in crate::registry) fn set(&self, builder: ClientBuilder) -> ClientBuilder {
+    /// Makes a client connect only through this proxy.
+    pub(in crate::registry) fn apply(&self, builder: ClientBuilder) -> ClientBuilder {
         let stand_ins = Arc::new(Proxies {
             http: self.http.clone(),
             https: self.https.clone(),
@@ -151,7 +151,7 @@ impl Forwarder {
         stand_ins.set(builder).proxy(direct).dns_resolver(Loopback)
     }
 
-    /// Why there was no connection for `url`, if it was the forwarder who did not get one.
+    /// Why the proxy got no connection for `url`, if that is what failed.
     pub(in crate::registry) fn failure(&self, url: &Url) -> Option<String> {
         let target = match self.proxies.for_url(url) {
             Some(proxy) => {
@@ -173,17 +173,19 @@ fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Says that everything is here.
+/// A resolver that answers 127.0.0.1 for every name.
 struct Loopback;
 
 impl Resolve for Loopback {
     fn resolve(&self, _: Name) -> Resolving {
-        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Box::pin(std::future::ready(Ok(Box::new(std::iter::once(here)) as Addrs)))
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Box::pin(std::future::ready(Ok(
+            Box::new(std::iter::once(loopback)) as Addrs
+        )))
     }
 }
 
-/// Takes connections to `target`, or to whom they ask for.
+/// Accepts connections to `target`, or to the target that a client names.
 async fn serve(listener: TcpListener, target: Option<Target>, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
@@ -191,13 +193,13 @@ async fn serve(listener: TcpListener, target: Option<Target>, shared: Arc<Shared
                 let (target, shared) = (target.clone(), Arc::clone(&shared));
                 tokio::spawn(async move {
                     if let Err(error) = shared.forward(near, target).await {
-                        tracing::debug!("no connection through the limit: {error}");
+                        tracing::debug!("`--limit-rate`: a connection failed: {error}");
                     }
                 });
             }
             Err(error) => {
-                tracing::debug!("no connection to the limit: {error}");
-                tokio::time::sleep(REST).await;
+                tracing::debug!("`--limit-rate` cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
     }
@@ -212,8 +214,8 @@ impl Shared {
         let (target, is_socks) = match target {
             Some(target) => (target, false),
             None => {
-                let asked = socks::asked(&mut near, self.password.expose_secret());
-                (timeout(HANDSHAKE, asked).await??, true)
+                let request = socks::read_target(&mut near, self.password.expose_secret());
+                (timeout(HANDSHAKE, request).await??, true)
             }
         };
         let far = self.connect(&target).await;
@@ -222,13 +224,13 @@ impl Shared {
             Err(error) => self.failures().insert(target, error.to_string()),
         };
         if is_socks {
-            socks::answer(&mut near, far.as_ref().err()).await?;
+            socks::reply(&mut near, far.as_ref().err()).await?;
         }
-        far?.carry(near, &self.limit).await;
+        far?.relay(near, &self.limit).await;
         Ok(())
     }
 
-    async fn connect(&self, target: &Target) -> io::Result<Far> {
+    async fn connect(&self, target: &Target) -> io::Result<ThrottledStream> {
         let host = bare(&target.host);
         let addresses = match host.parse::<IpAddr>() {
             Ok(address) => vec![address],
@@ -240,12 +242,17 @@ impl Shared {
             })?,
         };
         let patience = CONNECT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-        let mut failure = io::Error::other("its name has no address");
+        let mut failure = io::Error::other("the name has no address");
         for address in addresses {
             let known = || self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
             let round_trip = known().get(&address).copied();
             let socket = SocketAddr::new(address, target.port);
-            match timeout(patience, Far::connect(socket, &self.limit, round_trip)).await {
+            match timeout(
+                patience,
+                ThrottledStream::connect(socket, &self.limit, round_trip),
+            )
+            .await
+            {
                 Ok(Ok(far)) => {
                     known().insert(address, far.round_trip());
                     return Ok(far);
@@ -253,7 +260,7 @@ impl Shared {
                 Ok(Err(error)) => {
                     failure = io::Error::new(error.kind(), format!("tcp connect error: {error}"))
                 }
-                Err(late) => failure = late.into(),
+                Err(elapsed) => failure = elapsed.into(),
             }
         }
         Err(failure)
@@ -269,45 +276,49 @@ mod tests {
     use super::*;
     use crate::registry::DnsFiles;
 
-    fn forwarder(proxies: Proxies) -> io::Result<Forwarder> {
+    fn forwarder(proxies: Proxies) -> io::Result<SocksProxy> {
         let limit = LimitSettings {
             rate: "80Mbit".parse().expect("a rate"),
             ..LimitSettings::default()
         };
         let names = DnsResolver::new(DnsFiles::default(), None);
-        Forwarder::start(&Arc::new(Limit::new(limit)), &names, &Arc::new(proxies))
+        SocksProxy::start(&Arc::new(RateLimiter::new(limit)), &names, &Arc::new(proxies))
     }
 
-    /// What is answered to this, until the end.
-    fn told(forwarder: &Forwarder, said: &[&[u8]]) -> anyhow::Result<Vec<u8>> {
+    /// Sends these messages and returns all replies.
+    fn replies(forwarder: &SocksProxy, messages: &[&[u8]]) -> anyhow::Result<Vec<u8>> {
         let mut client = Client::connect(forwarder.direct)?;
         client.set_read_timeout(Some(HANDSHAKE))?;
         let mut all = Vec::new();
-        for piece in said {
-            client.write_all(piece)?;
+        for message in messages {
+            client.write_all(message)?;
             let mut answer = [0; 16];
             let length = client.read(&mut answer).unwrap_or(0);
             all.extend_from_slice(&answer[..length]);
         }
-        assert_eq!(client.read(&mut [0; 16]).unwrap_or(0), 0, "it is left alone then");
+        assert_eq!(
+            client.read(&mut [0; 16]).unwrap_or(0),
+            0,
+            "the connection is closed"
+        );
         Ok(all)
     }
 
     #[test]
-    fn a_stranger_on_loopback_gets_nowhere() -> anyhow::Result<()> {
+    fn a_client_without_the_password_is_refused() -> anyhow::Result<()> {
         let forwarder = forwarder(Proxies::default())?;
         let by_password = b"\x05\x01\x02";
-        assert_eq!(told(&forwarder, &[b"\x05\x01\x00"])?, b"\x05\xff");
+        assert_eq!(replies(&forwarder, &[b"\x05\x01\x00"])?, b"\x05\xff");
         assert_eq!(
-            told(&forwarder, &[by_password, b"\x01\x01a\x01b"])?,
+            replies(&forwarder, &[by_password, b"\x01\x01a\x01b"])?,
             b"\x05\x02\x01\x01"
         );
         assert_eq!(
-            told(&forwarder, &[by_password, b"\x01\x01a\x00"])?,
+            replies(&forwarder, &[by_password, b"\x01\x01a\x00"])?,
             b"\x05\x02\x01\x01"
         );
         assert_eq!(
-            told(&forwarder, &[b"GET http://registry/ HTTP/1.1\r\n\r\n"])?,
+            replies(&forwarder, &[b"GET http://registry/ HTTP/1.1\r\n\r\n"])?,
             b""
         );
         let password = forwarder.password.expose_secret();
@@ -316,13 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_password_is_connected_or_told_why_not() -> anyhow::Result<()> {
+    fn a_client_with_the_password_gets_a_connection_or_an_error() -> anyhow::Result<()> {
         let forwarder = forwarder(Proxies::default())?;
         let password = forwarder.password.expose_secret().as_bytes();
         let login = [&[1, 1, b'a', 32], password].concat();
-        // Port 1 of loopback, where nobody listens.
-        let asked = b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x01";
-        let answer = told(&forwarder, &[b"\x05\x01\x02", &login, asked])?;
+        // Nothing listens on port 1 of loopback.
+        let request = b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x01";
+        let answer = replies(&forwarder, &[b"\x05\x01\x02", &login, request])?;
         assert_eq!(answer, b"\x05\x02\x01\x00\x05\x05\x00\x01\0\0\0\0\0\0");
         let url = "http://127.0.0.1:1/v2/".parse()?;
         let why = forwarder.failure(&url).unwrap_or_default();
@@ -331,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_by_tls_keeps_its_name_or_gets_one() -> anyhow::Result<()> {
+    fn a_tls_proxy_keeps_its_name_or_gets_one() -> anyhow::Result<()> {
         let at = |proxy: &str| {
             forwarder(Proxies {
                 https: Some(proxy.parse().expect("a proxy")),

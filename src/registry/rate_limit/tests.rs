@@ -1,4 +1,4 @@
-//! The limit by itself, with the clock stopped.
+//! Tests the rate limiter with paused time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,43 +8,46 @@ use rand::RngExt as _;
 
 use super::*;
 
-fn limit(rate: &str) -> Arc<Limit> {
+fn limit(rate: &str) -> Arc<RateLimiter> {
     at(rate, "2026-01-01T12:00:00Z", TimeZone::UTC)
 }
 
 /// A limit whose day begins at `start` and goes on with tokio's clock.
-fn at(rate: &str, start: &str, zone: TimeZone) -> Arc<Limit> {
+fn at(rate: &str, start: &str, zone: TimeZone) -> Arc<RateLimiter> {
     let (start, began) = (start.parse::<Timestamp>().expect("a time"), Instant::now());
     let settings = LimitSettings {
         rate: rate.parse().expect("a rate"),
         zone,
         zone_name: "the test's".to_owned(),
     };
-    Arc::new(Limit::by(settings, Box::new(move || start + began.elapsed())))
+    Arc::new(RateLimiter::with_clock(
+        settings,
+        Box::new(move || start + began.elapsed()),
+    ))
 }
 
-/// What came and when.
+/// The bytes read, and when.
 type Arrivals = Arc<Mutex<Vec<(Instant, f64)>>>;
 
-/// A connection that always has something to read, up to `most` bytes at a time, until `end`.
-async fn read(limit: Arc<Limit>, most: usize, end: Instant, arrivals: Arrivals) -> f64 {
+/// A connection that always has data to read, up to `most` bytes at a time, until `end`.
+async fn read(limit: Arc<RateLimiter>, most: usize, end: Instant, arrivals: Arrivals) -> f64 {
     let mut sum = 0.0;
     while Instant::now() < end {
-        let turn = limit.turn_to_read(Duration::ZERO).await;
-        let bytes = rand::rng().random_range(1..=most.min(turn.quantum)) as f64;
-        turn.charge(bytes);
+        let permit = limit.read_permit(Duration::ZERO).await;
+        let bytes = rand::rng().random_range(1..=most.min(permit.quantum)) as f64;
+        permit.charge(bytes);
         sum += bytes;
         arrivals.lock().expect("no panic").push((Instant::now(), bytes));
     }
     sum
 }
 
-/// The most that came in any span of time beyond the rate's share of it, in seconds at the rate.
+/// The largest excess over the rate in any span of time, in seconds at the rate.
 fn burst(arrivals: &[(Instant, f64)], rate: f64) -> f64 {
     let Some((began, _)) = arrivals.first() else {
         return 0.0;
     };
-    // Excess before each arrival, at its lowest so far, against that after it.
+    // Compares the lowest excess before each arrival with the excess after it.
     let (mut sum, mut lowest, mut most) = (0.0, f64::INFINITY, 0.0f64);
     for (at, bytes) in arrivals {
         let due = at.duration_since(*began).as_secs_f64() * rate;
@@ -89,14 +92,14 @@ async fn the_average_is_held_and_bursts_are_short() {
     }
 }
 
-/// Who reads as fast as bytes come, and these come more slowly, never waits; what was not used is not made up for.
+/// A reader that follows data slower than the limit never waits, and unused time is not made up for later.
 #[tokio::test(start_paused = true)]
-async fn unused_time_is_no_credit() {
+async fn unused_time_is_not_made_up_for() {
     let limit = limit("8Mbit");
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let asked = Instant::now();
-        limit.turn_to_read(Duration::ZERO).await.charge(5000.0);
+        limit.read_permit(Duration::ZERO).await.charge(5000.0);
         assert_eq!(asked.elapsed(), Duration::ZERO);
     }
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -107,22 +110,22 @@ async fn unused_time_is_no_credit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_or_stalls_holds_nothing() {
+async fn a_dropped_or_stalled_reader_blocks_no_other() {
     let limit = limit("8Mbit");
     let end = Instant::now() + Duration::from_secs(10);
     let arrivals = Arrivals::default();
-    // One that found nothing to read, and one that is dropped while it waits.
-    drop(limit.turn_to_read(Duration::ZERO).await);
+    // One reader finds no data, another one is dropped while it waits.
+    drop(limit.read_permit(Duration::ZERO).await);
     let gone = limit.clone();
     let gone = tokio::time::timeout(Duration::from_secs(2), read(gone, 5000, end, Arrivals::default()));
     let (_, sum) = tokio::join!(gone, read(limit.clone(), 5000, end, arrivals.clone()));
-    // A half for two seconds and all for eight.
+    // Half of the rate for two seconds, all of it for eight.
     assert!((8.8e6..9.2e6).contains(&sum), "{sum}");
 }
 
-/// The rate changes within a second of its border, for those too who wait already.
+/// The rate changes within a second of the boundary, also for readers that wait already.
 #[tokio::test(start_paused = true)]
-async fn the_time_of_day_changes_the_rate_in_the_middle() {
+async fn the_rate_changes_with_the_time_of_day_during_a_transfer() {
     let zone = TimeZone::fixed(jiff::tz::offset(2));
     let limit = at(
         "22:00-22:01=80Mbit,22:01-23:00=unlimited,else=800kbit",
@@ -130,7 +133,7 @@ async fn the_time_of_day_changes_the_rate_in_the_middle() {
         zone,
     );
     assert_eq!(
-        limit.told(),
+        limit.description(),
         "--limit-rate: 800 kbit/s until 22:00 (the test's), then 80 Mbit/s"
     );
     let began = Instant::now();
@@ -153,38 +156,38 @@ async fn the_time_of_day_changes_the_rate_in_the_middle() {
     };
     assert!((0.97..1.03).contains(&(sum(0, 10) / 1e6)), "{}", sum(0, 10));
     assert!((0.97..1.03).contains(&(sum(11, 65) / 540e6)), "{}", sum(11, 65));
-    // Ten minutes' worth of debt goes with the limit.
-    limit.turn_to_read(Duration::ZERO).await.charge(6e9);
+    // Ten minutes of debt end with the limit.
+    limit.read_permit(Duration::ZERO).await.charge(6e9);
     let asked = Instant::now();
-    limit.turn_to_read(Duration::ZERO).await;
+    limit.read_permit(Duration::ZERO).await;
     assert!(asked.elapsed() < Duration::from_secs(7), "{:?}", asked.elapsed());
     assert_eq!(limit.state().rate, None);
 }
 
-/// So many as a tenth of a second has first windows for; more when the rate rises, and in the order in which they ask.
+/// As many blobs as 100 ms at the rate hold initial windows; more when the rate rises, in the order of the calls.
 #[tokio::test(start_paused = true)]
-async fn few_blobs_travel_at_a_low_rate() {
+async fn a_low_rate_transfers_few_blobs_at_a_time() {
     for (rate, most) in [("64kbit", 2), ("20Mbit", 3), ("100Mbit", 19)] {
-        assert_eq!(limit(rate).most_turns(), most, "{rate}");
+        assert_eq!(limit(rate).max_transfers(), most, "{rate}");
     }
-    assert_eq!(limit("unlimited").most_turns(), usize::MAX);
+    assert_eq!(limit("unlimited").max_transfers(), usize::MAX);
     let limit = at(
         "12:01-13:00=20Mbit,else=1Mbit",
         "2026-01-01T12:00:00Z",
         TimeZone::UTC,
     );
     let order = AtomicI64::new(0);
-    let turn = |number: i64| {
+    let permit = |number: i64| {
         let (limit, order) = (&limit, &order);
         async move {
-            let turn = limit.turn().await;
+            let permit = limit.transfer_permit().await;
             assert_eq!(order.fetch_add(1, Ordering::Relaxed), number);
-            (turn, Instant::now())
+            (permit, Instant::now())
         }
     };
     let began = Instant::now();
-    let (first, second) = (turn(0).await, turn(1).await);
-    let (mut third, mut fourth) = (Box::pin(turn(2)), Box::pin(turn(3)));
+    let (first, second) = (permit(0).await, permit(1).await);
+    let (mut third, mut fourth) = (Box::pin(permit(2)), Box::pin(permit(3)));
     assert!(futures::poll!(&mut third).is_pending() && futures::poll!(&mut fourth).is_pending());
     drop(second);
     let (third, second) = (third.await, began.elapsed());
@@ -193,35 +196,34 @@ async fn few_blobs_travel_at_a_low_rate() {
     let waited = at - began;
     assert!((60..63).contains(&waited.as_secs()), "{waited:?}");
     drop((first, third));
-    assert_eq!(*limit.turns.borrow(), 1);
+    assert_eq!(*limit.transfers.borrow(), 1);
 }
 
-/// Anything else would be a limit on those who gave none.
 #[tokio::test(start_paused = true)]
-async fn without_a_limit_nobody_waits() {
-    let limit = Arc::new(Limit::new(LimitSettings::default()));
-    assert!(!limit.is_any());
-    limit.turn_to_read(Duration::ZERO).await.charge(1e15);
+async fn without_a_limit_no_read_waits() {
+    let limit = Arc::new(RateLimiter::new(LimitSettings::default()));
+    assert!(!limit.is_limited());
+    limit.read_permit(Duration::ZERO).await.charge(1e15);
     let asked = Instant::now();
-    assert_eq!(limit.turn_to_read(Duration::ZERO).await.quantum, MOST_QUANTUM);
+    assert_eq!(limit.read_permit(Duration::ZERO).await.quantum, MAX_QUANTUM);
     assert_eq!(asked.elapsed(), Duration::ZERO);
-    assert_eq!((limit.window(LOOK), limit.slack()), (None, Duration::ZERO));
-    let turns: Vec<_> = join_all((0..100).map(|_| limit.turn())).await;
-    assert_eq!(turns.len(), 100);
+    assert_eq!((limit.window(CLOCK_CHECK), limit.slack()), (None, Duration::ZERO));
+    let permits: Vec<_> = join_all((0..100).map(|_| limit.transfer_permit())).await;
+    assert_eq!(permits.len(), 100);
 }
 
-/// All together have what comes in a round trip and in the time ahead of it.
+/// All windows together hold what the rate delivers in a round trip and in [`READ_AHEAD`].
 #[tokio::test(start_paused = true)]
-async fn windows_are_shared_by_those_who_bring_something() {
+async fn active_connections_share_the_windows() {
     let limit = limit("8Mbit");
     let round_trip = Duration::from_millis(170);
     let window = || (limit.window(round_trip).expect("a limit") - PACKET).round();
     assert_eq!(window(), 200_000.0);
-    limit.busy();
+    limit.set_busy();
     assert_eq!(window(), 200_000.0);
-    limit.busy();
+    limit.set_busy();
     assert_eq!(window(), 100_000.0);
-    limit.idle();
+    limit.set_idle();
     assert_eq!(window(), 200_000.0);
     for (rate, largest) in [
         ("22:00-04:00=16Mbit,else=8Mbit", Some(400_000.0)),
@@ -239,27 +241,27 @@ async fn windows_are_shared_by_those_who_bring_something() {
     }
 }
 
-/// What comes now says something of the link, and of what comes after the next border.
+/// The current rate says how fast the link is, and so how long the rest takes after the next change.
 #[test]
-fn what_is_left_is_reckoned_across_the_borders_of_the_day() {
+fn the_estimate_follows_the_schedule_of_the_day() {
     let settings = LimitSettings {
         rate: "22:00-04:00=50Mbit,else=5Mbit".parse().expect("rates"),
         ..LimitSettings::default()
     };
     let rest = |megabytes: u64, rate: u64, now: &str| {
         let now = format!("2026-01-01T{now}:00Z").parse().expect("a time");
-        let rest = settings.rest(megabytes * 1_000_000, rate, now);
+        let rest = settings.remaining_time(megabytes * 1_000_000, rate, now);
         rest.as_secs_f64().round() as u64
     };
     // 600 kB are 4.8 Mbit, and with headers the limit: 2.16 GB in an hour, and ten times as much in the next ones.
     assert_eq!(rest(1080, 600_000, "21:00"), 1800);
     assert_eq!(rest(4320, 600_000, "21:00"), 3600 + 360);
-    // The other way around the last hour brings 21.6 GB.
+    // In the other direction the last hour transfers 21.6 GB.
     assert_eq!(rest(21_600 + 2_160, 6_000_000, "03:00"), 3600 + 3600);
-    // A slow link stays one.
+    // A slow link stays slow.
     assert_eq!(rest(4320, 200_000, "21:00"), 21_600);
-    // Right after the border the rate is still the one before it.
+    // Right after the change, the measured rate is still the one before it.
     assert_eq!(rest(6250, 600_000, "22:00"), 10_417);
     assert_eq!(rest(625, 6_000_000, "04:00"), 1000);
-    assert!(settings.rest(u64::MAX, 1, Timestamp::UNIX_EPOCH) > DAY);
+    assert!(settings.remaining_time(u64::MAX, 1, Timestamp::UNIX_EPOCH) > DAY);
 }

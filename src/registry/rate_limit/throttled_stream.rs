@@ -1,4 +1,4 @@
-//! One connection through the forwarder: bytes to the registry as they come, bytes from it when it is their turn.
+//! Relays one throttled connection: requests pass at once, responses are read with a permit of the rate limiter.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,35 +11,35 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::receive_window::{self, Window};
-use super::{Limit, MOST_QUANTUM};
+use super::receive_window::{self, ReceiveWindow};
+use super::{MAX_QUANTUM, RateLimiter};
 
-/// A connection that brought nothing for so long beside a round trip leaves its part of the windows to the others.
-const QUIET: Duration = Duration::from_millis(300);
+/// A connection that receives nothing for this time plus a round trip gives its share of the windows to the others.
+const IDLE_AFTER: Duration = Duration::from_millis(300);
 
-/// What reqwest sets for its own sockets: when a silent peer is asked whether it lives, how often and how many times, in
-/// seconds.
+/// The TCP keepalive that reqwest sets on its own sockets: idle time and interval in seconds, and number of probes.
 const KEEPALIVE: [(libc::c_int, libc::c_int); 3] = [
     (libc::TCP_KEEPIDLE, 15),
     (libc::TCP_KEEPINTVL, 15),
     (libc::TCP_KEEPCNT, 3),
 ];
 
-/// A request is shorter, mostly.
-const REQUEST: usize = 16 << 10;
+/// The buffer for requests, in bytes; most are shorter.
+const REQUEST_BUFFER: usize = 16 << 10;
 
 /// A connection to a registry or a proxy.
-pub(super) struct Far {
+pub(super) struct ThrottledStream {
     stream: TcpStream,
-    window: Window,
+    window: ReceiveWindow,
 }
 
-impl Far {
-    /// Connects. How large a window may ever be is settled before, and what is needed is known by the round trip, which is
-    /// known afterwards: where `round_trip`, of an earlier connection, says too much or too little, it is done again.
+impl ThrottledStream {
+    /// Connects. The kernel fixes the largest possible window before the connection opens, but the needed window depends on
+    /// the round trip, which is known only afterwards. If `round_trip`, of an earlier connection, leads to the wrong choice,
+    /// this connects a second time.
     pub(super) async fn connect(
         address: SocketAddr,
-        limit: &Limit,
+        limit: &RateLimiter,
         round_trip: Option<Duration>,
     ) -> io::Result<Self> {
         let need = |round_trip| receive_window::first(limit.largest_window(round_trip));
@@ -67,23 +67,23 @@ impl Far {
         }
         Ok(Self {
             stream: socket.connect(address).await?,
-            window: Window::of(first),
+            window: ReceiveWindow::of(first),
         })
     }
 
     /// The shortest round trip so far.
     pub(super) fn round_trip(&self) -> Duration {
-        receive_window::traffic(self.stream.as_fd()).round_trip
+        receive_window::tcp_stats(self.stream.as_fd()).round_trip
     }
 
-    /// Passes bytes on until one end is done.
-    pub(super) async fn carry(self, near: TcpStream, limit: &Limit) {
-        // What it may not send because we are not answered yet would wait for that.
+    /// Passes bytes on until one end closes.
+    pub(super) async fn relay(self, near: TcpStream, limit: &RateLimiter) {
+        // Nagle's algorithm would hold back small packets until the peer acknowledges earlier ones.
         let _ = near.set_nodelay(true);
         let (from_near, to_near) = near.into_split();
         let (from_far, to_far) = self.stream.into_split();
         let share = Share {
-            limit,
+            limiter: limit,
             state: Mutex::new(ShareState {
                 window: self.window,
                 is_busy: false,
@@ -95,19 +95,19 @@ impl Far {
             outcome = down(&from_far, to_near, &share) => outcome,
         };
         if let Err(error) = outcome {
-            tracing::trace!("a connection through the limit ended: {error}");
+            tracing::trace!("`--limit-rate`: a connection ended: {error}");
         }
     }
 }
 
-/// A connection's part of all windows, as long as it brings something.
+/// The share of one connection in all windows, while it receives data.
 struct Share<'a> {
-    limit: &'a Limit,
+    limiter: &'a RateLimiter,
     state: Mutex<ShareState>,
 }
 
 struct ShareState {
-    window: Window,
+    window: ReceiveWindow,
     is_busy: bool,
 }
 
@@ -116,85 +116,85 @@ impl Share<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something comes, or will as it was asked for.
-    fn wake(&self) {
+    /// Marks the connection active: it receives data, or sent a request.
+    fn activate(&self) {
         if !std::mem::replace(&mut self.state().is_busy, true) {
-            self.limit.busy();
+            self.limiter.set_busy();
         }
     }
 
-    fn rest(&self) {
+    fn deactivate(&self) {
         if std::mem::replace(&mut self.state().is_busy, false) {
-            self.limit.idle();
+            self.limiter.set_idle();
         }
     }
 
-    /// Sets the window for what is to be shared now, after so many bytes were read.
+    /// Sets the window to the current share, after `read` bytes were read. Returns the bytes on the link for each byte.
     fn fit(&self, far: &OwnedReadHalf, read: usize) -> f64 {
         let far = far.as_ref().as_fd();
-        let traffic = receive_window::traffic(far);
-        let wanted = self.limit.window(traffic.round_trip);
+        let stats = receive_window::tcp_stats(far);
+        let wanted = self.limiter.window(stats.round_trip);
         self.state().window.fit(far, wanted, read);
-        traffic.framed
+        stats.overhead
     }
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.rest();
+        self.deactivate();
     }
 }
 
-/// Requests.
+/// Relays requests.
 async fn up(
     mut near: OwnedReadHalf,
     mut far: OwnedWriteHalf,
     from_far: &OwnedReadHalf,
     share: &Share<'_>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; REQUEST];
+    let mut buffer = vec![0; REQUEST_BUFFER];
     loop {
         let length = near.read(&mut buffer).await?;
         if length == 0 {
             return Ok(());
         }
-        share.wake();
+        share.activate();
         share.fit(from_far, 0);
         far.write_all(&buffer[..length]).await?;
     }
 }
 
-/// Answers.
+/// Relays responses.
 async fn down(far: &OwnedReadHalf, mut near: OwnedWriteHalf, share: &Share<'_>) -> io::Result<()> {
-    let mut buffer = vec![0; MOST_QUANTUM];
+    let mut buffer = vec![0; MAX_QUANTUM];
     loop {
         let is_busy = share.state().is_busy;
-        let round_trip = receive_window::traffic(far.as_ref().as_fd()).round_trip;
+        let round_trip = receive_window::tcp_stats(far.as_ref().as_fd()).round_trip;
         if is_busy {
-            match timeout(QUIET + round_trip, far.readable()).await {
+            match timeout(IDLE_AFTER + round_trip, far.readable()).await {
                 Ok(ready) => ready?,
                 Err(_) => {
-                    share.rest();
+                    share.deactivate();
                     continue;
                 }
             }
         } else {
             far.readable().await?;
-            share.wake();
+            share.activate();
         }
-        let turn = share.limit.turn_to_read(round_trip).await;
-        let length = match far.try_read(&mut buffer[..turn.quantum]) {
+        let permit = share.limiter.read_permit(round_trip).await;
+        let length = match far.try_read(&mut buffer[..permit.quantum]) {
             Ok(0) => return near.shutdown().await,
             Ok(length) => length,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => {
-                // A reset is passed on as one: an end might be taken for a body's.
+                // Pass a reset on as a reset: a plain close could look like the end of a body.
                 near.as_ref().set_zero_linger()?;
                 return Err(error);
             }
         };
-        let framed = share.fit(far, length);
-        turn.charge(length as f64 * framed);
+        let overhead = share.fit(far, length);
+        permit.charge(length as f64 * overhead);
         near.write_all(&buffer[..length]).await?;
     }
 }
