@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use image::{Compression, Layer};
 use spoke_precache::cancel::Cancel;
-use spoke_precache::store::Unpacked;
+use spoke_precache::store::UnpackedLayer;
 use spoke_precache::store::unpack::{Limits, unpack};
 
 /// Bytes in the layer's files. As a test, without optimisation, less will do.
@@ -87,7 +87,7 @@ fn measure(bencher: Bencher<'_, '_>, form: Form) {
             (directory, diff, tar_split)
         })
         // What is returned is dropped, and the files removed, when the clock has stopped.
-        .bench_local_values(|(directory, diff, tar_split)| -> (Unpacked, TempDir) {
+        .bench_local_values(|(directory, diff, tar_split)| -> (UnpackedLayer, TempDir) {
             let (blob, limits) = (Cursor::new(&layer.blob), Limits::for_blob(layer.size));
             let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default());
             (unpacked.expect("a sound layer"), directory)

@@ -17,7 +17,7 @@ use crate::job::{JobConfig, Outcome};
 use crate::oci::{Digest, Manifest, Platform, Reference};
 use crate::preflight::Space;
 use crate::report::{Count, OutputFile, WriteError};
-use crate::store::{Home, Inventory, Store, StoreError};
+use crate::store::{Inventory, Store, StoreError, StoreLocation};
 
 /// Where the PinnedImageSets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ fn name(
     let mut names = Vec::new();
     for reference in sets.images() {
         if let Some(image) = inventory.find(reference, platform)?
-            && image.home == Home::GraphRoot
+            && image.location == StoreLocation::GraphRoot
             && !image.names.contains(&reference.to_string())
         {
             names.push((image.id, reference.clone()));
@@ -198,7 +198,7 @@ fn name(
             continue;
         }
         let image = inventory.find(reference, platform)?;
-        let additional = image.and_then(|image| inventory.additional_root(image.home));
+        let additional = image.and_then(|image| inventory.additional_root(image.location));
         unpinned.push(match additional {
             Some(root) => format!(
                 "`{reference}` is not pinned: it is in the additional image store `{}`, which is only read, and CRI-O pins an \

@@ -13,7 +13,7 @@ use super::error::CatalogError;
 use super::fbc_document::Meter;
 use super::{fbc_file, indexignore};
 use crate::cancel::Cancel;
-use crate::store::{EntryKind, Node, Tree};
+use crate::store::{FileKind, Node, Tree};
 
 const INDEX_IGNORE: &str = ".indexignore";
 
@@ -54,11 +54,11 @@ fn files(tree: &Tree, root: &Path, cancel: &Cancel) -> Result<Vec<PathBuf>, Cata
     };
     let (mut files, mut patterns, mut seen) = (Vec::new(), Vec::new(), 0);
     // Components below the root; the next on top.
-    let mut pending: Vec<(Vec<String>, PathBuf, EntryKind)> =
-        vec![(Vec::new(), root.to_owned(), EntryKind::Directory)];
+    let mut pending: Vec<(Vec<String>, PathBuf, FileKind)> =
+        vec![(Vec::new(), root.to_owned(), FileKind::Directory)];
     while let Some((components, path, kind)) = pending.pop() {
         cancel.check()?;
-        if kind != EntryKind::Directory {
+        if kind != FileKind::Directory {
             if path.file_name() == Some(OsStr::new(INDEX_IGNORE)) {
                 let text = ignore_file(tree, &path)?;
                 let directory = &components[..components.len().saturating_sub(1)];

@@ -92,15 +92,15 @@ impl<'a> Ranges<'a> {
             download.request.size,
         );
         let found = on_disk(move || {
-            let found = spool.pieces(&blob).into_iter();
+            let found = spool.range_starts(&blob).into_iter();
             found
-                .map(|from| spool.piece(&blob, size, from))
+                .map(|from| spool.range(&blob, size, from))
                 .collect::<Result<Vec<_>, _>>()
         });
         let mut useless = Vec::new();
         for piece in found.await? {
             // What was being appended when the run ended begins before the end of the first bytes.
-            let from = piece.from().max(first.offset());
+            let from = piece.start().max(first.offset());
             match pieces.claims.found(from..piece.offset()) {
                 true => drop(pieces.here.insert(from, piece)),
                 false => useless.push(piece),
@@ -119,7 +119,7 @@ impl<'a> Ranges<'a> {
     pub(super) async fn append_to(&mut self, mut first: Partial) -> Result<Partial, SpoolError> {
         self.claims.first_is_at(first.offset());
         while let Some(piece) = self.claims.take_next().and_then(|from| self.here.remove(&from)) {
-            let appended = on_disk(move || first.absorb(piece).map(|()| first));
+            let appended = on_disk(move || first.append_range(piece).map(|()| first));
             first = self.beside(appended).await??;
         }
         Ok(first)
@@ -261,7 +261,7 @@ async fn fetch<'a>(
         until: range.end,
     };
     let spool = download.spool.clone();
-    let opened = on_disk(move || spool.piece(&wanted.blob, wanted.size, wanted.from));
+    let opened = on_disk(move || spool.range(&wanted.blob, wanted.size, wanted.from));
     let (partial, began) = (opened.await?, Instant::now());
     let mut attempts =
         download

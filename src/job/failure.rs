@@ -69,7 +69,7 @@ impl TaskError {
             UnpackError::Stopped(_) => Self::Stopped,
             error if error.is_no_space() => Self::Host(JobError::Full(message)),
             error if error.is_broken_disk() => Self::Host(JobError::Broken(message)),
-            UnpackError::NoRoom { .. } => Self::Image(Reason {
+            UnpackError::OverBudget { .. } => Self::Image(Reason {
                 failure: Failure::Space,
                 message,
             }),

@@ -8,14 +8,14 @@ use super::error::JobError;
 use super::failure::Reason;
 use crate::exit_code::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
-use crate::spool::Entry;
-use crate::store::{Damage, Home, Inventory, LayerBlob, LayerPlace, Store};
+use crate::spool::SpoolEntry;
+use crate::store::{Damage, ExpectedLayer, Inventory, LayerBlob, Store, StoreLocation};
 
 /// What was seen.
 pub(super) struct Snapshot {
     pub(super) inventory: Arc<Inventory>,
     /// Blobs that nobody has looked into, whole or not.
-    pub(super) spooled: Vec<Entry>,
+    pub(super) spooled: Vec<SpoolEntry>,
     /// Only of images that the store has something of.
     images: HashMap<Reference, Seen>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Seen {
     /// What is wrong with its big data. This and what follows is known once the image was read.
     pub(super) data: Vec<Damage>,
     /// Its layers, base first, as its config has them.
-    pub(super) places: Vec<LayerPlace>,
+    pub(super) places: Vec<ExpectedLayer>,
     /// The blob of each, as its manifest has it.
     pub(super) blobs: Vec<LayerBlob>,
     /// What is wrong around the tree of each of them; `None` for one that is not there.
@@ -45,7 +45,7 @@ pub(super) struct Seen {
     /// A damaged layer of an additional store on which one of the graph root was built, in words.
     pub(super) unmendable: Option<String>,
     /// Those of which only the surroundings are damaged.
-    pub(super) unframed: Vec<(LayerPlace, Option<LayerBlob>)>,
+    pub(super) unframed: Vec<(ExpectedLayer, Option<LayerBlob>)>,
 }
 
 impl Seen {
@@ -62,7 +62,7 @@ impl Snapshot {
     /// Reads the records of each image and the sizes of its files: slow on a cold disk.
     pub(super) fn of(
         store: &Store,
-        spooled: Vec<Entry>,
+        spooled: Vec<SpoolEntry>,
         references: &[Reference],
         platform: &Platform,
     ) -> Result<Self, JobError> {
@@ -72,8 +72,9 @@ impl Snapshot {
             if let Some(image) = inventory.find(reference, platform)? {
                 let seen = Seen {
                     id: image.id,
-                    keeps_name: image.names.contains(&reference.to_string()) || image.home != Home::GraphRoot,
-                    additional: inventory.additional_root(image.home).map(Path::to_owned),
+                    keeps_name: image.names.contains(&reference.to_string())
+                        || image.location != StoreLocation::GraphRoot,
+                    additional: inventory.additional_root(image.location).map(Path::to_owned),
                     flaw: inventory.find_flaw(image)?.map(|message| Reason {
                         failure: Failure::Incomplete,
                         message,

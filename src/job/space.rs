@@ -12,8 +12,8 @@ use crate::oci::{Digest, LayerId};
 use crate::plan::{Action, Need, Plan};
 use crate::preflight::{Demand, Holds, Space, Spaces, Verdict, verdict};
 use crate::report::Size;
-use crate::spool::{Entry, Spool};
-use crate::store::unpack::Room;
+use crate::spool::{Spool, SpoolEntry};
+use crate::store::unpack::SpaceBudget;
 
 /// How long a file system may take to give removed files' blocks back.
 const SETTLING: Duration = Duration::from_secs(2);
@@ -87,7 +87,7 @@ pub(super) fn less_than_required(order: &JobConfig, demand: Demand) -> Result<Op
 
 /// What lies below the kubelet's line on the store's disk and nothing in the plan needs, for layers that turn out larger
 /// than was foreseen.
-pub(super) fn to_spare(order: &JobConfig, plan: &Plan) -> Result<Room, JobError> {
+pub(super) fn to_spare(order: &JobConfig, plan: &Plan) -> Result<SpaceBudget, JobError> {
     let demand = Demand {
         spool: plan.totals.bytes_to_fetch,
         store: plan.totals.unpacked_estimate,
@@ -102,7 +102,7 @@ pub(super) fn to_spare(order: &JobConfig, plan: &Plan) -> Result<Room, JobError>
             check.space.available - check.headroom,
         )
     });
-    Ok(Room::new(order.graph_root.clone(), spare, reserve))
+    Ok(SpaceBudget::new(order.graph_root.clone(), spare, reserve))
 }
 
 /// What of everything that is wanted lies here already, in bytes: unpacked layers and spooled blobs.
@@ -125,10 +125,10 @@ fn cached(plan: &Plan, sight: &Snapshot) -> u64 {
 }
 
 /// The blobs of earlier runs that this plan does not want, if the plan would fit without them and does not with them.
-pub(super) fn dispensable(verdict: &Verdict, plan: &Plan, spooled: &[Entry]) -> Vec<Entry> {
+pub(super) fn dispensable(verdict: &Verdict, plan: &Plan, spooled: &[SpoolEntry]) -> Vec<SpoolEntry> {
     let wanted: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
     let unwanted = spooled.iter().filter(|entry| !wanted.contains(&entry.digest));
-    let unwanted: Vec<Entry> = unwanted.copied().collect();
+    let unwanted: Vec<SpoolEntry> = unwanted.copied().collect();
     let bytes = sum(&unwanted);
     let would_do = verdict.checks.iter().all(|check| match check.holds {
         Holds::Both | Holds::Spool => check.shortfall <= bytes,
@@ -143,12 +143,13 @@ pub(super) fn dispensable(verdict: &Verdict, plan: &Plan, spooled: &[Entry]) -> 
 /// The blobs of earlier runs that are of no use to anybody: what the plan does not want and either lies unpacked in the
 /// store, for a run was killed between the two steps, or is [`FORGOTTEN`]. The rest may be what the next run goes on
 /// with, for another release.
-pub(super) fn spent(plan: &Plan, sight: &Snapshot, now: SystemTime) -> Vec<Entry> {
+pub(super) fn spent(plan: &Plan, sight: &Snapshot, now: SystemTime) -> Vec<SpoolEntry> {
     let wanted: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
     let stored: HashSet<Digest> = sight.inventory.layers().filter_map(|layer| layer.blob).collect();
-    let is_forgotten = |entry: &Entry| {
+    let is_forgotten = |entry: &SpoolEntry| {
         // A clock that was set back makes nothing old.
-        now.duration_since(entry.touched).is_ok_and(|age| age > FORGOTTEN)
+        now.duration_since(entry.modified)
+            .is_ok_and(|age| age > FORGOTTEN)
     };
     // What an image wants that cannot be had today is not known.
     let knows_all = plan.totals.images_failed == 0;
@@ -160,7 +161,7 @@ pub(super) fn spent(plan: &Plan, sight: &Snapshot, now: SystemTime) -> Vec<Entry
 }
 
 /// Removes blobs of earlier runs from the spool.
-pub(super) fn remove(blobs: &[Entry], spool: &Spool, why: &str) -> Result<(), JobError> {
+pub(super) fn remove(blobs: &[SpoolEntry], spool: &Spool, why: &str) -> Result<(), JobError> {
     for blob in blobs {
         spool.remove(&blob.digest)?;
     }
@@ -172,6 +173,6 @@ pub(super) fn remove(blobs: &[Entry], spool: &Spool, why: &str) -> Result<(), Jo
     Ok(())
 }
 
-fn sum(blobs: &[Entry]) -> u64 {
+fn sum(blobs: &[SpoolEntry]) -> u64 {
     blobs.iter().map(|blob| blob.bytes).fold(0, u64::saturating_add)
 }

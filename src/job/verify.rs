@@ -22,7 +22,9 @@ use crate::exit_code::Failure;
 use crate::oci::LayerId;
 use crate::priority::IoPriority;
 use crate::report::{Event, Observer, Size};
-use crate::store::{Home, HostState, Inventory, LayerDamage, LayerPlace, LayerState, Store, StoreError};
+use crate::store::{
+    ExpectedLayer, HostState, Inventory, LayerDamage, LayerState, Store, StoreError, StoreLocation,
+};
 
 /// How often it is said how far the reading is: a store of 50 GB takes minutes.
 const NOTICE: Duration = Duration::from_secs(10);
@@ -30,7 +32,7 @@ const NOTICE: Duration = Duration::from_secs(10);
 /// What was read so far.
 pub(super) struct Verifier {
     observer: Arc<dyn Observer>,
-    layers: HashMap<LayerPlace, LayerState>,
+    layers: HashMap<ExpectedLayer, LayerState>,
     told: HashSet<String>,
     /// Layers whose surroundings were to be mended, whatever came of it.
     tried: HashSet<LayerId>,
@@ -56,7 +58,7 @@ impl Verifier {
     /// image that is damaged there is brought whole into the graph root.
     pub(super) fn damaged(&self) -> HashSet<LayerId> {
         let damaged = self.layers.iter().filter(|(place, state)| {
-            place.home == Home::GraphRoot && matches!(state, LayerState::Damaged(_))
+            place.location == StoreLocation::GraphRoot && matches!(state, LayerState::Damaged(_))
         });
         damaged.map(|(place, _)| place.id).collect()
     }
@@ -93,9 +95,9 @@ impl Verifier {
                 let Some(image) = inventory.image(&id) else {
                     return Ok(Default::default());
                 };
-                let places = inventory.places_of(image)?.unwrap_or_default();
+                let places = inventory.expected_layers(image)?.unwrap_or_default();
                 let blobs = inventory.blobs_of(image)?;
-                let frame = |(index, place)| inventory.check_frame(place, blobs.get(index));
+                let frame = |(index, place)| inventory.check_links(place, blobs.get(index));
                 let frames: Result<Vec<_>, StoreError> = places.iter().enumerate().map(frame).collect();
                 Ok((inventory.check_data(image)?, places, blobs, frames?))
             });
@@ -117,12 +119,12 @@ impl Verifier {
 
     async fn read(
         &mut self,
-        places: HashSet<LayerPlace>,
+        places: HashSet<ExpectedLayer>,
         inventory: &Arc<Inventory>,
         at_once: NonZeroUsize,
         cancel: &Cancel,
     ) -> Result<(), JobError> {
-        let todo: Vec<LayerPlace> = places
+        let todo: Vec<ExpectedLayer> = places
             .into_iter()
             .filter(|it| !self.layers.contains_key(it))
             .collect();
@@ -131,7 +133,7 @@ impl Verifier {
             tracing::info!("reading {all} layers");
         }
         let priority = self.priority;
-        let check = |place: LayerPlace| {
+        let check = |place: ExpectedLayer| {
             let (inventory, cancel, bytes) = (Arc::clone(inventory), cancel.clone(), Arc::clone(&bytes));
             off_the_task(move || {
                 let _lowered = priority.lower();
@@ -204,7 +206,7 @@ impl Verifier {
                 self.tell(damage.clone());
                 note(damage, 1);
             }
-            let is_ours = place.home == Home::GraphRoot;
+            let is_ours = place.location == StoreLocation::GraphRoot;
             if is_ours && out_of_reach.is_some() {
                 seen.unmendable = out_of_reach.clone();
             }
@@ -258,13 +260,13 @@ impl Verifier {
                 // Its way leads through those below it.
                 let below = seen.places.iter().take_while(|it| it.id != place.id);
                 let is_unsound =
-                    |it: &LayerPlace| matches!(self.layers.get(it), None | Some(LayerState::Damaged(_)));
+                    |it: &ExpectedLayer| matches!(self.layers.get(it), None | Some(LayerState::Damaged(_)));
                 if below.into_iter().any(is_unsound) || !self.tried.insert(place.id) {
                     continue;
                 }
                 let (store, host, cancel) = (Arc::clone(store), host.clone(), cancel.clone());
                 let (inventory, place, blob) = (Arc::clone(&sight.inventory), *place, *blob);
-                let mend = move || store.mend_frame(&place, blob.as_ref(), &inventory, &host, &cancel);
+                let mend = move || store.repair_links(&place, blob.as_ref(), &inventory, &host, &cancel);
                 let mended = off_the_task(move || match mend() {
                     Err(StoreError::Stopped { stopped, .. }) => Err(stopped.into()),
                     Err(error @ (StoreError::InUse { .. } | StoreError::Conflict { .. })) => Ok(Some(error)),
@@ -281,7 +283,7 @@ impl Verifier {
 
     fn tell_layer(&mut self, layer: &str, state: &LayerState) {
         match state {
-            LayerState::Whole | LayerState::Missing => {}
+            LayerState::Intact | LayerState::Missing => {}
             LayerState::Unproven(reason) => {
                 self.tell(format!("{layer} was not compared with its tar: {reason}"));
             }
@@ -311,8 +313,8 @@ impl Verifier {
 }
 
 /// For messages.
-fn layer_of(inventory: &Inventory, place: &LayerPlace) -> String {
-    match inventory.additional_root(place.home) {
+fn layer_of(inventory: &Inventory, place: &ExpectedLayer) -> String {
+    match inventory.additional_root(place.location) {
         Some(root) => format!(
             "layer {} of the additional image store `{}`",
             place.id,

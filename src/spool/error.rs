@@ -1,15 +1,15 @@
-//! What can go wrong in the spool.
+//! Errors of the spool: lock held, disk full, I/O failure, wrong length or digest.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::oci::Digest;
 
-/// Why the spool could not do what was asked.
+/// An error of the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// Another agent has the lock.
-    #[error("another spoke-precache is running: it holds `{}`\nhint: two would fetch the same bytes twice; wait for the first", path.display())]
+    /// Another process has the lock.
+    #[error("another spoke-precache is running: it has locked `{}`\nhint: wait until it ends; two runs would download the same bytes twice", path.display())]
     Busy {
         /// The spool.
         path: PathBuf,
@@ -17,7 +17,7 @@ pub enum SpoolError {
     /// The file system is full, or a quota is.
     #[error("no space left for `{}`", path.display())]
     NoSpace {
-        /// What was written.
+        /// The file that was written.
         path: PathBuf,
         /// ENOSPC or EDQUOT.
         source: io::Error,
@@ -25,41 +25,41 @@ pub enum SpoolError {
     /// Any other error of the file system.
     #[error("`{}`: {source}", path.display())]
     Io {
-        /// What was read or written.
+        /// The file or directory.
         path: PathBuf,
-        /// As the kernel said it.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A directory, a device or the like bears a blob's name.
+    /// A directory, a device or another special file has the name of a blob.
     #[error("`{}` is not a regular file", path.display())]
     NotAFile {
-        /// Where.
+        /// Its path.
         path: PathBuf,
     },
-    /// More bytes came than the manifest announced.
+    /// More bytes arrived than the manifest states.
     #[error("blob {digest} is longer than the {size} bytes of its manifest")]
     TooLong {
         /// Which blob.
         digest: Digest,
-        /// Its length by the manifest.
+        /// Its length according to the manifest.
         size: u64,
     },
-    /// Fewer bytes came than the manifest announced.
+    /// Fewer bytes arrived than the manifest states.
     #[error("blob {digest} ended after {found} of {size} bytes")]
     TooShort {
         /// Which blob.
         digest: Digest,
-        /// Its length by the manifest.
+        /// Its length according to the manifest.
         size: u64,
-        /// Bytes that there are.
+        /// Number of bytes present.
         found: u64,
     },
-    /// All bytes came, and they are not the blob's.
+    /// All bytes arrived, and their digest is wrong.
     #[error("the {size} bytes received for blob {expected} have the digest {found}")]
     Mismatch {
         /// Which blob.
         expected: Digest,
-        /// The digest of what came.
+        /// The digest of the received bytes.
         found: Digest,
         /// Its length in bytes.
         size: u64,
@@ -67,12 +67,12 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
-    /// True when the disk fails.
+    /// True if the disk reported an I/O error.
     pub fn is_broken_disk(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }
 
-    /// Names the file in an error of the kernel and tells a full disk from the rest.
+    /// Adds the path to an error of the system. A full disk becomes [`SpoolError::NoSpace`].
     pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| {

@@ -1,9 +1,9 @@
-//! The names of a blob's files.
+//! The names of the files of a blob in the spool: whole, partial, ranges and journals.
 //!
 //! ```text
 //! sha256:<hex>                       whole
-//! sha256:<hex>.partial               its first bytes             sha256:<hex>.journal               and their records
-//! sha256:<hex>.from-<n>.partial      those from byte n on        sha256:<hex>.from-<n>.journal      and theirs
+//! sha256:<hex>.partial               the first bytes             sha256:<hex>.journal               their journal
+//! sha256:<hex>.from-<n>.partial      a range from byte n on      sha256:<hex>.from-<n>.journal      its journal
 //! ```
 
 use std::fmt;
@@ -15,35 +15,39 @@ const PARTIAL: &str = ".partial";
 const JOURNAL: &str = ".journal";
 const FROM: &str = ".from-";
 
-/// Which bytes a file has: a blob's, from an offset on.
+/// The names of the files with one range of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileNames {
     pub(super) blob: Digest,
-    pub(super) from: u64,
+    /// The offset in the blob of the range's first byte.
+    pub(super) start: u64,
 }
 
 impl FileNames {
-    /// Of the file with the blob's first bytes.
+    /// The names of the first range.
     pub(super) fn first(blob: &Digest) -> Self {
-        Self { blob: *blob, from: 0 }
+        Self {
+            blob: *blob,
+            start: 0,
+        }
     }
 
-    /// The name of the bytes.
+    /// The file with the bytes.
     pub(super) fn partial(&self) -> String {
         format!("{self}{PARTIAL}")
     }
 
-    /// The name of their records.
+    /// The file with their journal.
     pub(super) fn journal(&self) -> String {
         format!("{self}{JOURNAL}")
     }
 
-    /// Whose bytes bear this name.
+    /// The range whose bytes have this file name.
     pub(super) fn of_partial(name: &str) -> Option<Self> {
         name.strip_suffix(PARTIAL)?.parse().ok()
     }
 
-    /// Whose records bear this name.
+    /// The range whose journal has this file name.
     pub(super) fn of_journal(name: &str) -> Option<Self> {
         name.strip_suffix(JOURNAL)?.parse().ok()
     }
@@ -51,9 +55,9 @@ impl FileNames {
 
 impl fmt::Display for FileNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.from {
+        match self.start {
             0 => self.blob.fmt(f),
-            from => write!(f, "{}{FROM}{from}", self.blob),
+            start => write!(f, "{}{FROM}{start}", self.blob),
         }
     }
 }
@@ -61,17 +65,22 @@ impl fmt::Display for FileNames {
 impl FromStr for FileNames {
     type Err = DigestError;
 
-    /// Only what is written as we write it: two names of the same bytes would be two truths.
+    /// Accepts only the exact text that [`Display`](fmt::Display) writes, so that a range has one name.
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        let stem = text.split_once(FROM).and_then(|(blob, from)| {
-            let (blob, from) = (blob.parse().ok()?, from.parse().ok()?);
-            Some(Self { blob, from }).filter(|stem| stem.to_string() == text)
+        let names = text.split_once(FROM).and_then(|(blob, start)| {
+            let (blob, start) = (blob.parse().ok()?, start.parse().ok()?);
+            Some(Self { blob, start }).filter(|names| names.to_string() == text)
         });
-        match stem {
-            Some(stem) => Ok(stem),
+        match names {
+            Some(names) => Ok(names),
             None => Ok(Self::first(&text.parse()?)),
         }
     }
+}
+
+/// The name of a whole blob.
+pub(super) fn whole(digest: &Digest) -> String {
+    digest.to_string()
 }
 
 #[cfg(test)]
@@ -79,12 +88,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_which_bytes_of_which_blob_and_has_one_form() {
+    fn each_range_has_one_name() {
         let blob = Digest::of(b"");
-        for from in [0, 1, 1 << 40, u64::MAX] {
-            let stem = FileNames { blob, from };
-            assert_eq!(FileNames::of_partial(&stem.partial()), Some(stem));
-            assert_eq!(FileNames::of_journal(&stem.journal()), Some(stem));
+        for start in [0, 1, 1 << 40, u64::MAX] {
+            let names = FileNames { blob, start };
+            assert_eq!(FileNames::of_partial(&names.partial()), Some(names));
+            assert_eq!(FileNames::of_journal(&names.journal()), Some(names));
         }
         assert_eq!(FileNames::first(&blob).partial(), format!("{blob}.partial"));
         for other in [

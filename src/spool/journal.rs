@@ -1,4 +1,4 @@
-//! The journal of one file: how far its bytes are known to be right, in a form that a torn write cannot forge.
+//! Records how many bytes of a spooled file are durable, with their SHA-256, so that a download continues after a power loss.
 //!
 //! ```text
 //! 00000000000002097152 9c56…64 digits…01ab 5d01…16 digits…77c2⏎       103 bytes, one record
@@ -7,10 +7,10 @@
 //!                        `offset` bytes      without its ending
 //! ```
 //!
-//! A record proves itself twice. Its own sum tells a line that was torn, lost, or written for another blob. And it is
-//! only believed after the bytes of the prefix, read back from the disk, have been hashed and have the digest it
-//! names; the order in which a disk keeps what it is given therefore decides how much is lost, and never what is
-//! believed. Lines have one length, so that a bad one spoils none after it.
+//! A record is verified twice. Its own checksum rejects a line that was torn, lost, or written for another blob. And the
+//! record counts only after the bytes of the prefix, read back from the disk, have the digest that it names. The order in
+//! which a disk writes its cache therefore affects how much is lost, but never which bytes are accepted. All lines have
+//! the same length, so that a damaged line affects no other.
 
 use std::fs::File;
 use std::io;
@@ -21,139 +21,148 @@ use rustix::io::Errno;
 
 use crate::oci::Digest;
 
-use super::Shared;
+use super::directory::SpoolDirectory;
 use super::file_names::FileNames;
 
 /// Length of a record in bytes.
 const LINE: usize = 20 + 1 + 64 + 1 + SUM + 1;
 
-/// Hexadecimal digits of a record's own sum.
+/// Hexadecimal digits of a record's own checksum.
 const SUM: usize = 16;
 
-/// A journal has no more records, and no more is read of one: 824 KiB.
-const MOST: usize = 8192;
+/// The most records in a journal, and the most that are read: 824 KiB.
+const MAX_RECORDS: usize = 8192;
 
 /// The first `offset` bytes of a file have the digest `prefix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Record {
+pub(super) struct JournalRecord {
     pub(super) offset: u64,
     pub(super) prefix: Digest,
 }
 
-impl Record {
-    fn line(&self, stem: &FileNames) -> String {
+impl JournalRecord {
+    fn line(&self, names: &FileNames) -> String {
         let (offset, prefix) = (self.offset, self.prefix.hex());
-        let sum = Digest::of(format!("{stem} {offset} {prefix}").as_bytes()).hex();
+        let sum = Digest::of(format!("{names} {offset} {prefix}").as_bytes()).hex();
         format!("{offset:020} {prefix} {}\n", &sum[..SUM])
     }
 
-    fn parse(line: &[u8], stem: &FileNames) -> Option<Self> {
+    fn parse(line: &[u8], names: &FileNames) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.split(' ');
         let record = Self {
             offset: words.next()?.parse().ok()?,
             prefix: Digest::from_hex(words.next()?).ok()?,
         };
-        (record.line(stem).as_bytes() == line).then_some(record)
+        (record.line(names).as_bytes() == line).then_some(record)
     }
 }
 
-/// The records of a file's journal whose sums are right, by offset. Whatever else bears its name has none.
-pub(super) fn records(spool: &Shared, stem: &FileNames) -> Vec<Record> {
-    let name = stem.journal();
-    match regular(spool, &name, OFlags::RDONLY).and_then(|file| file.as_ref().map_or(Ok(Vec::new()), read)) {
+/// The records with a correct checksum in the journal of a file, sorted by offset. Anything but a regular file has none.
+pub(super) fn records(dir: &SpoolDirectory, names: &FileNames) -> Vec<JournalRecord> {
+    let name = names.journal();
+    match regular(dir, &name, OFlags::RDONLY).and_then(|file| file.as_ref().map_or(Ok(Vec::new()), read)) {
         Ok(text) => {
             let lines = text.chunks_exact(LINE);
-            let mut records: Vec<Record> = lines.filter_map(|line| Record::parse(line, stem)).collect();
+            let mut records: Vec<JournalRecord> = lines
+                .filter_map(|line| JournalRecord::parse(line, names))
+                .collect();
             records.sort_unstable();
             records
         }
         Err(error) => {
-            tracing::warn!("`{}` is not used: {error}", spool.path.join(name).display());
+            tracing::warn!(
+                "cannot read the journal `{}`: {error}",
+                dir.path.join(name).display()
+            );
             Vec::new()
         }
     }
 }
 
-/// A journal to be continued. It lives and dies with the file's bytes: what is cut off there has no record here.
+/// An open journal. It has records only for bytes that the file still has.
 #[derive(Debug)]
 pub(super) struct Journal {
-    stem: FileNames,
+    names: FileNames,
     file: File,
     records: usize,
-    /// A record waits for the thread that syncs.
+    /// A request for a record is queued at the syncer.
     pub(super) is_syncing: bool,
-    /// Its blob has gone to somebody else, who writes here too.
+    /// Another `Partial` of the range writes to the file now.
     pub(super) is_closed: bool,
-    /// The directory has its entry, durably.
-    pub(super) is_entered: bool,
-    /// What the thread that syncs was told by the disk.
-    pub(super) failure: Option<io::Error>,
+    /// The directory entry of the journal is durable.
+    pub(super) has_durable_name: bool,
+    /// The error of the syncer's last request.
+    pub(super) sync_error: Option<io::Error>,
 }
 
 impl Journal {
-    /// Opens the journal, making it if need be, and leaves just these records in it.
-    pub(super) fn with(spool: &Shared, stem: FileNames, records: &[Record]) -> io::Result<Self> {
-        let name = stem.journal();
+    /// Opens or creates the journal, and replaces its records with `records`.
+    pub(super) fn with(
+        dir: &SpoolDirectory,
+        names: FileNames,
+        records: &[JournalRecord],
+    ) -> io::Result<Self> {
+        let name = names.journal();
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let flags = OFlags::RDWR | OFlags::CREATE;
-        let file = regular(spool, &name, flags)?.ok_or_else(missing)?;
-        let text: String = records.iter().map(|record| record.line(&stem)).collect();
+        let file = regular(dir, &name, flags)?.ok_or_else(missing)?;
+        let text: String = records.iter().map(|record| record.line(&names)).collect();
         if read(&file)? != text.as_bytes() {
             file.write_all_at(text.as_bytes(), 0)?;
             file.set_len(text.len() as u64)?;
         }
         Ok(Self {
-            stem,
+            names,
             file,
             records: records.len(),
             is_syncing: false,
             is_closed: false,
-            is_entered: false,
-            failure: None,
+            has_durable_name: false,
+            sync_error: None,
         })
     }
 
-    /// Whether there is room for another record.
-    pub(super) fn has_room(&self) -> bool {
-        self.records < MOST
+    /// Whether another record fits.
+    pub(super) fn has_space(&self) -> bool {
+        self.records < MAX_RECORDS
     }
 
-    /// Writes a record, as far as the page cache.
-    pub(super) fn append(&mut self, record: Record) -> io::Result<()> {
-        let line = record.line(&self.stem);
+    /// Writes a record into the page cache.
+    pub(super) fn append(&mut self, record: JournalRecord) -> io::Result<()> {
+        let line = record.line(&self.names);
         self.file
             .write_all_at(line.as_bytes(), (self.records * LINE) as u64)?;
         self.records += 1;
         Ok(())
     }
 
-    /// The file, for one who syncs it without holding us.
+    /// A second descriptor of the file, to sync it without the lock on this value.
     pub(super) fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 }
 
-/// Opens the regular file `name`. What is none, a link, a pipe or the like, is removed and is as if it had not been.
-fn regular(spool: &Shared, name: &str, flags: OFlags) -> io::Result<Option<File>> {
-    match spool.open_raw(name, flags) {
+/// Opens the regular file `name`. A link, a pipe or anything else with that name is removed first.
+fn regular(dir: &SpoolDirectory, name: &str, flags: OFlags) -> io::Result<Option<File>> {
+    match dir.open_raw(name, flags) {
         Ok(file) if file.metadata()?.is_file() => return Ok(Some(file)),
         // A symbolic link, a directory, a socket.
         Ok(_) | Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {}
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    rustix::fs::unlinkat(&spool.dir, name, AtFlags::empty())?;
-    match spool.open_raw(name, flags | OFlags::EXCL) {
+    rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())?;
+    match dir.open_raw(name, flags | OFlags::EXCL) {
         Ok(file) => Ok(Some(file)),
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// As much as a journal may have.
+/// Reads the journal, up to the largest length that it may have.
 fn read(file: &File) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.metadata()?.size()).unwrap_or(usize::MAX);
-    let mut text = vec![0; length.min(MOST * LINE)];
+    let mut text = vec![0; length.min(MAX_RECORDS * LINE)];
     let mut filled = 0;
     while filled < text.len() {
         match file.read_at(&mut text[filled..], filled as u64) {

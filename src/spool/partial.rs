@@ -1,4 +1,4 @@
-//! Bytes of a blob that are being written.
+//! Writes the bytes of one blob, or of one range of it, as they arrive; verifies the digest when all are present.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,51 +10,54 @@ use rustix::io::Errno;
 
 use crate::oci::Hasher;
 
-use super::file_names::FileNames;
-use super::journal::{self, Journal, Record};
-use super::syncer::{self, Request};
-use super::{HASH_BUFFER, Shared, SpoolError, VerifiedBlob};
+use super::error::SpoolError;
+use super::file_names::{FileNames, whole};
+use super::journal::{self, Journal, JournalRecord};
+use super::prefix_hash::{HASH_BUFFER, PrefixHash};
+use super::state::SpoolState;
+use super::syncer::{self, SyncRequest};
+use super::verified_blob::VerifiedBlob;
 
-/// A blob has a journal if it is at least this long. A power loss costs all of a smaller one.
+/// The length from which a blob has a journal. A power loss costs all bytes of a smaller one.
 const JOURNALED: u64 = 4 << 20;
 
-/// From one record to the next there are at least so many bytes: what a power loss costs on a slow link, for each blob
-/// that travels.
-const STEP: u64 = 1 << 20;
+/// Minimum of bytes between two records: the cost of a power loss on a slow link, for each blob in transfer.
+const RECORD_INTERVAL: u64 = 1 << 20;
 
-/// And at most so many records are made of one blob as it grows, so that the journal of a large one stays small.
-const STEPS: u64 = 4096;
+/// Maximum of records for one blob, so that the journal of a large blob stays small.
+const MAX_RECORDS: u64 = 4096;
 
-/// Bytes are this old before they are synced: what a power loss costs on a fast link. Blobs that come faster than this
-/// are never synced by us.
-const AGE: Duration = Duration::from_secs(2);
+/// Minimum age of bytes before they are synced: the cost of a power loss on a fast link. A blob that is downloaded faster
+/// is never synced here.
+const SYNC_AGE: Duration = Duration::from_secs(2);
 
-/// The first bytes of a blob, or a piece of it: those from another offset on. Grows at its end only; dropped, it stays in
-/// the spool as it is and a later [`Spool::partial`](super::Spool::partial) or [`Spool::piece`](super::Spool::piece) goes on
-/// with it.
+/// The first bytes of a blob, or a range of it that begins at another offset. It grows only at its end. A dropped value
+/// leaves its bytes in the spool, and a later [`Spool::partial`](super::Spool::partial) or
+/// [`Spool::range`](super::Spool::range) continues them.
 ///
-/// Nothing is buffered here: what [`write`](Self::write) was given is in the page cache when it returns, and
-/// survives the process. What survives a power loss is said in the module.
+/// Nothing is buffered here: when [`write`](Self::write) returns, the bytes are in the page cache and survive the process.
+/// The module describes which bytes survive a power loss.
 #[derive(Debug)]
 pub struct Partial {
-    spool: Arc<Shared>,
-    stem: FileNames,
-    /// The blob's.
+    spool: Arc<SpoolState>,
+    names: FileNames,
+    /// Length of the blob.
     size: u64,
     file: Arc<File>,
     /// Bytes in the file.
     length: u64,
     hasher: HasherState,
-    /// None as long as there is no record, and if it could not be made.
+    /// `None` until the first record, or if the journal could not be created.
     journal: Option<Arc<Mutex<Journal>>>,
-    /// How much of the file the last record covers that was made or asked for, and when the next byte after it came.
+    /// Bytes of the file that the last written or requested record covers.
     recorded: u64,
+    /// When the first byte after those arrived.
     since: Instant,
-    /// The file does not bear this name any more.
+    /// The file was renamed or removed.
     is_gone: bool,
 }
 
-/// The hash of the file's bytes, without a `Debug` of its own.
+/// The hash of the file's bytes, with a `Debug` that [`Hasher`] lacks.
 struct HasherState(Hasher);
 
 impl std::fmt::Debug for HasherState {
@@ -64,16 +67,16 @@ impl std::fmt::Debug for HasherState {
 }
 
 impl Partial {
-    pub(super) fn open(spool: Arc<Shared>, stem: FileNames, size: u64) -> Result<Self, SpoolError> {
-        let name = stem.partial();
+    pub(super) fn open(spool: Arc<SpoolState>, names: FileNames, size: u64) -> Result<Self, SpoolError> {
+        let name = names.partial();
         let file = Self::lock(&spool, &name)?;
-        let length = spool.regular_size(&file, &name)?;
-        if stem.from > 0 {
-            spool.pieces().insert(stem);
+        let length = spool.dir.regular_size(&file, &name)?;
+        if names.start > 0 {
+            spool.ranges().insert(names);
         }
         let mut partial = Self {
             spool,
-            stem,
+            names,
             size,
             file: Arc::new(file),
             length: 0,
@@ -83,8 +86,8 @@ impl Partial {
             since: Instant::now(),
             is_gone: false,
         };
-        if stem.from.saturating_add(length) > size {
-            // It was begun for a manifest that gave another size; one of the two is wrong.
+        if names.start.saturating_add(length) > size {
+            // An earlier manifest stated another size; one of the two is wrong.
             partial.restart()?;
         } else {
             partial.resume(length)?;
@@ -92,63 +95,63 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Takes what is there for as much as its journal does not contradict.
+    /// Continues the bytes in the file, unless the journal contradicts them.
     fn resume(&mut self, length: u64) -> Result<(), SpoolError> {
         if length == 0 {
             return Ok(());
         }
-        let mut records = journal::records(&self.spool, &self.stem);
-        let name = self.stem.partial();
-        let read = self.spool.hash(&self.file, &name, length, &records)?;
-        let proven = read.proven.1;
-        let (hasher, length) = match read.is_contradicted {
+        let mut records = journal::records(&self.spool.dir, &self.names);
+        let hash = PrefixHash::of(&self.file, length, &records).map_err(self.error_at())?;
+        let confirmed = hash.confirmed.1;
+        let (hasher, length) = match hash.is_contradicted {
             true => {
-                let blob = self.stem.blob;
+                let blob = self.names.blob;
                 tracing::warn!(
-                    "blob {blob}: the {length} bytes in the spool are not those that were written, {proven} are kept"
+                    "blob {blob}: the {length} bytes in the spool differ from those that were written, keeping {confirmed}"
                 );
-                self.file.set_len(proven).map_err(self.at())?;
-                read.proven
+                self.file.set_len(confirmed).map_err(self.error_at())?;
+                hash.confirmed
             }
-            false => (read.hasher, read.offset),
+            false => (hash.hasher, hash.offset),
         };
-        (self.hasher, self.length, self.recorded) = (HasherState(hasher), length, proven);
+        (self.hasher, self.length, self.recorded) = (HasherState(hasher), length, confirmed);
         if !records.is_empty() {
-            records.retain(|record| record.offset <= proven);
+            records.retain(|record| record.offset <= confirmed);
             match records.is_empty() {
-                true => self.spool.unlink_if_possible(&self.stem.journal()),
+                true => self.spool.dir.unlink_if_possible(&self.names.journal()),
                 false => self.journal = self.journal_with(&records),
             }
         }
         Ok(())
     }
 
-    /// Opens the file for us alone, waiting for another [`Partial`] of the same digest to go away. The hash is taken
-    /// of what is written, not of what is read back: a second writer would make it a lie.
-    fn lock(spool: &Shared, name: &str) -> Result<File, SpoolError> {
+    /// Opens and locks the file, and waits while another [`Partial`] has it. The hash covers the bytes that this value
+    /// writes and not those on the disk, so a second writer would make it wrong.
+    fn lock(spool: &SpoolState, name: &str) -> Result<File, SpoolError> {
+        let dir = &spool.dir;
         loop {
             let flags = OFlags::RDWR | OFlags::CREATE;
-            let missing = || spool.at(name)(std::io::ErrorKind::NotFound.into());
-            let file = spool.open(name, flags)?.ok_or_else(missing)?;
-            file.lock().map_err(spool.at(name))?;
-            let ours = file.metadata().map_err(spool.at(name))?.ino();
-            // The one before us may have renamed or removed the file while we waited for it.
-            match rustix::fs::statat(&spool.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let missing = || dir.error_at(name)(std::io::ErrorKind::NotFound.into());
+            let file = dir.open(name, flags)?.ok_or_else(missing)?;
+            file.lock().map_err(dir.error_at(name))?;
+            let ours = file.metadata().map_err(dir.error_at(name))?.ino();
+            // The previous holder may have renamed or removed the file during the wait.
+            match rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) if stat.st_ino == ours => return Ok(file),
                 Ok(_) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(spool.at(name)(error.into())),
+                Err(error) => return Err(dir.error_at(name)(error.into())),
             }
         }
     }
 
     /// The offset in the blob of the first byte.
-    pub fn from(&self) -> u64 {
-        self.stem.from
+    pub fn start(&self) -> u64 {
+        self.names.start
     }
 
-    /// The offset in the blob of the byte that is to come next.
+    /// The offset in the blob of the next byte to write.
     pub fn offset(&self) -> u64 {
-        self.stem.from + self.length
+        self.names.start + self.length
     }
 
     /// The blob's length in bytes.
@@ -156,11 +159,11 @@ impl Partial {
         self.size
     }
 
-    /// Appends the next bytes. After an error of the file system this value is of no more use.
+    /// Appends the next bytes. After an error of the file system this value must not be used again.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), SpoolError> {
         if bytes.len() as u64 > self.size.saturating_sub(self.offset()) {
             return Err(SpoolError::TooLong {
-                digest: self.stem.blob,
+                digest: self.names.blob,
                 size: self.size,
             });
         }
@@ -169,18 +172,18 @@ impl Partial {
         }
         self.file
             .write_all_at(bytes, self.length)
-            .map_err(|error| self.at()(error))?;
+            .map_err(|error| self.error_at()(error))?;
         self.hasher.0.update(bytes);
         self.length += bytes.len() as u64;
-        self.ask_for_record()
+        self.request_record()
     }
 
-    /// Has what came since the last record made durable, if it is much enough and old enough, and the thread that does
-    /// it has a place in its queue; otherwise the next bytes ask again.
-    fn ask_for_record(&mut self) -> Result<(), SpoolError> {
+    /// Requests a record of the bytes since the last one, if they are enough and old enough and the queue of the syncer has
+    /// space. Otherwise the next write tries again.
+    fn request_record(&mut self) -> Result<(), SpoolError> {
         if self.size < JOURNALED
-            || self.length - self.recorded < STEP.max(self.size / STEPS)
-            || self.since.elapsed() < AGE
+            || self.length - self.recorded < RECORD_INTERVAL.max(self.size / MAX_RECORDS)
+            || self.since.elapsed() < SYNC_AGE
         {
             return Ok(());
         }
@@ -188,18 +191,18 @@ impl Partial {
             self.journal = self.journal_with(&[]);
         }
         let Some(journal) = &self.journal else {
-            // It will not work the next time either, and has been said.
+            // Another attempt would fail too, and a warning was logged.
             self.recorded = self.length;
             return Ok(());
         };
         let mut open = syncer::lock(journal);
-        if let Some(error) = open.failure.take() {
-            return Err(self.at()(error));
+        if let Some(error) = open.sync_error.take() {
+            return Err(self.error_at()(error));
         }
-        if open.is_syncing || !open.has_room() {
+        if open.is_syncing || !open.has_space() {
             return Ok(());
         }
-        let request = Request {
+        let request = SyncRequest {
             file: Arc::clone(&self.file),
             from: self.recorded,
             to: self.length,
@@ -214,81 +217,81 @@ impl Partial {
         Ok(())
     }
 
-    fn record(&self) -> Record {
-        Record {
+    fn record(&self) -> JournalRecord {
+        JournalRecord {
             offset: self.length,
             prefix: self.hasher.0.clone().finish(),
         }
     }
 
-    /// A blob can do without a journal.
-    fn journal_with(&self, records: &[Record]) -> Option<Arc<Mutex<Journal>>> {
-        match Journal::with(&self.spool, self.stem, records) {
+    /// `None` after a warning: a blob can do without a journal.
+    fn journal_with(&self, records: &[JournalRecord]) -> Option<Arc<Mutex<Journal>>> {
+        match Journal::with(&self.spool.dir, self.names, records) {
             Ok(journal) => Some(Arc::new(Mutex::new(journal))),
             Err(error) => {
-                let blob = self.stem.blob;
-                tracing::warn!("a power loss would cost all of blob {blob}, it can have no journal: {error}");
+                let blob = self.names.blob;
+                tracing::warn!("cannot write a journal, a power loss would cost all of blob {blob}: {error}");
                 None
             }
         }
     }
 
-    /// Throws away what is there.
+    /// Removes all bytes.
     pub fn restart(&mut self) -> Result<(), SpoolError> {
         self.close_journal();
-        self.spool.unlink_if_possible(&self.stem.journal());
-        self.file.set_len(0).map_err(|error| self.at()(error))?;
+        self.spool.dir.unlink_if_possible(&self.names.journal());
+        self.file.set_len(0).map_err(|error| self.error_at()(error))?;
         self.hasher = HasherState(Hasher::default());
         (self.length, self.recorded) = (0, 0);
         Ok(())
     }
 
-    /// A request that is still under way writes no record any more.
+    /// A queued request writes no record after this.
     fn close_journal(&mut self) {
         if let Some(journal) = self.journal.take() {
             syncer::lock(&journal).is_closed = true;
         }
     }
 
-    /// Appends what `piece` has and this one lacks, and removes it. It must not begin after this one's end.
-    pub fn absorb(&mut self, piece: Self) -> Result<(), SpoolError> {
-        debug_assert!(self.stem.blob == piece.stem.blob && piece.from() <= self.offset());
+    /// Appends the bytes of `range` that this value lacks, and removes `range`, which must not start after this one's end.
+    pub fn append_range(&mut self, range: Self) -> Result<(), SpoolError> {
+        debug_assert!(self.names.blob == range.names.blob && range.start() <= self.offset());
         let mut buffer = vec![0; HASH_BUFFER];
-        while self.offset() < piece.offset() {
-            let left = usize::try_from(piece.offset() - self.offset()).unwrap_or(usize::MAX);
+        while self.offset() < range.offset() {
+            let left = usize::try_from(range.offset() - self.offset()).unwrap_or(usize::MAX);
             let wanted = left.min(HASH_BUFFER);
-            let at = self.offset().saturating_sub(piece.from());
-            piece
+            let at = self.offset().saturating_sub(range.start());
+            range
                 .file
                 .read_exact_at(&mut buffer[..wanted], at)
-                .map_err(piece.at())?;
+                .map_err(range.error_at())?;
             self.write(&buffer[..wanted])?;
         }
-        piece.discard()
+        range.discard()
     }
 
-    /// Removes it.
+    /// Removes the file and its journal.
     pub fn discard(mut self) -> Result<(), SpoolError> {
         self.is_gone = true;
-        self.spool.remove_part(&self.stem)
+        self.spool.remove_range(&self.names)
     }
 
-    /// Makes it a blob if the digest of its bytes is the one that was asked for. Otherwise the bytes are thrown
-    /// away if they are as many as they should be, and kept if there are fewer.
+    /// Turns the bytes into a verified blob if their digest matches. If it does not, they are removed. If bytes are missing,
+    /// the present ones are kept.
     pub fn finish(mut self) -> Result<VerifiedBlob, SpoolError> {
-        if self.from() > 0 || self.length < self.size {
+        if self.start() > 0 || self.length < self.size {
             return Err(SpoolError::TooShort {
-                digest: self.stem.blob,
+                digest: self.names.blob,
                 size: self.size,
                 found: self.length,
             });
         }
         if let Some(journal) = &self.journal
-            && let Some(error) = syncer::lock(journal).failure.take()
+            && let Some(error) = syncer::lock(journal).sync_error.take()
         {
-            return Err(self.at()(error));
+            return Err(self.error_at()(error));
         }
-        let (blob, size) = (self.stem.blob, self.size);
+        let (blob, size) = (self.names.blob, self.size);
         let found = self.hasher.0.clone().finish();
         if found != blob {
             self.discard()?;
@@ -299,31 +302,30 @@ impl Partial {
             });
         }
         self.is_gone = true;
-        let (name, whole) = (self.stem.partial(), super::whole(&blob));
-        rustix::fs::renameat(&self.spool.dir, &name, &self.spool.dir, &whole)
-            .map_err(|error| self.at()(error.into()))?;
+        let (dir, name) = (&self.spool.dir.fd, self.names.partial());
+        rustix::fs::renameat(dir, &name, dir, whole(&blob)).map_err(|error| self.error_at()(error.into()))?;
         self.spool.verified().insert(blob);
-        if self.length - self.recorded >= STEP {
-            // If there is no place for it, the kernel writes it within half a minute.
-            self.spool.syncer.offer(Request {
+        if self.length - self.recorded >= RECORD_INTERVAL {
+            // If the queue is full, the kernel writes the bytes within half a minute.
+            self.spool.syncer.offer(SyncRequest {
                 file: Arc::clone(&self.file),
                 from: self.recorded,
                 to: self.length,
-                due: self.since + AGE,
+                due: self.since + SYNC_AGE,
                 record: None,
             });
         }
         Ok(VerifiedBlob::new(self.spool.clone(), blob, size))
     }
 
-    fn at(&self) -> impl Fn(std::io::Error) -> SpoolError + use<> {
-        self.spool.at(&self.stem.partial())
+    fn error_at(&self) -> impl Fn(std::io::Error) -> SpoolError + use<> {
+        self.spool.dir.error_at(&self.names.partial())
     }
 }
 
 impl Drop for Partial {
-    /// Notes how far it came, for a node that is shut down in order. That this may not be true after a power loss does no
-    /// harm, for then the record does not hold and the one before it does.
+    /// Writes a last record without a sync, for a node that is shut down cleanly. After a power loss the record may be wrong.
+    /// Then it does not match the bytes, and the record before it counts.
     fn drop(&mut self) {
         if !self.is_gone && self.size >= JOURNALED && self.length > 0 {
             if self.journal.is_none() {
@@ -332,17 +334,20 @@ impl Drop for Partial {
             if let Some(journal) = &self.journal {
                 let mut open = syncer::lock(journal);
                 if (self.length > self.recorded || open.is_syncing)
-                    && open.has_room()
+                    && open.has_space()
                     && let Err(error) = open.append(self.record())
                 {
-                    tracing::warn!("the journal of blob {} is behind: {error}", self.stem.blob);
+                    tracing::warn!(
+                        "cannot write the last record of blob {}: {error}",
+                        self.names.blob
+                    );
                 }
             }
         }
         self.close_journal();
-        // The thread that syncs may have the file for a while yet, and somebody may want to go on.
+        // The syncer may keep the file open for a while, and another `Partial` may wait for the lock.
         if let Err(error) = self.file.unlock() {
-            tracing::warn!("blob {} stays locked for a while: {error}", self.stem.blob);
+            tracing::warn!("cannot unlock blob {}: {error}", self.names.blob);
         }
     }
 }

@@ -1,19 +1,19 @@
-//! The thread that makes bytes durable, at a rate that neighbours on the disk can bear.
+//! Makes spooled bytes durable on a thread of its own, at a rate that leaves the disk to etcd and other programs.
 //!
 //! # Design
 //!
-//! One thread for the whole spool takes requests from a short queue, one after the other, and rests after each. Nobody
-//! waits for it: a download that finds the queue full asks again with its next bytes. So the socket never waits for
-//! the disk, and etcd beside us sees a sync about once a second however many blobs travel.
+//! One thread for the whole spool takes requests from a short queue, one after the other, and sleeps after each. No
+//! download waits for it: if the queue is full, the next write of the download requests the sync again. So a socket never
+//! waits for the disk, and etcd on the same disk sees about one sync per second, however many blobs are in transfer.
 //!
 //! ```text
-//! Partial::write ──┐                ┌─ write back in pieces ─→ fdatasync blob ─→ append record ─→ fdatasync journal
+//! Partial::write ──┐                ┌─ write back in chunks ─→ fdatasync blob ─→ append record ─→ fdatasync journal
 //! Partial::finish ─┴→ [QUEUE] ─→ thread
-//!                                   └─ rest
+//!                                   └─ sleep
 //! ```
 //!
-//! Bytes are written back in pieces, each awaited: a neighbour's write is never behind more than one of them, and a
-//! process that is to end has not to wait for a long sync.
+//! Bytes are written back in chunks, and each is awaited: a write of another program waits for one chunk at most, and the
+//! end of the process does not wait for a long sync.
 
 use std::fs::File;
 use std::io;
@@ -22,40 +22,40 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::journal::{Journal, Record};
+use super::journal::{Journal, JournalRecord};
 use crate::write_back;
 
-/// Requests that may wait. With more, those that are served are too old to be of use.
+/// Length of the queue. With a longer one, requests would be too old when they are served.
 const QUEUE: usize = 16;
 
-/// From the beginning of one request to that of the next. A disk that is slower has as much rest as work.
-const PACE: Duration = Duration::from_secs(1);
+/// Minimum time between the starts of two requests. On a slower disk the thread sleeps as long as it has worked.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is written back at once: a tenth of a second of a slow disk.
-const PIECE: u64 = 8 << 20;
+/// Bytes that are written back at once: a tenth of a second of a slow disk.
+const CHUNK: u64 = 8 << 20;
 
-/// When so much came while bytes were written back, the link is faster than the disk: then a sync would take as long as
-/// the download, and a process that is to end would have to wait for it.
-const BEHIND: u64 = 256 << 20;
+/// If this many bytes arrive during a write-back, the link is faster than the disk. Then a sync would take as long as the
+/// download, and the end of the process would wait for it.
+const MAX_LAG: u64 = 256 << 20;
 
-/// Bytes to be made durable.
+/// Bytes that should become durable.
 #[derive(Debug)]
-pub(super) struct Request {
-    /// Of the blob. Nothing is done for one that was removed meanwhile.
+pub(super) struct SyncRequest {
+    /// The file of the blob. A request for a removed file is skipped.
     pub(super) file: Arc<File>,
-    /// What comes before is durable.
+    /// The bytes before this offset are durable.
     pub(super) from: u64,
-    /// What is to be durable at least.
+    /// The bytes before this offset must become durable.
     pub(super) to: u64,
-    /// Not before: most blobs of a fast link are unpacked and removed until then.
+    /// Earliest time. On a fast link most blobs are unpacked and removed before it.
     pub(super) due: Instant,
-    /// To be noted when it is done. A whole blob needs none: its name is its record, and is synced instead.
-    pub(super) record: Option<(Arc<Mutex<Journal>>, Record)>,
+    /// The record to write afterwards. A whole blob has none: the directory is synced instead, for its name.
+    pub(super) record: Option<(Arc<Mutex<Journal>>, JournalRecord)>,
 }
 
-/// Requests go in here. The thread ends when this is dropped and all is done.
+/// The sender of requests. The thread ends after this is dropped and the queue is empty.
 #[derive(Debug)]
-pub(super) struct Syncer(SyncSender<Request>);
+pub(super) struct Syncer(SyncSender<SyncRequest>);
 
 impl Syncer {
     /// Starts the thread for the spool whose directory this is.
@@ -67,8 +67,8 @@ impl Syncer {
         Ok(Self(sender))
     }
 
-    /// Hands in a request, if there is room for it.
-    pub(super) fn offer(&self, request: Request) -> bool {
+    /// Queues a request. Returns false if the queue is full.
+    pub(super) fn offer(&self, request: SyncRequest) -> bool {
         match self.0.try_send(request) {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
@@ -76,12 +76,12 @@ impl Syncer {
     }
 }
 
-/// A journal is whole at every moment, also when its holder panicked.
+/// A journal is consistent at every moment, even after a panic of its holder.
 pub(super) fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(requests: &Receiver<Request>, dir: &File) {
+fn serve(requests: &Receiver<SyncRequest>, dir: &File) {
     for request in requests {
         std::thread::sleep(request.due.saturating_duration_since(Instant::now()));
         let began = Instant::now();
@@ -89,37 +89,37 @@ fn serve(requests: &Receiver<Request>, dir: &File) {
         let has_worked = !matches!(result, Ok(false));
         match (request.record, result) {
             (Some((journal, _)), Ok(_)) => lock(&journal).is_syncing = false,
-            (Some((journal, _)), Err(error)) => lock(&journal).failure = Some(error),
-            // The store reads it again, and then fails or does not.
+            (Some((journal, _)), Err(error)) => lock(&journal).sync_error = Some(error),
+            // The unpacker reads the blob again and reports a real failure.
             (None, Err(error)) => tracing::warn!("a whole blob in the spool may not be durable: {error}"),
             (None, Ok(_)) => {}
         }
         drop(request.file);
         if has_worked {
             let took = began.elapsed();
-            std::thread::sleep(took.max(PACE.saturating_sub(took)));
+            std::thread::sleep(took.max(MIN_INTERVAL.saturating_sub(took)));
         }
     }
 }
 
-impl Request {
-    /// False if there was nothing to do any more. True says nothing of the record: it is left out if the disk is slower
-    /// than the link.
+impl SyncRequest {
+    /// Returns false if the file was removed. After true the record may still be missing: it is skipped if the disk is
+    /// slower than the link.
     fn serve(&self, dir: &File) -> io::Result<bool> {
         if self.file.metadata()?.nlink() == 0 {
             return Ok(false);
         }
-        // All but the newest bytes, for a sync is not over before they are written too.
+        // All but the newest bytes are written back first, because the sync waits for every byte written by then.
         let mut at = self.from;
         loop {
             let left = self.file.metadata()?.len().saturating_sub(at);
-            if left == 0 || (left <= PIECE && at >= self.to) {
+            if left == 0 || (left <= CHUNK && at >= self.to) {
                 break;
             }
-            if at > self.to.saturating_add(BEHIND) {
+            if at > self.to.saturating_add(MAX_LAG) {
                 return Ok(true);
             }
-            let length = PIECE.min(left);
+            let length = CHUNK.min(left);
             write_back::finish(&self.file, at..at + length)?;
             at += length;
         }
@@ -127,16 +127,19 @@ impl Request {
         match &self.record {
             None => rustix::fs::fsync(dir)?,
             Some((journal, record)) => {
-                let (file, is_entered) = {
+                let (file, has_durable_name) = {
                     let mut journal = lock(journal);
                     if journal.is_closed {
                         return Ok(true);
                     }
                     journal.append(*record)?;
-                    (journal.file()?, std::mem::replace(&mut journal.is_entered, true))
+                    (
+                        journal.file()?,
+                        std::mem::replace(&mut journal.has_durable_name, true),
+                    )
                 };
                 rustix::fs::fdatasync(&file)?;
-                if !is_entered {
+                if !has_durable_name {
                     rustix::fs::fsync(dir)?;
                 }
             }

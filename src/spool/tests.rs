@@ -1,8 +1,8 @@
-//! Blobs that grow, and what becomes of them when somebody or a power loss has changed what lies there.
+//! Tests of the spool: downloads continued after a kill, a reboot or a power loss, and files changed by others.
 
 use proptest::prelude::*;
 
-use super::journal::Journal;
+use super::journal::{Journal, JournalRecord};
 use super::*;
 
 const TEXT: &[u8] = b"a layer's bytes as they travel";
@@ -94,9 +94,9 @@ fn a_second_agent_is_told_of_the_first() {
         error.to_string().starts_with("another spoke-precache is running"),
         "{error}"
     );
-    assert_eq!(Spool::glance(first.path()).expect("no lock"), []);
+    assert_eq!(Spool::list_unlocked(first.path()).expect("no lock"), []);
     let none = dir.path().join("none");
-    assert_eq!(Spool::glance(&none).expect("an empty one"), []);
+    assert_eq!(Spool::list_unlocked(&none).expect("an empty one"), []);
     assert!(!none.exists());
 }
 
@@ -105,8 +105,8 @@ fn reboot(dir: &tempfile::TempDir) {
     std::fs::write(dir.path().join("spool/lock"), "another boot\n").expect("a file");
 }
 
-fn record(bytes: &[u8], offset: usize) -> Record {
-    Record {
+fn record(bytes: &[u8], offset: usize) -> JournalRecord {
+    JournalRecord {
         offset: offset as u64,
         prefix: Digest::of(&bytes[..offset]),
     }
@@ -116,9 +116,9 @@ fn record(bytes: &[u8], offset: usize) -> Record {
 fn left_behind(blob: &[u8], file: &[u8], suffix: &str, offsets: &[usize]) -> tempfile::TempDir {
     let (dir, digest) = (dir(), Digest::of(blob));
     let spool = spool(&dir);
-    let records: Vec<Record> = offsets.iter().map(|offset| record(blob, *offset)).collect();
+    let records: Vec<JournalRecord> = offsets.iter().map(|offset| record(blob, *offset)).collect();
     if !records.is_empty() {
-        Journal::with(&spool.0, FileNames::first(&digest), &records).expect("a journal");
+        Journal::with(&spool.0.dir, FileNames::first(&digest), &records).expect("a journal");
     }
     std::fs::write(spool.path().join(format!("{digest}{suffix}")), file).expect("a file");
     dir
@@ -177,7 +177,7 @@ fn bytes_that_changed_on_the_disk_are_cut_off_with_all_that_follow() {
         file[changed] ^= 1;
         let dir = left_behind(&blob, &file, ".partial", &[100, 300, 400]);
         assert_eq!(continued(&dir, &blob).len(), kept, "byte {changed}");
-        let left = journal::records(&spool(&dir).0, &FileNames::first(&Digest::of(&blob)));
+        let left = journal::records(&spool(&dir).0.dir, &FileNames::first(&Digest::of(&blob)));
         assert!(left.iter().all(|record| record.offset <= kept as u64), "{left:?}");
     }
 }
@@ -281,18 +281,18 @@ fn a_large_blob_that_travels_for_long_gets_records() {
     assert_eq!(names_in(&dir).len(), 1, "it is not old enough");
     let began = std::time::Instant::now();
     let mut written = 3 << 20;
-    while journal::records(&first.0, &FileNames::first(&digest)).is_empty() {
+    while journal::records(&first.0.dir, &FileNames::first(&digest)).is_empty() {
         assert!(began.elapsed().as_secs() < 60, "no record is made");
         std::thread::sleep(std::time::Duration::from_millis(50));
         partial.write(&blob[written..=written]).expect("room");
         written += 1;
     }
-    let made = journal::records(&first.0, &FileNames::first(&digest));
+    let made = journal::records(&first.0.dir, &FileNames::first(&digest));
     assert!(made[0].offset >= 3 << 20 && made[0].prefix == Digest::of(&blob[..made[0].offset as usize]));
     // One more when it is let go.
     drop(partial);
     assert_eq!(
-        journal::records(&first.0, &FileNames::first(&digest))[1].offset,
+        journal::records(&first.0.dir, &FileNames::first(&digest))[1].offset,
         written as u64
     );
     drop(first);
@@ -351,74 +351,77 @@ fn bytes_in(spool: &Spool) -> u64 {
     entries.first().map_or(0, |entry| entry.bytes)
 }
 
-/// Writes a piece and lets it go.
-fn leave_piece(spool: &Spool, blob: &[u8], range: Range<usize>) {
+/// Writes a range of the blob and drops it.
+fn leave_range(spool: &Spool, blob: &[u8], range: Range<usize>) {
     let (digest, size) = (Digest::of(blob), blob.len() as u64);
-    let mut piece = spool.piece(&digest, size, range.start as u64).expect("a piece");
-    let begun = (piece.offset() - piece.from()) as usize;
-    piece.write(&blob[range][begun..]).expect("room");
+    let mut range_file = spool.range(&digest, size, range.start as u64).expect("a range");
+    let begun = (range_file.offset() - range_file.start()) as usize;
+    range_file.write(&blob[range][begun..]).expect("room");
 }
 
 #[test]
-fn a_piece_is_continued_counted_and_appended_once_the_first_bytes_reach_it() {
+fn a_range_is_continued_counted_and_appended_when_the_first_bytes_reach_it() {
     let blob: Vec<u8> = (0..1000_u32).map(|n| (n / 3) as u8).collect();
     let (dir, digest) = (dir(), Digest::of(&blob));
     let first = spool(&dir);
-    leave_piece(&first, &blob, 600..700);
-    leave_piece(&first, &blob, 300..400);
-    assert_eq!((first.pieces(&digest), bytes_in(&first)), (vec![300, 600], 200));
+    leave_range(&first, &blob, 600..700);
+    leave_range(&first, &blob, 300..400);
+    assert_eq!(
+        (first.range_starts(&digest), bytes_in(&first)),
+        (vec![300, 600], 200)
+    );
     drop(first);
 
     let second = spool(&dir);
-    leave_piece(&second, &blob, 300..600);
+    leave_range(&second, &blob, 300..600);
     let mut partial = second.partial(&digest, 1000).expect("a partial");
     partial.write(&blob[..350]).expect("room");
     assert_eq!(bytes_in(&second), 700, "what is there twice counts once");
-    for from in second.pieces(&digest) {
+    for from in second.range_starts(&digest) {
         partial
-            .absorb(second.piece(&digest, 1000, from).expect("a piece"))
+            .append_range(second.range(&digest, 1000, from).expect("a range"))
             .expect("room");
     }
-    assert_eq!((partial.offset(), second.pieces(&digest)), (700, vec![]));
+    assert_eq!((partial.offset(), second.range_starts(&digest)), (700, vec![]));
     partial.write(&blob[700..]).expect("room");
     partial.finish().expect("it matches").remove().expect("removable");
     assert_eq!(names_in(&dir), [""; 0]);
 }
 
 #[test]
-fn of_a_piece_too_a_reboot_leaves_what_has_a_record_and_it_is_no_blob() {
+fn after_a_reboot_a_range_is_truncated_to_its_newest_record() {
     let blob: Vec<u8> = (0..1000_u32).map(|n| n as u8).collect();
     let digest = Digest::of(&blob);
     for (records, kept) in [(&[][..], 0), (&[50], 50), (&[50, 80], 80), (&[50, 300], 50)] {
         let dir = dir();
         let first = spool(&dir);
-        leave_piece(&first, &blob, 600..700);
-        let stem = FileNames {
+        leave_range(&first, &blob, 600..700);
+        let names = FileNames {
             blob: digest,
-            from: 600,
+            start: 600,
         };
-        let records: Vec<Record> = records
+        let records: Vec<JournalRecord> = records
             .iter()
             .map(|offset| record(&blob[600..], *offset))
             .collect();
-        drop(Journal::with(&first.0, stem, &records).expect("a journal"));
+        drop(Journal::with(&first.0.dir, names, &records).expect("a journal"));
         drop(first);
         reboot(&dir);
         let second = spool(&dir);
         assert_eq!(bytes_in(&second), kept, "{records:?}");
-        let piece = second.piece(&digest, 1000, 600).expect("a piece");
-        assert_eq!(piece.offset(), 600 + kept);
-        assert!(matches!(piece.finish(), Err(SpoolError::TooShort { .. })));
+        let range_file = second.range(&digest, 1000, 600).expect("a range");
+        assert_eq!(range_file.offset(), 600 + kept);
+        assert!(matches!(range_file.finish(), Err(SpoolError::TooShort { .. })));
         second.remove(&digest).expect("removable");
-        assert_eq!((names_in(&dir), second.pieces(&digest)), (vec![], vec![]));
+        assert_eq!((names_in(&dir), second.range_starts(&digest)), (vec![], vec![]));
     }
 }
 
 #[test]
-fn a_piece_of_a_whole_blob_goes_when_the_spool_is_opened() {
+fn a_range_of_a_whole_blob_is_removed_when_the_spool_is_opened() {
     let dir = dir();
     let first = spool(&dir);
-    leave_piece(&first, TEXT, 3..9);
+    leave_range(&first, TEXT, 3..9);
     let mut partial = first
         .partial(&Digest::of(TEXT), TEXT.len() as u64)
         .expect("a partial");
@@ -426,6 +429,6 @@ fn a_piece_of_a_whole_blob_goes_when_the_spool_is_opened() {
     partial.finish().expect("it matches");
     assert_eq!(names_in(&dir).len(), 2);
     drop(first);
-    assert!(spool(&dir).pieces(&Digest::of(TEXT)).is_empty());
+    assert!(spool(&dir).range_starts(&Digest::of(TEXT)).is_empty());
     assert_eq!(names_in(&dir), [Digest::of(TEXT).to_string()]);
 }

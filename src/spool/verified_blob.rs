@@ -1,4 +1,4 @@
-//! A blob whose digest matched.
+//! A blob in the spool whose digest this process has verified.
 
 use std::fs::File;
 use std::io;
@@ -6,24 +6,25 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
+use super::error::SpoolError;
+use super::file_names::{FileNames, whole};
+use super::state::SpoolState;
 use crate::oci::Digest;
 
-use super::{Shared, SpoolError};
-
-/// Evidence that the spool holds the blob, whole: this process hashed it. Made by [`Partial::finish`] and
-/// [`Spool::verified`] alone.
+/// Evidence that the spool contains the whole blob: this process hashed it. Only [`Partial::finish`] and
+/// [`Spool::verified`] create this value.
 ///
 /// [`Partial::finish`]: super::Partial::finish
 /// [`Spool::verified`]: super::Spool::verified
 #[derive(Clone, Debug)]
 pub struct VerifiedBlob {
-    spool: Arc<Shared>,
+    spool: Arc<SpoolState>,
     digest: Digest,
     size: u64,
 }
 
 impl VerifiedBlob {
-    pub(super) fn new(spool: Arc<Shared>, digest: Digest, size: u64) -> Self {
+    pub(super) fn new(spool: Arc<SpoolState>, digest: Digest, size: u64) -> Self {
         Self { spool, digest, size }
     }
 
@@ -32,24 +33,24 @@ impl VerifiedBlob {
         self.digest
     }
 
-    /// Their number.
+    /// The number of bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Opens it for reading, at its start.
+    /// Opens the blob for reading, at its start.
     pub fn open(&self) -> Result<File, SpoolError> {
-        let name = super::whole(&self.digest);
-        let missing = || self.spool.at(&name)(io::ErrorKind::NotFound.into());
-        self.spool.open(&name, OFlags::RDONLY)?.ok_or_else(missing)
+        let (name, dir) = (whole(&self.digest), &self.spool.dir);
+        let missing = || dir.error_at(&name)(io::ErrorKind::NotFound.into());
+        dir.open(&name, OFlags::RDONLY)?.ok_or_else(missing)
     }
 
-    /// Removes it: its layer is in the store. Done already is an ordinary answer.
+    /// Removes the blob, after its layer was stored. A blob that is gone already is not an error.
     pub fn remove(self) -> Result<(), SpoolError> {
         self.spool.verified().remove(&self.digest);
-        self.spool.unlink(&super::whole(&self.digest))?;
-        self.spool
-            .unlink_if_possible(&super::file_names::FileNames::first(&self.digest).journal());
+        self.spool.dir.unlink(&whole(&self.digest))?;
+        let journal = FileNames::first(&self.digest).journal();
+        self.spool.dir.unlink_if_possible(&journal);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Which of the stores that CRI-O sees: its graph root, or one of the additional image stores.
 //!
-//! An additional image store is laid out as a graph root is, and only read: nobody takes its locks, sweeps it, mends it or
+//! An additional image store is laid out as a graph root is, and only read: nobody takes its locks, sweeps it, repairs it or
 //! writes into it. containers/storage searches the graph root first and then the additional ones in their order, for
 //! names and for layers; an image whose record is in the graph root hides, since 1.46, the additional stores' names of it
 //! (`store.go`: `Image`).
@@ -15,19 +15,8 @@ use std::path::{Path, PathBuf};
 use super::error::StoreError;
 use super::images_json::ImageTable;
 use super::layer_dir;
-use super::layers_json::{LayerTable, LayerView};
+use super::layers_json::LayerTable;
 use super::layout::Layout;
-use crate::oci::LayerId;
-
-/// Where an image's or a layer's record is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Home {
-    /// In the graph root.
-    #[default]
-    GraphRoot,
-    /// In this one of the additional image stores.
-    Additional(usize),
-}
 
 /// The additional image stores that containers/storage sees, in its order, and what is to be said of the others.
 #[derive(Debug, Default)]
@@ -72,35 +61,6 @@ impl AdditionalStores {
             }
         }
         Ok(stores)
-    }
-}
-
-impl LayerTable {
-    /// Whether the layer's way to those below it ends nowhere: it names them as they were called in the store in which it
-    /// found them, and that may be an additional one that is gone. `self` are the records of `layout`.
-    pub(super) fn flaw_of_way(
-        &self,
-        layout: &Layout,
-        view: &LayerView,
-        id: &LayerId,
-        stores: &[&Layout],
-    ) -> Result<Option<String>, StoreError> {
-        let mut lost = layer_dir::lost_names(layout, id, stores)?;
-        let mut next = view.parent().and_then(LayerId::from_hex);
-        // As many as `lower` may name; records may go in a circle.
-        let mut rounds = layer_dir::DEPTH_LIMIT;
-        // Short names that a crash took are made again, in the graph root (`overlay.go`: `recreateSymlinks`).
-        while let Some(below) = next.filter(|_| !lost.is_empty() && rounds > 0) {
-            rounds -= 1;
-            if let Some(link) = layer_dir::link(layout, &below)? {
-                lost.retain(|name| name.strip_prefix("l/") != Some(&link));
-            }
-            let view = self.find(&below);
-            next = view.and_then(LayerView::parent).and_then(LayerId::from_hex);
-        }
-        Ok(lost
-            .pop()
-            .map(|name| format!("its `lower` names `{name}`, which no store has")))
     }
 }
 

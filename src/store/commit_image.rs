@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::error::StoreError;
-use super::images_json::{ImageTable, ImageView, Item, MANIFEST, NewImage};
+use super::images_json::{BigDataItem, ImageTable, ImageView, MANIFEST, NewImage};
 use super::layers_json::LayerTable;
 use super::lock::{ImagesLock, SharedLayersLock};
 use super::store::Store;
@@ -43,7 +43,7 @@ impl Store {
 
     /// The same; a record that names another layer than the image's top one is corrected, unless that is the top of a chain
     /// of the same content.
-    pub fn mend_image(
+    pub fn repair_image(
         &self,
         image: &ResolvedImage,
         name: &Reference,
@@ -56,7 +56,7 @@ impl Store {
         &self,
         image: &ResolvedImage,
         name: &Reference,
-        mends: bool,
+        repairs: bool,
         cancel: &Cancel,
     ) -> Result<ImageCommit, StoreError> {
         let id = image.id();
@@ -69,7 +69,7 @@ impl Store {
                     return Ok(ImageCommit::ChainMissing { layer: *layer });
                 }
             }
-            if self.synced.has_all(&chain) {
+            if self.durable.has_all(&chain) {
                 break (layers, table);
             }
             // It may take seconds, and others want the lock. They may remove a layer meanwhile.
@@ -85,7 +85,7 @@ impl Store {
         if let Some(existing) = images.find(&id) {
             let recorded = existing.layer.as_deref().filter(|layer| !layer.is_empty());
             let is_chain = || table.is_chain(recorded, image.layers.iter().map(|layer| layer.diff_id));
-            if recorded != top.as_deref() && (!mends || is_chain()) {
+            if recorded != top.as_deref() && (!repairs || is_chain()) {
                 return Err(StoreError::Conflict {
                     what: format!("image {id}"),
                     reason: format!("its top layer is {}", recorded.unwrap_or("none")),
@@ -95,7 +95,7 @@ impl Store {
         let items = items(image);
         let is_new = images.find(&id).is_none();
         let hidden = match is_new {
-            true => self.names_to_be_hidden(&id, &images)?,
+            true => self.names_in_additional_stores(&id, &images)?,
             false => Vec::new(),
         };
         let record = NewImage {
@@ -113,14 +113,18 @@ impl Store {
         };
         let put = self.put(&record, &mut images, &lock);
         if put.is_err() && is_new {
-            self.take_back(&id);
+            self.roll_back(&id);
         }
         put.map(|()| ImageCommit::Committed(id))
     }
 
     /// Names by which the image is found in an additional store, and no more once it is recorded here
     /// (`home.rs`). containers/storage takes them over too (`store.go`: `CreateImage`).
-    fn names_to_be_hidden(&self, id: &ImageId, images: &ImageTable) -> Result<Vec<String>, StoreError> {
+    fn names_in_additional_stores(
+        &self,
+        id: &ImageId,
+        images: &ImageTable,
+    ) -> Result<Vec<String>, StoreError> {
         let id = id.to_string();
         let names = |view: &ImageView| view.names.clone().unwrap_or_default();
         // Twice in one record, containers/storage would take a name from the image.
@@ -153,7 +157,7 @@ impl Store {
 
     /// Removes the items of an image that could not be recorded, under the lock under which they were written. The
     /// record may be there all the same, if only making it durable failed; then they stay.
-    fn take_back(&self, id: &ImageId) {
+    fn roll_back(&self, id: &ImageId) {
         let is_recorded = ImageTable::read(&self.layout).map(|images| images.find(id).is_some());
         if !matches!(is_recorded, Ok(false)) {
             return;
@@ -167,7 +171,7 @@ impl Store {
         }
     }
 
-    fn write_items(&self, id: &ImageId, items: &[Item<'_>]) -> Result<(), StoreError> {
+    fn write_items(&self, id: &ImageId, items: &[BigDataItem<'_>]) -> Result<(), StoreError> {
         atomic_file::create_dir(&self.layout.image(id), 0o700)?;
         // Also if it was there: whoever made it may not have synced it, or died before.
         atomic_file::sync_dir(&self.layout.images())?;
@@ -186,9 +190,9 @@ impl Store {
 }
 
 /// What a pull by containers/image stores, in its order (section 6.4).
-fn items(image: &ResolvedImage) -> Vec<Item<'_>> {
-    fn item(key: String, content: &Content) -> Item<'_> {
-        Item {
+fn items(image: &ResolvedImage) -> Vec<BigDataItem<'_>> {
+    fn item(key: String, content: &Content) -> BigDataItem<'_> {
+        BigDataItem {
             key,
             bytes: content.bytes(),
             digest: content.digest(),

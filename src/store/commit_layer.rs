@@ -20,7 +20,7 @@ use super::atomic_file;
 use super::error::StoreError;
 use super::go_time;
 use super::layer_dir::find_flaw;
-use super::layer_placement::{Placement, clone_mount};
+use super::layer_placement::{LayerPlacement, clone_mount};
 use super::layers_json::{LayerTable, LayerView, NewLayer};
 use super::lock::LayersLock;
 use super::stage::StagedLayer;
@@ -49,7 +49,7 @@ pub enum LayerCommit {
 
 /// [`LayerCommit`], while the layer is still lent.
 #[derive(Clone, Copy, Debug)]
-enum Turn {
+enum PutResult {
     Placed,
     AlreadyThere,
     ParentMissing,
@@ -86,19 +86,21 @@ impl Store {
         root: &OwnedFd,
         cancel: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
-        let mut turns = Vec::with_capacity(layers.len());
-        while turns.len() < layers.len() {
-            if !turns.is_empty() {
+        let mut results = Vec::with_capacity(layers.len());
+        while results.len() < layers.len() {
+            if !results.is_empty() {
                 std::thread::sleep(PAUSE);
             }
-            turns.extend(self.commit_some(&layers[turns.len()..], root, cancel)?);
+            results.extend(self.commit_some(&layers[results.len()..], root, cancel)?);
         }
         // Dropping a layer removes what was in its way, which may take long; nobody waits for the lock meanwhile.
-        let commits = layers.into_iter().zip(turns).map(|(layer, turn)| {
-            let commit = match turn {
-                Turn::Placed => LayerCommit::Committed,
-                Turn::AlreadyThere => LayerCommit::AlreadyThere,
-                Turn::ParentMissing => return (layer.spec.id(), LayerCommit::ParentMissing(Box::new(layer))),
+        let commits = layers.into_iter().zip(results).map(|(layer, result)| {
+            let commit = match result {
+                PutResult::Placed => LayerCommit::Committed,
+                PutResult::AlreadyThere => LayerCommit::AlreadyThere,
+                PutResult::ParentMissing => {
+                    return (layer.spec.id(), LayerCommit::ParentMissing(Box::new(layer)));
+                }
             };
             (layer.spec.id(), commit)
         });
@@ -111,25 +113,25 @@ impl Store {
         layers: &[StagedLayer],
         root: &OwnedFd,
         cancel: &Cancel,
-    ) -> Result<Vec<Turn>, StoreError> {
+    ) -> Result<Vec<PutResult>, StoreError> {
         let lock = LayersLock::acquire(&self.layout, cancel)?;
         let since = Instant::now();
         if self.first_sweep_of_layers() {
             atomic_file::sweep(&self.layout.layers(), "layers.json");
         }
-        let mut batch = Batch {
+        let mut batch = CommitBatch {
             store: self,
             root,
             lock: &lock,
             table: LayerTable::read(&self.layout)?,
-            open: None,
+            pending: None,
         };
         let in_time = |index: usize| index == 0 || since.elapsed() < HOLD;
         let now = layers.iter().enumerate().take_while(|(index, _)| in_time(*index));
-        let turns: Result<Vec<Turn>, StoreError> = now.map(|(_, layer)| batch.put(layer)).collect();
+        let results: Result<Vec<PutResult>, StoreError> = now.map(|(_, layer)| batch.put(layer)).collect();
         let ended = batch.end();
-        let turns = turns?;
-        ended.map(|()| turns)
+        let results = results?;
+        ended.map(|()| results)
     }
 
     /// True if the layer is recorded as complete and can be mounted, false if there is no record of it, or only
@@ -158,7 +160,7 @@ impl Store {
             match flaw {
                 None => {
                     let stores: Vec<_> = self.layouts().collect();
-                    table.flaw_of_way(&self.layout, view, id, &stores)?
+                    table.unresolved_lower(&self.layout, view, id, &stores)?
                 }
                 flaw => flaw,
             }
@@ -174,49 +176,49 @@ impl Store {
 }
 
 /// Layers on their way into the store, under one hold of the lock.
-struct Batch<'b> {
+struct CommitBatch<'b> {
     store: &'b Store,
     root: &'b OwnedFd,
     lock: &'b LayersLock,
     /// What the next save writes.
     table: LayerTable,
     /// Lies in its place, and its record on the disk says `incomplete`; `table` has it as complete.
-    open: Option<Placement<'b>>,
+    pending: Option<LayerPlacement<'b>>,
 }
 
-impl<'b> Batch<'b> {
+impl<'b> CommitBatch<'b> {
     /// Puts the next layer in its place, and ends the one before.
-    fn put(&mut self, layer: &'b StagedLayer) -> Result<Turn, StoreError> {
+    fn put(&mut self, layer: &'b StagedLayer) -> Result<PutResult, StoreError> {
         let id = layer.spec.id();
         if self.store.has_layer(&self.table, &id)? {
-            return Ok(Turn::AlreadyThere);
+            return Ok(PutResult::AlreadyThere);
         }
         if let Some(parent) = layer.spec.parent()
             && !self.store.has_layer(&self.table, &parent)?
         {
-            return Ok(Turn::ParentMissing);
+            return Ok(PutResult::ParentMissing);
         }
-        let mut placement = Placement::new(self.store, layer, self.root);
-        placement.bury_incomplete(&mut self.table)?;
+        let mut placement = LayerPlacement::new(self.store, layer, self.root);
+        placement.delete_incomplete(&mut self.table)?;
         let mut record = placement.record(go_time::now());
         self.put_record(&record)?;
         if let Err(error) = self.save() {
-            self.take_back(&placement);
+            self.roll_back(&placement);
             return Err(error);
         }
         let placed = placement.place();
         record.flags = None;
         if let Err(error) = placed.and_then(|()| self.put_record(&record)) {
-            self.take_back(&placement);
+            self.roll_back(&placement);
             return Err(error);
         }
-        self.open = Some(placement);
-        Ok(Turn::Placed)
+        self.pending = Some(placement);
+        Ok(PutResult::Placed)
     }
 
     /// Ends the last layer.
     fn end(&mut self) -> Result<(), StoreError> {
-        match self.open {
+        match self.pending {
             Some(_) => self.save(),
             None => Ok(()),
         }
@@ -225,17 +227,17 @@ impl<'b> Batch<'b> {
     /// Saves the records: the layer that lies in its place is complete from now on, or is taken back.
     fn save(&mut self) -> Result<(), StoreError> {
         let saved = self.table.save(self.lock, &self.store.layout);
-        if let Some(placement) = self.open.take() {
+        if let Some(placement) = self.pending.take() {
             match &saved {
-                Ok(()) => self.store.synced.add(&[placement.id()]),
-                Err(_) => self.take_back(&placement),
+                Ok(()) => self.store.durable.add(&[placement.id()]),
+                Err(_) => self.roll_back(&placement),
             }
         }
         saved
     }
 
     /// Takes a layer's record back, then its files: whenever we die, a layer that is recorded as complete has them.
-    fn take_back(&mut self, placement: &Placement<'_>) {
+    fn roll_back(&mut self, placement: &LayerPlacement<'_>) {
         let (id, layout) = (placement.id(), &self.store.layout);
         self.table.remove(&id);
         let mut saved = self.table.save(self.lock, layout);

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use serde::Deserialize;
 
-use super::check::LayerBlob;
 use super::error::StoreError;
+use super::expected_layer::LayerBlob;
 use super::images_json::MANIFEST;
 use super::inventory::{Inventory, StoredImage};
 use crate::oci::{DiffId, Digest, LayerId};
@@ -43,17 +43,12 @@ struct RootFs {
 }
 
 impl Inventory {
-    /// True if nothing is wrong with the image.
-    pub fn is_whole(&self, image: &StoredImage) -> Result<bool, StoreError> {
-        Ok(self.find_flaw(image)?.is_none())
-    }
-
     /// What is wrong with the image, in words; `None` if every file of big data is there with its recorded
     /// size, the manifest and the config are what their digests say, and the chain of layers is the config's,
     /// each layer complete and fit to be mounted.
     pub fn find_flaw(&self, image: &StoredImage) -> Result<Option<String>, StoreError> {
         for (key, item) in &image.items {
-            let found = match std::fs::metadata(self.at(image.home).layout.big_data(&image.id, key)) {
+            let found = match std::fs::metadata(self.at(image.location).layout.big_data(&image.id, key)) {
                 Ok(metadata) => Some(metadata.len()),
                 Err(_) => None,
             };

@@ -12,9 +12,9 @@ use crate::oci::LayerId;
 
 /// Ids of layers that were in the store when the file system was synced.
 #[derive(Debug, Default)]
-pub(super) struct Synced(Mutex<HashSet<LayerId>>);
+pub(super) struct DurableLayers(Mutex<HashSet<LayerId>>);
 
-impl Synced {
+impl DurableLayers {
     /// True if all of `layers` are known to be on the disk.
     pub(super) fn has_all(&self, layers: &[LayerId]) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

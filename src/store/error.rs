@@ -84,7 +84,7 @@ pub enum StoreError {
     },
     /// The store already holds something else under this id, or something damaged.
     #[error(
-        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: `spoke-precache verify --repair` mends damage; or remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
+        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: `spoke-precache verify --repair` repairs damage; or remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
     )]
     Conflict {
         /// Which layer or image.

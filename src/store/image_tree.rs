@@ -57,16 +57,16 @@ pub struct Directory {
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// The name, without a directory before it.
     pub name: OsString,
     /// What it is; a symlink is not followed.
-    pub kind: EntryKind,
+    pub kind: FileKind,
 }
 
 /// What a name in a directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
@@ -176,7 +176,7 @@ impl Tree {
                 dirs = root()?;
                 for name in &walked {
                     // Directories all of them, or we would not have come through.
-                    let Some(Found::Directory(next)) = step(&dirs, name).map_err(system)? else {
+                    let Some(MergedNode::Directory(next)) = step(&dirs, name).map_err(system)? else {
                         return Ok(None);
                     };
                     dirs = next;
@@ -185,11 +185,11 @@ impl Tree {
             }
             match step(&dirs, &name).map_err(system)? {
                 None => return Ok(None),
-                Some(Found::Directory(next)) => {
+                Some(MergedNode::Directory(next)) => {
                     walked.push(name);
                     dirs = next;
                 }
-                Some(Found::Symlink(target)) => {
+                Some(MergedNode::Symlink(target)) => {
                     symlinks += 1;
                     if symlinks > SYMLINK_LIMIT {
                         return Err(unreadable(format!(
@@ -204,9 +204,9 @@ impl Tree {
                         todo.push_front(name);
                     }
                 }
-                Some(Found::Regular(_) | Found::Other(_)) if !todo.is_empty() => return Ok(None),
-                Some(Found::Regular(file)) => return Ok(Some(Node::File(file))),
-                Some(Found::Other(kind)) => return Ok(Some(Node::Other(kind))),
+                Some(MergedNode::Regular(_) | MergedNode::Other(_)) if !todo.is_empty() => return Ok(None),
+                Some(MergedNode::Regular(file)) => return Ok(Some(Node::File(file))),
+                Some(MergedNode::Other(kind)) => return Ok(Some(Node::Other(kind))),
             }
         }
         Ok(Some(Node::Directory(Directory { layers: dirs })))
@@ -218,10 +218,10 @@ impl Directory {
     ///
     /// # Errors
     /// When there are more than `limit`, whited out ones included, or the system refuses.
-    pub fn entries(&self, path: &Path, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    pub fn entries(&self, path: &Path, limit: usize) -> Result<Vec<DirectoryEntry>, StoreError> {
         let system = |errno: Errno| io_error("read a layer's", path)(errno);
         // `None` is a name that a whiteout hides.
-        let mut names: HashMap<OsString, Option<EntryKind>> = HashMap::new();
+        let mut names: HashMap<OsString, Option<FileKind>> = HashMap::new();
         for layer in &self.layers {
             for item in Dir::read_from(layer).map_err(system)? {
                 let item = item.map_err(system)?;
@@ -240,15 +240,15 @@ impl Directory {
             }
         }
         let visible = names.into_iter();
-        let visible = visible.filter_map(|(name, kind)| Some(Entry { name, kind: kind? }));
-        let mut entries: Vec<Entry> = visible.collect();
+        let visible = visible.filter_map(|(name, kind)| Some(DirectoryEntry { name, kind: kind? }));
+        let mut entries: Vec<DirectoryEntry> = visible.collect();
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
 }
 
 /// What the name is in this layer; `None` for a whiteout.
-fn kind(layer: &OwnedFd, name: &OsStr, known: FileType) -> Result<Option<EntryKind>, Errno> {
+fn kind(layer: &OwnedFd, name: &OsStr, known: FileType) -> Result<Option<FileKind>, Errno> {
     let mut kind = known;
     // Not every file system tells types, and only the number tells a device from a whiteout.
     if matches!(known, FileType::Unknown | FileType::CharacterDevice) {
@@ -259,15 +259,15 @@ fn kind(layer: &OwnedFd, name: &OsStr, known: FileType) -> Result<Option<EntryKi
         }
     }
     Ok(Some(match kind {
-        FileType::RegularFile => EntryKind::File,
-        FileType::Directory => EntryKind::Directory,
-        FileType::Symlink => EntryKind::Symlink,
-        _ => EntryKind::Other,
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
     }))
 }
 
 /// What a name is in the merged view.
-enum Found {
+enum MergedNode {
     /// The directories that merge, topmost first.
     Directory(Vec<OwnedFd>),
     Regular(File),
@@ -285,7 +285,7 @@ fn components(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-fn step(dirs: &[OwnedFd], name: &OsStr) -> Result<Option<Found>, Errno> {
+fn step(dirs: &[OwnedFd], name: &OsStr) -> Result<Option<MergedNode>, Errno> {
     let mut merged = Vec::new();
     for dir in dirs {
         let found = match open(dir, name, OFlags::PATH) {
@@ -311,19 +311,21 @@ fn step(dirs: &[OwnedFd], name: &OsStr) -> Result<Option<Found>, Errno> {
         return Ok(match kind {
             FileType::CharacterDevice if stat.st_rdev == 0 => None,
             // Not to be opened for reading before it is known to be no device and no pipe.
-            FileType::RegularFile => Some(Found::Regular(
+            FileType::RegularFile => Some(MergedNode::Regular(
                 open(dir, name, OFlags::RDONLY | OFlags::NONBLOCK)?.into(),
             )),
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&found, "", Vec::new())?;
-                Some(Found::Symlink(OsString::from_vec(target.into_bytes()).into()))
+                Some(MergedNode::Symlink(
+                    OsString::from_vec(target.into_bytes()).into(),
+                ))
             }
-            FileType::CharacterDevice | FileType::BlockDevice => Some(Found::Other("a device")),
-            FileType::Fifo => Some(Found::Other("a pipe")),
-            _ => Some(Found::Other("of an unknown type")),
+            FileType::CharacterDevice | FileType::BlockDevice => Some(MergedNode::Other("a device")),
+            FileType::Fifo => Some(MergedNode::Other("a pipe")),
+            _ => Some(MergedNode::Other("of an unknown type")),
         });
     }
-    Ok((!merged.is_empty()).then_some(Found::Directory(merged)))
+    Ok((!merged.is_empty()).then_some(MergedNode::Directory(merged)))
 }
 
 fn open(dir: &OwnedFd, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {

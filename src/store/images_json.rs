@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::atomic_file;
 use super::error::StoreError;
 use super::go_time;
-use super::json_record::{self, Record};
+use super::json_record::{self, JsonRecord};
 use super::layout::Layout;
 use super::lock::ImagesLock;
 use crate::oci::{Digest, ImageId, Reference};
@@ -71,7 +71,7 @@ impl ImageView {
 }
 
 /// One item of big data that an image is to have.
-pub(super) struct Item<'i> {
+pub(super) struct BigDataItem<'i> {
     pub(super) key: String,
     pub(super) bytes: &'i [u8],
     pub(super) digest: Digest,
@@ -87,7 +87,7 @@ pub(super) struct NewImage<'i> {
     pub(super) layer: Option<String>,
     /// Of the first manifest stored: the list's, if there is one.
     pub(super) digest: Digest,
-    pub(super) items: &'i [Item<'i>],
+    pub(super) items: &'i [BigDataItem<'i>],
     pub(super) created: String,
 }
 
@@ -117,7 +117,7 @@ impl ImageTable {
         let id = image.id.to_string();
         let mut changed = self.take_name(&image.name, &id)?;
         let existing = self.records.iter().position(|(view, _)| view.id == id);
-        let mut record: Record = match existing {
+        let mut record: JsonRecord = match existing {
             Some(position) => serde_json::from_str(self.records[position].1.get())?,
             None => fresh(image)?,
         };
@@ -142,7 +142,7 @@ impl ImageTable {
             return Ok(false);
         };
         let taken = self.take_name(&name, &id)?;
-        let mut record: Record = serde_json::from_str(self.records[position].1.get())?;
+        let mut record: JsonRecord = serde_json::from_str(self.records[position].1.get())?;
         add_name(&mut record, &name)?;
         Ok(self.replace(position, &record)? || taken)
     }
@@ -156,7 +156,7 @@ impl ImageTable {
                 continue;
             }
             names.retain(|known| known != name);
-            let mut record: Record = serde_json::from_str(raw.get())?;
+            let mut record: JsonRecord = serde_json::from_str(raw.get())?;
             if names.is_empty() {
                 record.remove("names");
             } else {
@@ -169,10 +169,10 @@ impl ImageTable {
     }
 
     /// Says whether the record differs from the one that was there.
-    fn replace(&mut self, position: usize, record: &Record) -> Result<bool, serde_json::Error> {
+    fn replace(&mut self, position: usize, record: &JsonRecord) -> Result<bool, serde_json::Error> {
         let raw = serde_json::value::to_raw_value(record)?;
         // Compared as values: a text of other white space is no change.
-        let before: Record = serde_json::from_str(self.records[position].1.get())?;
+        let before: JsonRecord = serde_json::from_str(self.records[position].1.get())?;
         if serde_json::to_string(&before)? == raw.get() {
             return Ok(false);
         }
@@ -190,8 +190,8 @@ impl ImageTable {
     }
 }
 
-fn fresh(image: &NewImage<'_>) -> Result<Record, serde_json::Error> {
-    let mut record = Record::default();
+fn fresh(image: &NewImage<'_>) -> Result<JsonRecord, serde_json::Error> {
+    let mut record = JsonRecord::default();
     record.set("id", &image.id.to_string(), &FIELDS)?;
     if !image.further_names.is_empty() {
         record.set("names", &image.further_names, &FIELDS)?;
@@ -203,7 +203,7 @@ fn fresh(image: &NewImage<'_>) -> Result<Record, serde_json::Error> {
 }
 
 /// The newest name first.
-fn add_name(record: &mut Record, name: &str) -> Result<(), serde_json::Error> {
+fn add_name(record: &mut JsonRecord, name: &str) -> Result<(), serde_json::Error> {
     let mut names: Vec<String> = record.field("names");
     names.retain(|known| known != name);
     names.insert(0, name.to_owned());
@@ -217,7 +217,7 @@ fn add_name(record: &mut Record, name: &str) -> Result<(), serde_json::Error> {
 }
 
 /// Items that are there stay and keep their place.
-fn merge(record: &mut Record, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
+fn merge(record: &mut JsonRecord, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
     add_name(record, &image.name)?;
     let mut keys: Vec<String> = record.field("big-data-names");
     let mut sizes: BTreeMap<String, i64> = record.field("big-data-sizes");
@@ -243,7 +243,7 @@ fn merge(record: &mut Record, image: &NewImage<'_>) -> Result<(), serde_json::Er
 
 /// Replaces what cannot be so.
 fn correct(
-    record: &mut Record,
+    record: &mut JsonRecord,
     image: &NewImage<'_>,
     keys: &[String],
     sizes: &BTreeMap<String, i64>,
@@ -362,7 +362,7 @@ mod tests {
             r#"[{{"id":"other","names":["r/a:1"],"novel":1}},{{"id":"third","names":["r/a:1","r/b:1"]}},{{"id":"{id}","digest":"sha256:0","names":["r/c:1"],"names-history":["r/d:1","r/a:1"],"metadata":"{{\"x\":1}}","big-data-names":["signatures","manifest"],"big-data-sizes":{{"manifest":1,"signatures":2}},"created":"2020-01-01T00:00:00Z","novel":[ 1 ]}}]"#
         );
         let mut table = table(&before);
-        let items = [Item {
+        let items = [BigDataItem {
             key: "manifest".into(),
             bytes: b"manifest",
             digest: manifest,

@@ -12,15 +12,15 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::additional_stores::Home;
 use super::atomic_file;
 use super::error::{StoreError, io_error};
-use super::images_json::{ImageTable, ImageView, MANIFEST};
+use super::images_json::{ImageTable, ImageView};
 use super::layer_dir::{find_flaw, is_linked, link};
 use super::layers_json::{LayerTable, LayerView};
 use super::layout::Layout;
 use super::store::Store;
-use crate::oci::{Content, DiffId, Digest, ImageId, LayerId, Manifest, Platform, Reference};
+use super::store_location::StoreLocation;
+use crate::oci::{Content, DiffId, Digest, ImageId, LayerId};
 
 /// How often a snapshot is tried again while others write. Then the last one must do: it is old a moment
 /// later anyway.
@@ -65,7 +65,7 @@ pub struct StoredImage {
     /// Its id.
     pub id: ImageId,
     /// Where its record is.
-    pub home: Home,
+    pub location: StoreLocation,
     /// Its names, as they are looked up.
     pub names: Vec<String>,
     /// The digests of its manifests and of the lists it was found by.
@@ -76,12 +76,12 @@ pub struct StoredImage {
     pub(super) digest: Option<String>,
     pub(super) metadata: Option<String>,
     pub(super) created: Option<String>,
-    pub(super) items: BTreeMap<String, StoredItem>,
+    pub(super) items: BTreeMap<String, BigDataRecord>,
 }
 
 /// A file of big data, as its image's record has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct StoredItem {
+pub(super) struct BigDataRecord {
     pub(super) size: Option<u64>,
     pub(super) digest: Option<Digest>,
     /// Whether `big-data-names` has it.
@@ -96,10 +96,12 @@ impl Store {
             attempt += 1;
             let before = self.generation()?;
             let stores: Vec<&Layout> = self.layouts().collect();
-            let mut inventory = Inventory::read(&self.layout, Home::GraphRoot, &stores)?;
+            let mut inventory = Inventory::read(&self.layout, StoreLocation::GraphRoot, &stores)?;
             for (index, layout) in self.additional.layouts.iter().enumerate() {
-                let home = Home::Additional(index);
-                inventory.additional.push(Inventory::read(layout, home, &stores)?);
+                let location = StoreLocation::Additional(index);
+                inventory
+                    .additional
+                    .push(Inventory::read(layout, location, &stores)?);
             }
             if attempt == ATTEMPTS || self.generation()? == before {
                 return Ok(inventory);
@@ -138,7 +140,7 @@ impl Generation {
 }
 
 impl Inventory {
-    fn read(layout: &Layout, home: Home, stores: &[&Layout]) -> Result<Self, StoreError> {
+    fn read(layout: &Layout, location: StoreLocation, stores: &[&Layout]) -> Result<Self, StoreError> {
         // Images first: a commit adds layers before the image, so that an image seen here has its layers there.
         let images = ImageTable::read(layout)?;
         let layers = LayerTable::read(layout)?;
@@ -153,11 +155,11 @@ impl Inventory {
                 continue;
             }
             let mut flaw = find_flaw(layout, &id, view.parent().is_some())?;
-            if flaw.is_none() && home != Home::GraphRoot {
+            if flaw.is_none() && location != StoreLocation::GraphRoot {
                 flaw = flaw_of_link(layout, &id)?;
             }
             if flaw.is_none() {
-                flaw = layers.flaw_of_way(layout, view, &id, stores)?;
+                flaw = layers.unresolved_lower(layout, view, &id, stores)?;
             }
             match flaw {
                 None => {
@@ -172,7 +174,7 @@ impl Inventory {
             layers: known,
             images: images
                 .views()
-                .filter_map(|view| StoredImage::new(view, home))
+                .filter_map(|view| StoredImage::new(view, location))
                 .collect(),
             stored_bytes,
             additional: Vec::new(),
@@ -180,17 +182,17 @@ impl Inventory {
     }
 
     /// One of the stores.
-    pub(super) fn at(&self, home: Home) -> &Self {
-        match home {
-            Home::GraphRoot => self,
-            Home::Additional(index) => &self.additional[index],
+    pub(super) fn at(&self, location: StoreLocation) -> &Self {
+        match location {
+            StoreLocation::GraphRoot => self,
+            StoreLocation::Additional(index) => &self.additional[index],
         }
     }
 
     /// The stores in the order in which they are searched.
-    pub(super) fn homes(&self) -> impl Iterator<Item = Home> {
-        let additional = (0..self.additional.len()).map(Home::Additional);
-        std::iter::once(Home::GraphRoot).chain(additional)
+    pub(super) fn locations(&self) -> impl Iterator<Item = StoreLocation> {
+        let additional = (0..self.additional.len()).map(StoreLocation::Additional);
+        std::iter::once(StoreLocation::GraphRoot).chain(additional)
     }
 
     /// Whether there are additional image stores.
@@ -199,14 +201,14 @@ impl Inventory {
     }
 
     /// The root of an additional store.
-    pub fn additional_root(&self, home: Home) -> Option<&Path> {
-        (home != Home::GraphRoot).then(|| self.at(home).layout.root())
+    pub fn additional_root(&self, location: StoreLocation) -> Option<&Path> {
+        (location != StoreLocation::GraphRoot).then(|| self.at(location).layout.root())
     }
 
     /// The store whose record of this layer counts, for an image anywhere: the first that has one.
-    pub(super) fn home_of(&self, id: &LayerId) -> Option<Home> {
-        self.homes().find(|home| {
-            let store = self.at(*home);
+    pub(super) fn location_of(&self, id: &LayerId) -> Option<StoreLocation> {
+        self.locations().find(|location| {
+            let store = self.at(*location);
             store.layers.contains_key(id) || store.records.find(id).is_some()
         })
     }
@@ -215,12 +217,12 @@ impl Inventory {
     pub fn mountable(&self, id: &LayerId) -> Option<&LayerRecord> {
         // Ahead of the search, which reads all records for one that is missing.
         self.layer(id).or_else(|| {
-            let home = self.home_of(id)?;
+            let location = self.location_of(id)?;
             // The driver takes the first directory of this name that it finds, whether there is a record for it or not
             // (`overlay.go`: `dir2`).
-            let mut before = self.homes().take_while(|it| *it != home);
+            let mut before = self.locations().take_while(|it| *it != location);
             let is_hidden = before.any(|it| self.at(it).layout.layer(id).exists());
-            self.at(home).layer(id).filter(|_| !is_hidden)
+            self.at(location).layer(id).filter(|_| !is_hidden)
         })
     }
 
@@ -230,34 +232,13 @@ impl Inventory {
     }
 
     /// Length of the tar of a layer in one of the stores, as recorded.
-    pub fn tar_size(&self, home: Home, id: &LayerId) -> Option<u64> {
-        self.at(home).layer(id)?.diff_size
+    pub fn tar_size(&self, location: StoreLocation, id: &LayerId) -> Option<u64> {
+        self.at(location).layer(id)?.diff_size
     }
 
     /// Every layer of the graph root that is complete and can be mounted on its parents, in no order.
     pub fn layers(&self) -> impl Iterator<Item = &LayerRecord> {
         self.layers.values()
-    }
-
-    /// True if the graph root has every layer of the chain.
-    pub fn has_chain(&self, chain: &[LayerId]) -> bool {
-        chain.iter().all(|id| self.layers.contains_key(id))
-    }
-
-    /// The image's layers, base first, if every one of them is there.
-    pub fn chain_of(&self, image: &StoredImage) -> Option<Vec<LayerId>> {
-        let mut chain = Vec::new();
-        let mut next = image.top_layer();
-        while let Some(id) = next {
-            // A record that names itself as its ancestor is no chain.
-            if chain.contains(&id) {
-                return None;
-            }
-            chain.push(id);
-            next = self.mountable(&id)?.parent;
-        }
-        chain.reverse();
-        Some(chain)
     }
 
     /// Every image's record in the graph root, in the order of the file.
@@ -272,56 +253,12 @@ impl Inventory {
 
     /// Of all stores, in the order in which they are searched.
     pub(super) fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
-        self.homes().flat_map(|home| &self.at(home).images)
-    }
-
-    /// The image that has exactly this name. When two have, the later one keeps it, as containers/storage
-    /// decides.
-    pub fn image_by_name(&self, name: &str) -> Option<&StoredImage> {
-        self.homes().find_map(|home| {
-            let mut images = self.at(home).images.iter().rev();
-            let image = images.find(|image| image.names.iter().any(|known| known == name))?;
-            // A record in the graph root is all there is of an image, but for its files.
-            let is_hidden = home != Home::GraphRoot && self.images.iter().any(|own| own.id == image.id);
-            (!is_hidden).then_some(image)
-        })
+        self.locations().flat_map(|location| &self.at(location).images)
     }
 
     /// Σ uncompressed bytes of all layers of the graph root, as recorded.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
-    }
-
-    /// The image that CRI-O takes when a pod asks for `reference`: the one with this name; else, for a
-    /// digest, one that was stored with the digest and has any name in the repository. A digest of a list
-    /// counts only if the instance for `platform` is there too. (containers/image `storage_reference.go`:
-    /// `resolveImage`)
-    pub fn find(
-        &self,
-        reference: &Reference,
-        platform: &Platform,
-    ) -> Result<Option<&StoredImage>, StoreError> {
-        let named = self.image_by_name(&reference.to_string());
-        let Some(digest) = reference.digest() else {
-            return Ok(named);
-        };
-        if let Some(image) = named {
-            return Ok(self.has_instance(image, digest, platform)?.then_some(image));
-        }
-        let repository = reference.repository();
-        let in_repository = |name: &String| {
-            name.parse::<Reference>()
-                .is_ok_and(|name| name.repository() == repository)
-        };
-        for image in self.all_images() {
-            if image.digests.contains(&digest)
-                && image.names.iter().any(in_repository)
-                && self.has_instance(image, digest, platform)?
-            {
-                return Ok(Some(image));
-            }
-        }
-        Ok(None)
     }
 
     /// A manifest, list or config of this digest, if an image has one. What is damaged is not returned.
@@ -343,31 +280,11 @@ impl Inventory {
     }
 
     pub(super) fn read_item(&self, image: &StoredImage, key: &str) -> Result<Option<Content>, StoreError> {
-        let bytes = atomic_file::read(&self.at(image.home).layout.big_data(&image.id, key), ITEM_LIMIT)?;
+        let bytes = atomic_file::read(
+            &self.at(image.location).layout.big_data(&image.id, key),
+            ITEM_LIMIT,
+        )?;
         Ok(bytes.map(|bytes| Content::new(Bytes::from(bytes))))
-    }
-
-    fn has_instance(
-        &self,
-        image: &StoredImage,
-        digest: Digest,
-        platform: &Platform,
-    ) -> Result<bool, StoreError> {
-        let Some(manifest) = self
-            .read_item(image, &manifest_key(digest))?
-            .filter(|item| item.digest() == digest)
-        else {
-            return Ok(false);
-        };
-        Ok(match Manifest::parse(manifest.bytes(), None) {
-            Ok(Manifest::Image(_)) => true,
-            Ok(Manifest::Index(index)) => {
-                let instance = index.choose(platform).ok();
-                instance.is_some_and(|instance| image.items.contains_key(&manifest_key(instance)))
-            }
-            // Others may store what we refuse to pull; CRI-O takes it as it is.
-            Err(_) => true,
-        })
     }
 }
 
@@ -378,10 +295,6 @@ fn flaw_of_link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreEr
         None => false,
     };
     Ok((!is_linked).then(|| "its `../l/<link>` is missing or wrong".to_owned()))
-}
-
-fn manifest_key(digest: Digest) -> String {
-    format!("{MANIFEST}-{digest}")
 }
 
 impl LayerRecord {
@@ -404,12 +317,12 @@ impl StoredImage {
         self.layer.as_deref().and_then(LayerId::from_hex)
     }
 
-    fn new(view: &ImageView, home: Home) -> Option<Self> {
+    fn new(view: &ImageView, location: StoreLocation) -> Option<Self> {
         let (sizes, digests) = (
             view.big_data_sizes.iter().flatten(),
             view.big_data_digests.iter().flatten(),
         );
-        let mut items: BTreeMap<String, StoredItem> = BTreeMap::new();
+        let mut items: BTreeMap<String, BigDataRecord> = BTreeMap::new();
         for key in view.big_data_names.iter().flatten() {
             items.entry(key.clone()).or_default().is_named = true;
         }
@@ -423,7 +336,7 @@ impl StoredImage {
             // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks
             // for.
             id: ImageId::from_hex(&view.id)?,
-            home,
+            location,
             names: view.names.clone().unwrap_or_default(),
             digests: view.digests(),
             layer: view.layer.clone().filter(|layer| !layer.is_empty()),

@@ -19,9 +19,9 @@ const FILE_LIMIT: u64 = 512 << 20;
 
 /// A JSON object as an ordered list of fields.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Record(Vec<(String, Box<RawValue>)>);
+pub(super) struct JsonRecord(Vec<(String, Box<RawValue>)>);
 
-impl Record {
+impl JsonRecord {
     /// The field as a `T`; the default if it is absent, null or something else.
     pub(super) fn field<T: DeserializeOwned + Default>(&self, key: &str) -> T {
         let raw = self.0.iter().rev().find(|(name, _)| name == key);
@@ -54,7 +54,7 @@ impl Record {
     }
 }
 
-impl Serialize for Record {
+impl Serialize for JsonRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (key, value) in &self.0 {
@@ -64,20 +64,20 @@ impl Serialize for Record {
     }
 }
 
-impl<'de> Deserialize<'de> for Record {
+impl<'de> Deserialize<'de> for JsonRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields;
         impl<'de> Visitor<'de> for Fields {
-            type Value = Record;
+            type Value = JsonRecord;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a record")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonRecord, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
                 }
-                Ok(Record(fields))
+                Ok(JsonRecord(fields))
             }
         }
         deserializer.deserialize_map(Fields)
@@ -127,7 +127,7 @@ mod tests {
     fn what_is_not_changed_stays_as_it_was() {
         let text = r#"{"id":"a", "novel":{"n": 1.50, "big":123456789012345678901234567890},"names":["x"],"created":"y"}"#;
         let order = ["id", "digest", "names", "layer", "created"];
-        let mut record: Record = serde_json::from_str(text).unwrap();
+        let mut record: JsonRecord = serde_json::from_str(text).unwrap();
         record.set("names", &["z"], &order).unwrap();
         record.set("layer", &"l", &order).unwrap();
         record.set("digest", &"d", &order).unwrap();

@@ -150,7 +150,7 @@ pub(super) fn lower_on_dir(dir: &Path) -> Result<String, StoreError> {
 }
 
 /// Makes `work`, `merged` and, for a base layer, an empty `empty`, whatever is there now.
-pub(super) fn mend_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
+pub(super) fn repair_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
     let empty = dir.join("empty");
     if is_base && has_files(&empty)? {
         fs::remove_dir_all(&empty).map_err(io_error("remove", &empty))?;
@@ -163,7 +163,7 @@ pub(super) fn mend_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreErro
     make_empty_dirs(dir, is_base)
 }
 
-/// Whether [`mend_empty_dirs`] has nothing to change; `merged` comes and goes with mounts.
+/// Whether [`repair_empty_dirs`] has nothing to change; `merged` comes and goes with mounts.
 pub(super) fn has_empty_dirs(dir: &Path, is_base: bool) -> Result<bool, StoreError> {
     let (empty, merged) = (dir.join("empty"), dir.join("merged"));
     Ok(is_dir(&dir.join("work"))?
@@ -177,7 +177,7 @@ pub(super) fn has_files(dir: &Path) -> Result<bool, StoreError> {
 }
 
 /// Makes `l` if it is missing or no directory. A crash may take it with all short names; they are in `link` and `lower`.
-pub(super) fn mend_links_dir(layout: &Layout) -> Result<(), StoreError> {
+pub(super) fn repair_links_dir(layout: &Layout) -> Result<(), StoreError> {
     let links = layout.links();
     // Also by way of a symlink, as containers/storage takes it.
     if fs::metadata(&links).is_ok_and(|metadata| metadata.is_dir()) {
@@ -271,7 +271,7 @@ pub(super) fn is_free(layout: &Layout, name: &str, id: &LayerId) -> Result<bool,
 }
 
 /// Makes `l/<link>` lead to the layer, whatever it is now; durable once `l` is synced.
-pub(super) fn mend_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(), StoreError> {
+pub(super) fn repair_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(), StoreError> {
     if is_linked(layout, link, id)? {
         return Ok(());
     }
@@ -280,7 +280,7 @@ pub(super) fn mend_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(),
 }
 
 /// Replaces `link` or `lower` if it says something else.
-pub(super) fn mend_text(path: &Path, right: &str) -> Result<(), StoreError> {
+pub(super) fn repair_text(path: &Path, right: &str) -> Result<(), StoreError> {
     if text(path)?.as_deref() == Some(right) {
         return Ok(());
     }

@@ -21,7 +21,7 @@ use super::{atomic_file, layer_dir};
 use crate::oci::LayerId;
 
 /// One layer on its way, and how far it got.
-pub(super) struct Placement<'p> {
+pub(super) struct LayerPlacement<'p> {
     store: &'p Store,
     layer: &'p StagedLayer,
     root: &'p OwnedFd,
@@ -31,7 +31,7 @@ pub(super) struct Placement<'p> {
     tar_split: bool,
 }
 
-impl<'p> Placement<'p> {
+impl<'p> LayerPlacement<'p> {
     pub(super) fn new(store: &'p Store, layer: &'p StagedLayer, root: &'p OwnedFd) -> Self {
         Self {
             store,
@@ -63,7 +63,7 @@ impl<'p> Placement<'p> {
 
     /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Left beside our
     /// own incomplete record, they would be misread by versions before 1.57, which handle one at a time.
-    pub(super) fn bury_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
+    pub(super) fn delete_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let dead: Vec<LayerId> = table
             .views()
@@ -80,7 +80,7 @@ impl<'p> Placement<'p> {
             layer_dir::remove_if_there(&layout.tar_split(&id))?;
             for dir in [OVERLAY, LAYERS].map(|dir| Path::new(dir).join(id.to_string())) {
                 if layer_dir::exists(&layout.root().join(&dir))? {
-                    self.rename(&dir, &self.layer.entry.make_grave()?, "move a dead layer to")?;
+                    self.rename(&dir, &self.layer.entry.make_trash_path()?, "move a dead layer to")?;
                 }
             }
             table.remove(&id);
@@ -102,10 +102,10 @@ impl<'p> Placement<'p> {
             true => link,
             false => layer_dir::link_in(&staged)?.unwrap_or_else(layer_dir::new_link),
         };
-        let written = self.write_way(&staged, &link)?;
+        let written = self.write_links(&staged, &link)?;
         if layer_dir::exists(&layout.layer(&id))? {
-            let grave = self.layer.entry.make_grave()?;
-            self.rename(&overlay_id, &grave, "move what was in the way to")?;
+            let trash = self.layer.entry.make_trash_path()?;
+            self.rename(&overlay_id, &trash, "move what was in the way to")?;
         }
         self.rename(
             &self.layer.entry.relative_path(),
@@ -136,7 +136,7 @@ impl<'p> Placement<'p> {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
         let staged = self.layer.entry.path();
-        self.write_way(&staged, link)?;
+        self.write_links(&staged, link)?;
         let overlay_id = Path::new(OVERLAY).join(id.to_string());
         let from = self.layer.entry.relative_path();
         if layer_dir::exists(&layout.layer(&id))? {
@@ -145,7 +145,7 @@ impl<'p> Placement<'p> {
         } else {
             self.rename(&from, &overlay_id, "rename a staged layer to")?;
         }
-        layer_dir::mend_link(layout, link, &id)?;
+        layer_dir::repair_link(layout, link, &id)?;
         let tar_split = Path::new(LAYERS).join(format!("{id}.tar-split.gz"));
         self.rename(
             &self.layer.entry.relative_tar_split(),
@@ -176,7 +176,7 @@ impl<'p> Placement<'p> {
     }
 
     /// Writes `link` and `lower` into the staged directory, and gives its root what it inherits, where that has not been done ahead of the sync ([`Store::sync_staged`]). Says whether anything was written.
-    fn write_way(&self, staged: &Path, link: &str) -> Result<bool, StoreError> {
+    fn write_links(&self, staged: &Path, link: &str) -> Result<bool, StoreError> {
         let layout = &self.store.layout;
         let mut written = put_text(&staged.join("link"), link)?;
         if let Some(parent) = self.layer.spec.parent() {

@@ -8,11 +8,12 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::check::{LayerBlob, LayerPlace, true_link};
+use super::check::true_link;
 use super::commit_layer::LayerCommit;
 use super::error::StoreError;
+use super::expected_layer::{ExpectedLayer, LayerBlob};
 use super::inventory::Inventory;
-use super::layer_placement::{Placement, clone_mount};
+use super::layer_placement::{LayerPlacement, clone_mount};
 use super::layers_in_use::HostState;
 use super::layers_json::LayerTable;
 use super::lock::LayersLock;
@@ -29,7 +30,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::InUse`] if the layer to be replaced is; else as [`Store::commit_layers`].
-    pub fn mend_layers(
+    pub fn repair_layers(
         &self,
         mut layers: Vec<StagedLayer>,
         host: &HostState,
@@ -69,10 +70,10 @@ impl Store {
             // Somebody may be about to fill it; or it is another kind of layer. Both are refused by name.
             self.has_layer(&table, &id)?;
         }
-        self.users(host)?.refuse(&id)?;
+        self.layers_in_use(host)?.check_unused(&id)?;
         self.refuse_foreign(&id)?;
-        layer_dir::mend_links_dir(&self.layout)?;
-        let mut placement = Placement::new(self, &layer, root);
+        layer_dir::repair_links_dir(&self.layout)?;
+        let mut placement = LayerPlacement::new(self, &layer, root);
         placement.replace(&true_link(&self.layout, &table, &id)?)?;
         placement.correct_record(&view, &lock, &mut table)?;
         drop(lock);
@@ -87,9 +88,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::InUse`] if somebody uses the layer and might notice. One that was just removed is left to be found missing.
-    pub fn mend_frame(
+    pub fn repair_links(
         &self,
-        place: &LayerPlace,
+        place: &ExpectedLayer,
         blob: Option<&LayerBlob>,
         seen: &Inventory,
         host: &HostState,
@@ -120,16 +121,16 @@ impl Store {
             && layer_dir::has_empty_dirs(&dir, is_base)?
             && (layer_dir::is_linked(layout, &link, id)? || !layer_dir::exists(&layout.links().join(&link))?);
         if !is_harmless {
-            self.users(host)?.refuse(id)?;
+            self.layers_in_use(host)?.check_unused(id)?;
         }
-        layer_dir::mend_links_dir(layout)?;
-        layer_dir::mend_text(&dir.join("link"), &link)?;
+        layer_dir::repair_links_dir(layout)?;
+        layer_dir::repair_text(&dir.join("link"), &link)?;
         match &lower {
-            Some(lower) => layer_dir::mend_text(&dir.join("lower"), lower)?,
+            Some(lower) => layer_dir::repair_text(&dir.join("lower"), lower)?,
             None => layer_dir::remove_if_there(&dir.join("lower"))?,
         }
-        layer_dir::mend_empty_dirs(&dir, is_base)?;
-        layer_dir::mend_link(layout, &link, id)?;
+        layer_dir::repair_empty_dirs(&dir, is_base)?;
+        layer_dir::repair_link(layout, &link, id)?;
         for dir in [dir, layout.links()] {
             atomic_file::sync_dir(&dir)?;
         }

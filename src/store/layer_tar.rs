@@ -11,17 +11,17 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::additional_stores::Home;
 use super::atomic_file;
 use super::error::{StoreError, io_error};
 use super::inventory::Inventory;
 use super::layers_json::LayerView;
 use super::store::Store;
-use super::tar_split::{Assembler, Note, TarSplitError};
+use super::store_location::StoreLocation;
+use super::tar_split::{Assembler, FileEvent, TarSplitError};
 use super::unpack::DIRECTORY;
 use crate::oci::{DiffId, LayerId};
 
-type Strict = fn(Note<'_>) -> Result<(), TarSplitError>;
+type Strict = fn(FileEvent<'_>) -> Result<(), TarSplitError>;
 
 /// A layer's tar. It can be read again from its start, and sought nowhere else.
 pub struct LayerTar {
@@ -34,24 +34,24 @@ pub struct LayerTar {
 impl Inventory {
     /// The layers that should hold this tar, as their records or the id of the layer itself say, with the store that has
     /// each.
-    pub fn layers_with(&self, diff_id: DiffId, own: &LayerId) -> Vec<(Home, LayerId)> {
+    pub fn layers_with(&self, diff_id: DiffId, own: &LayerId) -> Vec<(StoreLocation, LayerId)> {
         let own = own.to_string();
         let is_apt =
             |view: &&LayerView| view.is_complete() && (view.diff_id() == Some(diff_id) || view.id == own);
-        let of_store = |home| {
-            let ids = self.at(home).records.views().filter(&is_apt);
-            ids.filter_map(move |view| Some((home, LayerId::from_hex(&view.id)?)))
+        let of_store = |location| {
+            let ids = self.at(location).records.views().filter(&is_apt);
+            ids.filter_map(move |view| Some((location, LayerId::from_hex(&view.id)?)))
         };
-        self.homes().flat_map(of_store).collect()
+        self.locations().flat_map(of_store).collect()
     }
 }
 
 impl Store {
     /// Opens the tar of a layer; `None` if that has no tree or no tar-split, or what bears their names is neither.
-    pub fn open_tar(&self, home: Home, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
-        let layout = match home {
-            Home::GraphRoot => &self.layout,
-            Home::Additional(index) => &self.additional.layouts[index],
+    pub fn open_tar(&self, location: StoreLocation, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
+        let layout = match location {
+            StoreLocation::GraphRoot => &self.layout,
+            StoreLocation::Additional(index) => &self.additional.layouts[index],
         };
         let (split_path, diff_path) = (layout.tar_split(layer), layout.layer(layer).join("diff"));
         let tar_split = match atomic_file::open(&split_path) {
@@ -65,7 +65,7 @@ impl Store {
             Err(errno) => return Err(io_error("open", &diff_path)(errno)),
         };
         let again = tar_split.try_clone().map_err(io_error("open", &split_path))?;
-        let tar = Assembler::new(again, Arc::clone(&diff), Note::strictly as Strict);
+        let tar = Assembler::new(again, Arc::clone(&diff), FileEvent::fail_if_damaged as Strict);
         let position = 0;
         Ok(Some(LayerTar {
             tar_split,
@@ -92,7 +92,11 @@ impl Seek for LayerTar {
                 // The clone shares its offset.
                 self.tar_split.rewind()?;
                 let again = self.tar_split.try_clone()?;
-                self.tar = Assembler::new(again, Arc::clone(&self.diff), Note::strictly as Strict);
+                self.tar = Assembler::new(
+                    again,
+                    Arc::clone(&self.diff),
+                    FileEvent::fail_if_damaged as Strict,
+                );
                 self.position = 0;
             }
             _ => return Err(io::ErrorKind::Unsupported.into()),

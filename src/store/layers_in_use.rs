@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::{StoreError, io_error};
+use super::escaped_name::EscapedName;
 use super::json_record;
 use super::layer_dir;
 use super::layers_json::LayerView;
 use super::layout::Layout;
 use super::store::Store;
-use super::unpack::Name;
 use crate::oci::LayerId;
 
 /// Digits of a container's id that are shown, as podman and crictl show it.
@@ -44,7 +44,7 @@ pub struct HostState {
 
 /// The layers in use, and by whom.
 #[derive(Debug, Default)]
-pub struct Users {
+pub struct LayersInUse {
     layers: HashMap<LayerId, String>,
 }
 
@@ -57,7 +57,7 @@ struct ContainerView {
 }
 
 #[derive(Deserialize)]
-struct ImageTop {
+struct ImageView {
     id: String,
     layer: Option<String>,
 }
@@ -74,7 +74,7 @@ impl Store {
     ///
     /// # Errors
     /// When a record cannot be read: then anything may be in use.
-    pub fn users(&self, host: &HostState) -> Result<Users, StoreError> {
+    pub fn layers_in_use(&self, host: &HostState) -> Result<LayersInUse, StoreError> {
         let layout = &self.layout;
         let roots = [layout.root(), &host.run_root];
         let mut parents = HashMap::new();
@@ -85,7 +85,7 @@ impl Store {
                 parents.entry(view.id).or_insert(parent);
             }
         }
-        let images = json_record::read::<ImageTop>(&layout.images_json())?;
+        let images = json_record::read::<ImageView>(&layout.images_json())?;
         let tops: HashMap<String, Option<String>> = images
             .into_iter()
             .map(|(image, _)| (image.id, image.layer))
@@ -95,7 +95,7 @@ impl Store {
             for name in ["containers.json", "volatile-containers.json"] {
                 let path = root.join("overlay-containers").join(name);
                 for (container, _) in json_record::read::<ContainerView>(&path)? {
-                    let user = container.shown();
+                    let user = container.description();
                     let top = container.image.and_then(|image| tops.get(&image)?.clone());
                     used.extend(container.layer.map(|layer| (layer, user.clone())));
                     used.extend(top.map(|layer| (layer, user)));
@@ -105,15 +105,18 @@ impl Store {
             for (mount, _) in json_record::read::<MountPoint>(&path)? {
                 if mount.count != Some(0) {
                     let place = mount.path.unwrap_or_default();
-                    used.push((mount.id, format!("the mount `{}`", Name::new(place.as_bytes()))));
+                    used.push((
+                        mount.id,
+                        format!("the mount `{}`", EscapedName::new(place.as_bytes())),
+                    ));
                 }
             }
         }
         let mut mounted = HashMap::new();
         let own = fs::read(&host.mount_table).map_err(io_error("read", &host.mount_table))?;
-        note_mounts(&own, &mut mounted);
-        note_mounts_of_all(&host.proc, &mut mounted)?;
-        let names = ShortNames {
+        add_mounts(&own, &mut mounted);
+        add_mounts_of_all_processes(&host.proc, &mut mounted)?;
+        let names = LinkNames {
             layout,
             own: OnceCell::new(),
         };
@@ -134,7 +137,7 @@ impl Store {
             let below = links.filter_map(|link| names.layer(link));
             used.extend(below.map(|layer| (layer, user.clone())));
         }
-        let mut users = Users::default();
+        let mut users = LayersInUse::default();
         for (layer, user) in used {
             let mut next = Some(layer);
             while let Some(layer) = next.take() {
@@ -151,15 +154,15 @@ impl Store {
     }
 }
 
-impl Users {
+impl LayersInUse {
     /// Who uses the layer, in words.
-    pub fn of(&self, layer: &LayerId) -> Option<&str> {
+    pub fn user_of(&self, layer: &LayerId) -> Option<&str> {
         self.layers.get(layer).map(String::as_str)
     }
 
     /// An error if somebody uses the layer.
-    pub fn refuse(&self, layer: &LayerId) -> Result<(), StoreError> {
-        let (layer, user) = match self.of(layer) {
+    pub fn check_unused(&self, layer: &LayerId) -> Result<(), StoreError> {
+        let (layer, user) = match self.user_of(layer) {
             None => return Ok(()),
             Some(user) => (*layer, user.to_owned()),
         };
@@ -168,10 +171,10 @@ impl Users {
 }
 
 impl ContainerView {
-    fn shown(&self) -> String {
-        let id = Name::new(self.id.as_bytes().get(..SHORT_ID).unwrap_or(self.id.as_bytes()));
+    fn description(&self) -> String {
+        let id = EscapedName::new(self.id.as_bytes().get(..SHORT_ID).unwrap_or(self.id.as_bytes()));
         match self.names.iter().flatten().next() {
-            Some(name) => format!("container `{}` ({id})", Name::new(name.as_bytes())),
+            Some(name) => format!("container `{}` ({id})", EscapedName::new(name.as_bytes())),
             None => format!("container {id}"),
         }
     }
@@ -179,7 +182,10 @@ impl ContainerView {
 
 /// Takes note of what each process at `proc` sees mounted, and of each mount namespace once: those of services repeat what
 /// the host has mounted.
-fn note_mounts_of_all(proc: &Path, mounted: &mut HashMap<String, Name>) -> Result<(), StoreError> {
+fn add_mounts_of_all_processes(
+    proc: &Path,
+    mounted: &mut HashMap<String, EscapedName>,
+) -> Result<(), StoreError> {
     let processes = match fs::read_dir(proc) {
         Ok(processes) => processes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -201,7 +207,7 @@ fn note_mounts_of_all(proc: &Path, mounted: &mut HashMap<String, Name>) -> Resul
             Ok(None) => {}
             Ok(Some((namespace, text))) => {
                 seen.insert(namespace);
-                note_mounts(&text, mounted);
+                add_mounts(&text, mounted);
             }
             Err(error) if has_ended(&error) => {}
             Err(error) if error.kind() == ErrorKind::PermissionDenied => hidden += 1,
@@ -225,13 +231,13 @@ fn has_ended(error: &io::Error) -> bool {
 
 /// Gathers ids and short names of layers from a table of mounts, where they are in options and in mount points, each with
 /// the place of a mount that has it.
-fn note_mounts(table: &[u8], mounted: &mut HashMap<String, Name>) {
+fn add_mounts(table: &[u8], mounted: &mut HashMap<String, EscapedName>) {
     let table = String::from_utf8_lossy(table);
     for line in table.lines().filter(|line| line.contains("overlay")) {
         let place = line.split(' ').nth(4).unwrap_or_default();
         for word in line.split([' ', ',', '=', ':', '/']) {
             if layer_dir::is_link_name(word) || LayerId::from_hex(word).is_some() {
-                let place = || Name::new(place.as_bytes());
+                let place = || EscapedName::new(place.as_bytes());
                 mounted.entry(word.to_owned()).or_insert_with(place);
             }
         }
@@ -239,13 +245,13 @@ fn note_mounts(table: &[u8], mounted: &mut HashMap<String, Name>) {
 }
 
 /// Which layer of a store has a short name.
-struct ShortNames<'l> {
+struct LinkNames<'l> {
     layout: &'l Layout,
     /// What the layers themselves say, read when a symlink is missing.
     own: OnceCell<HashMap<String, String>>,
 }
 
-impl ShortNames<'_> {
+impl LinkNames<'_> {
     /// The layer to which `l/<link>` leads; a crash may have taken that while the layer was mounted.
     fn layer(&self, link: &str) -> Option<String> {
         let Ok(target) = fs::read_link(self.layout.links().join(link)) else {
@@ -346,8 +352,8 @@ mod tests {
             mount_table: own,
             proc,
         };
-        let users = store.users(&host).unwrap();
-        let of = |digit| users.of(&LayerId::from_hex(&id(digit)).unwrap());
+        let users = store.layers_in_use(&host).unwrap();
+        let of = |digit| users.user_of(&LayerId::from_hex(&id(digit)).unwrap());
         for digit in ['a', 'b', '4'] {
             assert_eq!(of(digit), Some("container `web` (999999999999)"));
         }

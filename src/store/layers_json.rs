@@ -9,12 +9,12 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::check::LayerBlob;
 use super::error::StoreError;
-use super::json_record::{self, Record};
+use super::expected_layer::LayerBlob;
+use super::json_record::{self, JsonRecord};
 use super::layout::Layout;
 use super::lock::LayersLock;
-use super::unpacked_layer::{Owners, Unpacked};
+use super::unpacked_layer::{Owners, UnpackedLayer};
 use super::{atomic_file, go_time};
 use crate::oci::{DiffId, Digest, LayerId};
 
@@ -176,7 +176,7 @@ impl<'l> NewLayer<'l> {
         parent: Option<LayerId>,
         blob: Digest,
         blob_size: u64,
-        unpacked: &'l Unpacked,
+        unpacked: &'l UnpackedLayer,
         created: String,
     ) -> Self {
         Self {
@@ -252,7 +252,7 @@ impl LayerTable {
         &mut self,
         id: &LayerId,
         parent: Option<LayerId>,
-        unpacked: &Unpacked,
+        unpacked: &UnpackedLayer,
     ) -> Result<(), serde_json::Error> {
         self.edit(id, |record, _| {
             match parent {
@@ -291,11 +291,11 @@ impl LayerTable {
     fn edit(
         &mut self,
         id: &LayerId,
-        edit: impl Fn(&mut Record, &LayerView) -> Result<(), serde_json::Error>,
+        edit: impl Fn(&mut JsonRecord, &LayerView) -> Result<(), serde_json::Error>,
     ) -> Result<(), serde_json::Error> {
         let id = id.to_string();
         for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id == id) {
-            let mut record: Record = serde_json::from_str(raw.get())?;
+            let mut record: JsonRecord = serde_json::from_str(raw.get())?;
             edit(&mut record, view)?;
             *raw = serde_json::value::to_raw_value(&record)?;
             *view = serde_json::from_str(raw.get())?;

@@ -7,7 +7,7 @@
 //! Store::add_names                               further names of images that are there
 //! Store::read_file, tree                         files and directories out of an image's layers, nothing mounted
 //! Inventory::check_layer, check_data             everything read again and compared; each damage by name
-//! Store::mend_layers, mend_frame                 what is damaged, put right in its place
+//! Store::repair_layers, repair_links                 what is damaged, put right in its place
 //! ```
 //!
 //! Additional image stores (`home.rs`) are read and never written.
@@ -25,12 +25,16 @@ mod completeness;
 mod conf;
 mod durable_layers;
 mod error;
+mod escaped_name;
+mod expected_layer;
 mod go_time;
+mod image_lookup;
 mod image_names;
 mod image_tree;
 mod images_json;
 mod inventory;
 mod json_record;
+mod layer_chain;
 mod layer_dir;
 mod layer_placement;
 mod layer_repair;
@@ -40,30 +44,33 @@ mod layers_json;
 mod layout;
 mod leftovers;
 mod lock;
-mod read;
+mod lower_file;
 mod remove_tree;
 mod stage;
 mod stage_dir;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]
 mod store;
+mod store_location;
 mod sync_staged;
 pub mod tar_split;
 pub mod unpack;
 mod unpacked_layer;
 
-pub use additional_stores::Home;
 pub use capabilities::require_root;
-pub use check::{Damage, LayerBlob, LayerDamage, LayerPlace, LayerState};
+pub use check::{Damage, LayerDamage, LayerState};
 pub use commit_image::ImageCommit;
 pub use commit_layer::LayerCommit;
 pub(crate) use conf::lowered;
 pub use conf::{Setting, StorageConf, StorageConfError, StoreOptions};
 pub use error::StoreError;
-pub use image_tree::{Directory, Entry, EntryKind, Node, Tree};
+pub use escaped_name::EscapedName;
+pub use expected_layer::{ExpectedLayer, LayerBlob};
+pub use image_tree::{Directory, DirectoryEntry, FileKind, Node, Tree};
 pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_tar::LayerTar;
-pub use layers_in_use::{HostState, Users};
+pub use layers_in_use::{HostState, LayersInUse};
 pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
 pub use stage_dir::await_removal;
 pub use store::Store;
-pub use unpacked_layer::{Compression, Owners, Unpacked};
+pub use store_location::StoreLocation;
+pub use unpacked_layer::{Compression, Owners, UnpackedLayer};

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use super::error::{StoreError, io_error};
 use super::stage_dir::{StageDir, sweep};
 use super::store::Store;
-use super::unpacked_layer::Unpacked;
+use super::unpacked_layer::UnpackedLayer;
 use super::{atomic_file, layer_dir, remove_tree};
 use crate::oci::{DiffId, Digest, LayerDescriptor, LayerId};
 
@@ -86,23 +86,23 @@ pub struct Stage {
 /// A layer that is being unpacked.
 #[derive(Debug)]
 pub struct StagingLayer {
-    entry: Entry,
+    entry: StageEntry,
     spec: LayerSpec,
 }
 
 /// A layer that lies unpacked, whole and verified. [`Store::commit_layers`] consumes it.
 #[derive(Debug)]
 pub struct StagedLayer {
-    pub(super) entry: Entry,
+    pub(super) entry: StageEntry,
     pub(super) spec: LayerSpec,
-    pub(super) unpacked: Unpacked,
+    pub(super) unpacked: UnpackedLayer,
     /// Whether the file system was synced since its last byte was written.
     pub(super) is_synced: bool,
 }
 
 /// The names of one layer in its stage; removes whatever is left there when dropped.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct StageEntry {
     dir: Arc<StageDir>,
     name: String,
 }
@@ -133,7 +133,7 @@ impl Stage {
     /// Makes room for a layer. Every call makes another, also for the same layer.
     pub fn layer(&self, spec: LayerSpec) -> Result<StagingLayer, StoreError> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry {
+        let entry = StageEntry {
             dir: Arc::clone(&self.dir),
             name: format!("{serial}-{}", spec.id),
         };
@@ -178,7 +178,7 @@ impl StagingLayer {
     }
 
     /// Accepts the layer if its tar is the one that the image's config promises.
-    pub fn finish(self, unpacked: Unpacked) -> Result<StagedLayer, StoreError> {
+    pub fn finish(self, unpacked: UnpackedLayer) -> Result<StagedLayer, StoreError> {
         if unpacked.diff_id != self.spec.diff_id {
             return Err(StoreError::ContentMismatch {
                 layer: self.spec.id,
@@ -207,7 +207,7 @@ impl StagedLayer {
     }
 }
 
-impl Entry {
+impl StageEntry {
     pub(super) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
@@ -238,10 +238,10 @@ impl Entry {
 
     /// A place for a directory that is to be removed later, outside of the lock; relative to the graph root.
     /// Each call gives another.
-    pub(super) fn make_grave(&self) -> Result<PathBuf, StoreError> {
-        atomic_file::create_dir(&self.dir.path.join(self.graveyard_name()), 0o700)?;
-        let grave = format!("{:016x}", rand::random::<u64>());
-        Ok([self.dir.name.as_str(), &self.graveyard_name(), &grave]
+    pub(super) fn make_trash_path(&self) -> Result<PathBuf, StoreError> {
+        atomic_file::create_dir(&self.dir.path.join(self.trash_name()), 0o700)?;
+        let trash = format!("{:016x}", rand::random::<u64>());
+        Ok([self.dir.name.as_str(), &self.trash_name(), &trash]
             .iter()
             .collect())
     }
@@ -257,21 +257,21 @@ impl Entry {
         format!("{}.tar-split.gz", self.name)
     }
 
-    fn graveyard_name(&self) -> String {
+    fn trash_name(&self) -> String {
         format!("{}.removed", self.name)
     }
 }
 
-impl Drop for Entry {
+impl Drop for StageEntry {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl Entry {
+impl StageEntry {
     /// Removes whatever is left here.
     pub(super) fn clear(&self) {
-        for name in [self.name.clone(), self.tar_split_name(), self.graveyard_name()] {
+        for name in [self.name.clone(), self.tar_split_name(), self.trash_name()] {
             let removed = CString::new(name.as_str()).map_err(|_| Errno::INVAL);
             if let Err(error) = removed.and_then(|name| remove_tree::tree(self.dir.fd.as_fd(), &name)) {
                 tracing::warn!(stage = %self.dir.path.display(), name, %error, "cannot remove a staged layer");

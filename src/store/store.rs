@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::additional_stores::AdditionalStores;
 use super::conf::StorageConf;
-use super::durable_layers::Synced;
+use super::durable_layers::DurableLayers;
 use super::error::{StoreError, io_error};
 use super::images_json::ImageTable;
 use super::layers_json::LayerTable;
@@ -37,13 +37,13 @@ const MARK_LIMIT: u64 = 64;
 pub struct Store {
     pub(super) layout: Layout,
     pub(super) additional: AdditionalStores,
-    swept: Swept,
-    pub(super) synced: Synced,
+    sweeps: Sweeps,
+    pub(super) durable: DurableLayers,
 }
 
 /// Whether the rests of dead writers were looked for; once per program is enough.
 #[derive(Debug, Default)]
-struct Swept {
+struct Sweeps {
     layers: AtomicBool,
     images: AtomicBool,
 }
@@ -67,8 +67,8 @@ impl Store {
         let mut store = Self {
             layout: Layout::new(root),
             additional: AdditionalStores::default(),
-            swept: Swept::default(),
-            synced: Synced::default(),
+            sweeps: Sweeps::default(),
+            durable: DurableLayers::default(),
         };
         store.refuse_foreign_conf(conf)?;
         store.additional = AdditionalStores::open(&conf.additional_image_stores, store.layout.root())?;
@@ -155,24 +155,24 @@ impl Store {
     /// # Errors
     /// Also when the system could not write something, of the store or not, since the call began.
     pub fn make_durable(&self, layers: &[LayerId]) -> Result<(), StoreError> {
-        if self.synced.has_all(layers) {
+        if self.durable.has_all(layers) {
             return Ok(());
         }
         let root = self.layout.root();
         let opened = fs::File::open(root).map_err(io_error("open", root))?;
         rustix::fs::syncfs(opened).map_err(io_error("sync the file system of", root))?;
-        self.synced.add(layers);
+        self.durable.add(layers);
         Ok(())
     }
 
     /// True for the first caller, who is then to sweep overlay-layers.
     pub(super) fn first_sweep_of_layers(&self) -> bool {
-        !self.swept.layers.swap(true, Ordering::Relaxed)
+        !self.sweeps.layers.swap(true, Ordering::Relaxed)
     }
 
     /// True for the first caller, who is then to sweep overlay-images.
     pub(super) fn first_sweep_of_images(&self) -> bool {
-        !self.swept.images.swap(true, Ordering::Relaxed)
+        !self.sweeps.images.swap(true, Ordering::Relaxed)
     }
 
     fn mount_program_mark(&self) -> PathBuf {

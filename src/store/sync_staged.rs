@@ -25,7 +25,7 @@ impl Store {
         let mut layers: Vec<&mut StagedLayer> = layers.into_iter().filter(|layer| !layer.is_synced).collect();
         let mut staged = HashMap::new();
         for layer in &layers {
-            self.foresee_way(layer, &staged)?;
+            self.write_known_links(layer, &staged)?;
             staged.insert(layer.spec.id(), layer.entry.path());
         }
         if let Some(first) = layers.first() {
@@ -37,8 +37,12 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what `Placement::place` will want, if the parent is in the store or among the `staged`.
-    fn foresee_way(&self, layer: &StagedLayer, staged: &HashMap<LayerId, PathBuf>) -> Result<(), StoreError> {
+    /// Writes what `LayerPlacement::place` will want, if the parent is in the store or among the `staged`.
+    fn write_known_links(
+        &self,
+        layer: &StagedLayer,
+        staged: &HashMap<LayerId, PathBuf>,
+    ) -> Result<(), StoreError> {
         let dir = layer.entry.path();
         if !layer_dir::exists(&dir.join("link"))? {
             atomic_file::create(&dir.join("link"), 0o644, layer_dir::new_link().as_bytes())?;

@@ -18,7 +18,7 @@ pub enum Compression {
 
 /// A layer that lies unpacked in its stage. Its tar was read to the end and hashed on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unpacked {
+pub struct UnpackedLayer {
     /// SHA-256 of the whole uncompressed stream, trailing bytes included.
     pub diff_id: DiffId,
     /// Length of that stream in bytes.

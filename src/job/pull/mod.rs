@@ -36,7 +36,7 @@ use crate::plan::{BlobTask, LayerTask, Need, Plan};
 use crate::priority::IoPriority;
 use crate::report::{Event, ImagePhase, Observer};
 use crate::spool::{Spool, VerifiedBlob};
-use crate::store::unpack::{Limits, Room, unpack};
+use crate::store::unpack::{Limits, SpaceBudget, unpack};
 use crate::store::{LayerSpec, Stage, StagedLayer, Store};
 use crate::write_back;
 use commit::{Committed, Committer, Ready};
@@ -64,7 +64,7 @@ pub(super) struct Puller {
     /// If damaged layers are to be replaced, or there is more than one store to take layers from.
     pub(super) mender: Option<LayerRepair>,
     /// For layers that are larger than was foreseen.
-    pub(super) room: Arc<Room>,
+    pub(super) room: Arc<SpaceBudget>,
     pub(super) spool: Spool,
     pub(super) fetcher: Arc<Fetcher>,
     pub(super) observer: Arc<dyn Observer>,
@@ -352,7 +352,7 @@ impl Puller {
             let staging = stage.layer(spec).map_err(TaskError::storing)?;
             let diff = staging.open_diff().map_err(TaskError::storing)?;
             let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
-            let limits = Limits::foreseen(foreseen, &room);
+            let limits = Limits::estimated(foreseen, &room);
             let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
                 .map_err(|error| TaskError::unpacking(blob.digest(), error))?;
             // It may lie in the spool for as long as its image's other blobs take to come; then its removal does this.

@@ -11,8 +11,10 @@ use crate::cancel::Cancel;
 use crate::exit_code::Failure;
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::LayerTask;
-use crate::store::unpack::{Limits, Room, UnpackError, unpack};
-use crate::store::{Home, HostState, ImageCommit, Inventory, LayerCommit, Stage, StagedLayer, Store};
+use crate::store::unpack::{Limits, SpaceBudget, UnpackError, unpack};
+use crate::store::{
+    HostState, ImageCommit, Inventory, LayerCommit, Stage, StagedLayer, Store, StoreLocation,
+};
 
 /// As many layers of the same content are tried before it is fetched.
 const DONORS: usize = 4;
@@ -24,7 +26,7 @@ pub(in crate::job) struct LayerRepair {
     pub(in crate::job) stage: Arc<Stage>,
     pub(in crate::job) inventory: Arc<Inventory>,
     pub(in crate::job) host: HostState,
-    pub(in crate::job) room: Arc<Room>,
+    pub(in crate::job) room: Arc<SpaceBudget>,
     /// Whether damaged layers are replaced. Else only additional image stores are looked into, for what is in the graph
     /// root was seen to be missing or is reused as it is.
     pub(in crate::job) replaces: bool,
@@ -39,7 +41,7 @@ impl LayerRepair {
         halt: &Cancel,
     ) -> Result<Option<StagedLayer>, TaskError> {
         let donors = self.inventory.layers_with(task.diff_id, &task.id).into_iter();
-        let donors = donors.filter(|(home, _)| self.replaces || *home != Home::GraphRoot);
+        let donors = donors.filter(|(home, _)| self.replaces || *home != StoreLocation::GraphRoot);
         for (home, donor) in donors.take(DONORS) {
             match self.stage_from(home, &donor, task, halt) {
                 Ok(Some(staged)) => {
@@ -73,7 +75,7 @@ impl LayerRepair {
 
     fn stage_from(
         &self,
-        home: Home,
+        home: StoreLocation,
         donor: &LayerId,
         task: &LayerTask,
         halt: &Cancel,
@@ -82,21 +84,21 @@ impl LayerRepair {
             Ok(Some(tar)) => tar,
             Ok(None) => return Ok(None),
             // A server that is gone, or a disk that fails, which the graph root is not on; the layer can still be fetched.
-            Err(error) if home != Home::GraphRoot => {
+            Err(error) if home != StoreLocation::GraphRoot => {
                 tracing::debug!(layer = %task.id, %donor, "no donor: {error}");
                 return Ok(None);
             }
             Err(error) => return Err(TaskError::storing(error)),
         };
         let size = self.inventory.tar_size(home, donor);
-        let limits = Limits::foreseen(size.unwrap_or(task.tar.bytes()), &self.room);
+        let limits = Limits::estimated(size.unwrap_or(task.tar.bytes()), &self.room);
         let staging = self.stage.layer(spec_of(task)).map_err(TaskError::storing)?;
         let diff = staging.open_diff().map_err(TaskError::storing)?;
         let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
         match unpack(tar, diff.as_fd(), &tar_split, limits, halt) {
             Ok(unpacked) => staging.finish(unpacked).map(Some).map_err(TaskError::storing),
             Err(UnpackError::Stopped(_)) => Err(TaskError::Stopped),
-            Err(error) if error.is_no_space() || matches!(error, UnpackError::NoRoom { .. }) => {
+            Err(error) if error.is_no_space() || matches!(error, UnpackError::OverBudget { .. }) => {
                 Err(TaskError::unpacking(task.blob, error))
             }
             // The donor is damaged, or its tar-split does not make up its tar.
@@ -115,7 +117,7 @@ impl LayerRepair {
         halt: &Cancel,
     ) -> Result<ImageCommit, TaskError> {
         let committed = match self.replaces {
-            true => self.store.mend_image(image, name, halt),
+            true => self.store.repair_image(image, name, halt),
             false => self.store.commit_image(image, name, halt),
         };
         committed.map_err(TaskError::storing)
@@ -128,7 +130,7 @@ impl LayerRepair {
         halt: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, TaskError> {
         let committed = match self.replaces {
-            true => self.store.mend_layers(staged, &self.host, halt),
+            true => self.store.repair_layers(staged, &self.host, halt),
             false => self.store.commit_layers(staged, halt),
         };
         committed.map_err(TaskError::storing)

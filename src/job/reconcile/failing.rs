@@ -96,10 +96,12 @@ impl Reconciler<'_> {
             return Ok(());
         }
         let (store, host) = (Arc::clone(&self.store), self.order.host_state.clone());
-        let users = off_the_task(move || Ok(store.users(&host)?)).await?;
+        let users = off_the_task(move || Ok(store.layers_in_use(&host)?)).await?;
         for reference in damaged {
             let layers = sight.image(reference).into_iter().flat_map(Seen::damaged_layers);
-            let refusal = layers.into_iter().find_map(|layer| users.refuse(&layer).err());
+            let refusal = layers
+                .into_iter()
+                .find_map(|layer| users.check_unused(&layer).err());
             if let Some(error) = refusal {
                 let (failure, message) = (Failure::Store, error.to_string());
                 self.find_damaged(reference, Reason { failure, message });

@@ -92,7 +92,7 @@ impl Reconciler<'_> {
         off_the_task(move || {
             let spooled = match (spool, mode) {
                 (Some(spool), _) => spool.list()?,
-                (None, Mode::Run | Mode::Plan | Mode::Repair) => Spool::glance(&path)?,
+                (None, Mode::Run | Mode::Plan | Mode::Repair) => Spool::list_unlocked(&path)?,
                 (None, Mode::Verify) => Vec::new(),
             };
             Snapshot::of(&store, spooled, &references, &platform)

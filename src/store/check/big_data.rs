@@ -1,14 +1,12 @@
 //! An image's big data, and the layers that it asks for.
 
+use super::Damage;
 use super::store_records::flaws_of_image;
-use super::{Damage, LayerPlace};
-use crate::oci::{DiffId, Digest, LayerId, Manifest, ResolvedImage};
-use crate::store::additional_stores::Home;
+use crate::oci::{Digest, Manifest, ResolvedImage};
 use crate::store::error::StoreError;
+use crate::store::escaped_name::EscapedName;
 use crate::store::images_json::MANIFEST;
 use crate::store::inventory::{Inventory, StoredImage};
-use crate::store::layer_dir;
-use crate::store::unpack::Name;
 
 impl Inventory {
     /// Reads every file of big data, and compares it with its digest and length in the image's record, and the record with
@@ -34,7 +32,7 @@ impl Inventory {
                     }
                 }
             };
-            let key = Name::new(key.as_bytes());
+            let key = EscapedName::new(key.as_bytes());
             damages.push(Damage::Data { key, reason });
         }
         Ok(damages)
@@ -56,73 +54,6 @@ impl Inventory {
             return Ok(None);
         };
         Ok(ResolvedImage::assemble(None, manifest, config).ok())
-    }
-
-    /// What the record that counts says; also that of a layer which cannot be mounted.
-    pub(super) fn parent_of(&self, id: &LayerId) -> Option<LayerId> {
-        let view = self.at(self.home_of(id)?).records.find(id)?;
-        view.parent().and_then(LayerId::from_hex)
-    }
-
-    /// The layers that the image's config asks for, base layer first, under the ids that they have here; `None` if
-    /// that cannot be told.
-    pub fn places_of(&self, image: &StoredImage) -> Result<Option<Vec<LayerPlace>>, StoreError> {
-        let Some(diff_ids) = self.diff_ids(image)? else {
-            return Ok(None);
-        };
-        let ids = self
-            .foreign_chain(image, &diff_ids)
-            .unwrap_or_else(|| LayerId::chain(diff_ids.iter().copied()));
-        let parents = std::iter::once(None).chain(ids.iter().copied().map(Some));
-        let places = ids.iter().zip(parents).zip(diff_ids);
-        let homes = self.homes_of(&ids)?;
-        let place = |(((id, parent), diff_id), home): (((&LayerId, _), _), _)| LayerPlace {
-            id: *id,
-            parent,
-            diff_id,
-            home,
-        };
-        Ok(Some(places.zip(homes).map(place).collect()))
-    }
-
-    /// The image's layers, if somebody made them who gives other ids. A record may also name a layer by mistake, and others'
-    /// layers are neither checked nor mended for that.
-    pub(in crate::store) fn foreign_chain(
-        &self,
-        image: &StoredImage,
-        diff_ids: &[DiffId],
-    ) -> Option<Vec<LayerId>> {
-        let (mut chain, mut next) = (Vec::new(), image.top_layer());
-        for diff_id in diff_ids.iter().rev() {
-            let id = next?;
-            let view = self.at(self.home_of(&id)?).records.find(&id)?;
-            if view.diff_id().is_some_and(|found| found != *diff_id) {
-                return None;
-            }
-            chain.push(id);
-            next = self.parent_of(&id);
-        }
-        chain.reverse();
-        next.is_none().then_some(chain)
-    }
-
-    /// Where a mount of the last of `chain` finds each layer: the last where its record is, the others where its `lower`
-    /// leads.
-    fn homes_of(&self, chain: &[LayerId]) -> Result<Vec<Home>, StoreError> {
-        // One that is nowhere is missing in the graph root.
-        let mut homes: Vec<Home> = chain
-            .iter()
-            .map(|id| self.home_of(id).unwrap_or_default())
-            .collect();
-        let (Some((top, below)), Some(home)) = (chain.split_last(), homes.last()) else {
-            return Ok(homes);
-        };
-        let lower = layer_dir::lower(&self.at(*home).layout, top)?.unwrap_or_default();
-        let names = lower.split(':').filter_map(|name| name.strip_prefix("l/"));
-        for ((id, home), name) in below.iter().zip(&mut homes).rev().zip(names) {
-            *home = self.home_by_link(name, id)?.unwrap_or(*home);
-        }
-        Ok(homes)
     }
 }
 
@@ -192,7 +123,7 @@ mod tests {
         }
         assert!(inventory.check_data(image).unwrap().is_empty());
         assert!(inventory.describe(image).unwrap().is_none());
-        let places = inventory.places_of(image).unwrap().unwrap();
+        let places = inventory.expected_layers(image).unwrap().unwrap();
         assert_eq!(places.len(), 1);
         assert_eq!((places[0].id, places[0].diff_id), (top, DiffId(diff_id)));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::store::unpack::Name;
+use crate::store::escaped_name::EscapedName;
 
 /// As many damages of one layer are kept for people to read; the others are counted.
 const SHOWN: usize = 10;
@@ -12,10 +12,10 @@ const SHOWN: usize = 10;
 pub enum Damage {
     /// The layer's record in layers.json, or the image's in images.json.
     Record(String),
-    /// What surrounds a layer's tree: `link`, `lower`, `l/<link>`, `work`, `empty`.
-    Frame {
-        /// Which of them.
-        part: &'static str,
+    /// One of the overlay driver's own files of a layer: `link`, `lower`, `l/<link>`, `work`, `merged`, `empty`.
+    Links {
+        /// The file or directory.
+        file: &'static str,
         /// What is wrong with it.
         reason: String,
     },
@@ -24,14 +24,14 @@ pub enum Damage {
     /// A file or directory of the layer's tree.
     Tree {
         /// Where in the layer.
-        path: Name,
+        path: EscapedName,
         /// What is wrong with it.
         reason: String,
     },
     /// A file of an image's big data: manifest, list, config, signature.
     Data {
         /// Its key in the image's record.
-        key: Name,
+        key: EscapedName,
         /// What is wrong with it.
         reason: String,
     },
@@ -41,7 +41,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Record(reason) => write!(f, "record: {reason}"),
-            Self::Frame { part, reason } => write!(f, "`{part}`: {reason}"),
+            Self::Links { file, reason } => write!(f, "`{file}`: {reason}"),
             Self::TarSplit(reason) => write!(f, "tar-split: {reason}"),
             Self::Tree { path, reason } => write!(f, "`/{path}`: {reason}"),
             Self::Data { key, reason } => write!(f, "`{key}`: {reason}"),
@@ -60,12 +60,12 @@ pub struct LayerDamage {
 
 /// Gathers damages.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct DamageList {
     shown: Vec<Damage>,
     count: u64,
 }
 
-impl Found {
+impl DamageList {
     pub(super) fn add(&mut self, damage: Damage) {
         self.count += 1;
         if self.shown.len() < SHOWN {
@@ -75,7 +75,7 @@ impl Found {
 
     /// A damage of the tree.
     pub(super) fn at(&mut self, path: &[u8], reason: String) {
-        let path = Name::new(path);
+        let path = EscapedName::new(path);
         self.add(Damage::Tree { path, reason });
     }
 

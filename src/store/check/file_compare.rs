@@ -4,32 +4,32 @@
 use std::fs::File;
 use std::io::Read as _;
 
-use super::expected_inodes::Spot;
+use super::expected_tree::FoundFile;
 
 /// Zeros that are compared at once.
 const HOLE_PIECE: u64 = 64 << 10;
 
 /// A file that is read along with what it must hold.
-pub(super) struct Twin {
+pub(super) struct FileComparison {
     file: Option<File>,
     buffer: Vec<u8>,
     /// What is wrong with it, once it is known.
     pub(super) flaw: Option<String>,
 }
 
-impl Twin {
+impl FileComparison {
     /// Opens the file; that it cannot be is a flaw.
-    pub(super) fn of(spot: &Spot) -> Self {
-        let mut twin = Self {
+    pub(super) fn of(file: &FoundFile) -> Self {
+        let mut comparison = Self {
             file: None,
             buffer: Vec::new(),
             flaw: None,
         };
-        match spot.open() {
-            Ok(file) => twin.file = Some(file.into()),
-            Err(errno) => twin.flaw = Some(format!("it cannot be opened: {errno}")),
+        match file.open() {
+            Ok(file) => comparison.file = Some(file.into()),
+            Err(errno) => comparison.flaw = Some(format!("it cannot be opened: {errno}")),
         }
-        twin
+        comparison
     }
 
     /// The next bytes must be these.

@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::LayerPlace;
-use super::damage::{Damage, Found};
-use super::expected_inodes::{Expectations, Spot};
-use super::file_compare::Twin;
+use super::damage::{Damage, DamageList};
+use super::expected_tree::{ExpectedTree, FoundFile};
+use super::file_compare::FileComparison;
 use super::tree_compare;
 use crate::cancel::{Cancel, Stopped};
 use crate::oci::DiffId;
 use crate::store::atomic_file;
 use crate::store::error::{StoreError, io_error};
+use crate::store::expected_layer::ExpectedLayer;
 use crate::store::layers_json::LayerView;
 use crate::store::layout::Layout;
 use crate::store::stage::BASE_MODE;
-use crate::store::tar_split::{Assembler, Note, TarSplitError};
+use crate::store::tar_split::{Assembler, FileEvent, TarSplitError};
 use crate::store::unpack::{
-    DIRECTORY, Entries, Entry, Fault, Fragment, Kind, Limits, Seen, Stream, UnpackError, WHITEOUT_PREFIX,
-    clean, in_root, split,
+    DIRECTORY, Fault, Fragment, Limits, NameSet, TarEntry, TarEntryKind, TarReader, TarStream, UnpackError,
+    WHITEOUT_PREFIX, clean, in_root, split,
 };
 use crate::store::unpacked_layer::Owners;
 
@@ -40,18 +40,18 @@ const BLOCK: u64 = 512;
 
 /// What the assembler told.
 #[derive(Default)]
-struct Heard {
+struct FileReports {
     /// Names of files whose content came from the tree, and was compared on the way.
-    from_tree: Seen,
+    from_tree: NameSet,
     /// Those that were not as the tar-split has them.
     damaged: Vec<(Vec<u8>, String)>,
 }
 
 /// A layer to be read.
-pub(super) struct Layer<'a> {
+pub(super) struct LayerReader<'a> {
     pub(super) layout: &'a Layout,
     pub(super) view: &'a LayerView,
-    pub(super) place: &'a LayerPlace,
+    pub(super) expected: &'a ExpectedLayer,
     pub(super) cancel: &'a Cancel,
     /// Counts the bytes of its tar.
     pub(super) read: &'a AtomicU64,
@@ -75,11 +75,11 @@ enum ContentError {
     TarSplit(TarSplitError),
 }
 
-impl Layer<'_> {
+impl LayerReader<'_> {
     /// Reads the layer's tar and compares its tree. Returns why it cannot be compared, if it cannot though nothing is
     /// damaged.
-    pub(super) fn check(&self, found: &mut Found) -> Result<Option<String>, StoreError> {
-        let path = self.layout.layer(&self.place.id).join("diff");
+    pub(super) fn check(&self, found: &mut DamageList) -> Result<Option<String>, StoreError> {
+        let path = self.layout.layer(&self.expected.id).join("diff");
         let diff = match rustix::fs::open(&path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(diff) => Arc::new(diff),
             Err(errno) => {
@@ -95,7 +95,7 @@ impl Layer<'_> {
             }
         };
         let unreadable = io_error::<Errno>("examine", &path);
-        let mut expected = Expectations::new(Arc::clone(&diff)).map_err(unreadable)?;
+        let mut expected = ExpectedTree::new(Arc::clone(&diff)).map_err(unreadable)?;
         let reading = match self.read_tar(tar_split, &diff, &mut expected) {
             Ok(reading) => reading,
             Err(ContentError::Stopped(stopped)) => return Err(stopped.into()),
@@ -104,8 +104,8 @@ impl Layer<'_> {
                 return Ok(None);
             }
         };
-        let suspects = expected.take_suspects();
-        let is_damaged = !reading.leftover.is_empty() || suspects.iter().any(|suspect| suspect.is_content);
+        let possible = expected.take_confirmed();
+        let is_damaged = !reading.leftover.is_empty() || possible.iter().any(|suspect| suspect.is_content);
         if let Some(reason) = self.flaw_of_tar(&reading, found).filter(|_| !is_damaged) {
             // With the files as they were, what does not come out right was never right.
             if reading.is_excused || expected.is_odd || self.ends_within_block(&reading) {
@@ -118,7 +118,7 @@ impl Layer<'_> {
         for (path, reason) in reading.leftover {
             found.at(&path, reason);
         }
-        for suspect in suspects {
+        for suspect in possible {
             found.at(&suspect.path, suspect.reason);
         }
         // A layer that was pulled by parts has its tree from a table of contents; podman 5.4 loses devices and times of
@@ -135,7 +135,7 @@ impl Layer<'_> {
     }
 
     fn open_tar_split(&self) -> Result<File, String> {
-        let path = self.layout.tar_split(&self.place.id);
+        let path = self.layout.tar_split(&self.expected.id);
         match atomic_file::open(&path).and_then(|file| Ok((file.metadata()?.len(), file))) {
             // So a power loss leaves what was not synced; gzip of nothing has twenty bytes.
             Ok((0, _)) => Err("it is empty".to_owned()),
@@ -146,9 +146,9 @@ impl Layer<'_> {
     }
 
     /// Why the tar is not the one of the diffID; if it is, its length must be the recorded one.
-    fn flaw_of_tar(&self, reading: &Reading, found: &mut Found) -> Option<String> {
+    fn flaw_of_tar(&self, reading: &Reading, found: &mut DamageList) -> Option<String> {
         match &reading.tar {
-            Ok((diff_id, _)) if *diff_id != self.place.diff_id => Some(format!(
+            Ok((diff_id, _)) if *diff_id != self.expected.diff_id => Some(format!(
                 "its files and its tar-split make up a tar of diffID {diff_id}"
             )),
             Ok((_, size)) => {
@@ -176,11 +176,16 @@ impl Layer<'_> {
     }
 
     /// The root has the mode of its parent's, or 0555, unless the tar has an entry for it.
-    fn check_root(&self, diff: &Path, expected: &Expectations, found: &mut Found) -> Result<(), StoreError> {
+    fn check_root(
+        &self,
+        diff: &Path,
+        expected: &ExpectedTree,
+        found: &mut DamageList,
+    ) -> Result<(), StoreError> {
         let mode = |path: &Path| fs::metadata(path).map(|it| it.permissions().mode() & 0o7777);
         let own = mode(diff).map_err(io_error("examine", diff))?;
         let entry = expected.of(expected.root).filter(|root| root.mode_mask != 0);
-        let wanted = match (entry, self.place.parent) {
+        let wanted = match (entry, self.expected.parent) {
             (Some(root), _) => root.mode,
             (None, None) => BASE_MODE,
             // A parent without a tree is a damage of its own.
@@ -196,13 +201,13 @@ impl Layer<'_> {
         &self,
         tar_split: File,
         diff: &Arc<OwnedFd>,
-        expected: &mut Expectations,
+        expected: &mut ExpectedTree,
     ) -> Result<Reading, ContentError> {
-        let heard = Rc::new(RefCell::new(Heard::default()));
+        let reports = Rc::new(RefCell::new(FileReports::default()));
         let listener = {
-            let heard = Rc::clone(&heard);
-            move |note: Note<'_>| {
-                heard.borrow_mut().hear(note);
+            let reports = Rc::clone(&reports);
+            move |note: FileEvent<'_>| {
+                reports.borrow_mut().add(note);
                 Ok(())
             }
         };
@@ -214,16 +219,16 @@ impl Layer<'_> {
         let mut is_excused = false;
         let mut owners = Owners::default();
         let run = || -> Result<(DiffId, u64), UnpackError> {
-            let mut entries = Entries::new(Stream::open(tar, limits, self.cancel)?);
+            let mut entries = TarReader::new(TarStream::open(tar, limits, self.cancel)?);
             loop {
                 let next = entries.next(&mut |_| Ok(()));
                 is_excused |= entries.has_odd_size();
                 let Some(entry) = next? else { break };
                 owners.add(&entry);
                 is_excused |= entry.size > 0 && !is_in_tree(&entry.clean);
-                let spot = expected.add(&entry);
-                if entry.kind == Kind::File {
-                    read_file(&mut entries, &entry, spot.as_ref(), expected, &heard)?;
+                let file = expected.add(&entry);
+                if entry.kind == TarEntryKind::File {
+                    read_file(&mut entries, &entry, file.as_ref(), expected, &reports)?;
                 }
             }
             let mut stream = entries.into_stream();
@@ -246,7 +251,7 @@ impl Layer<'_> {
             }
             Err(error) => Err(error.to_string()),
         };
-        let leftover = std::mem::take(&mut heard.borrow_mut().damaged);
+        let leftover = std::mem::take(&mut reports.borrow_mut().damaged);
         Ok(Reading {
             tar,
             owners,
@@ -256,20 +261,20 @@ impl Layer<'_> {
     }
 }
 
-impl Heard {
-    fn hear(&mut self, note: Note<'_>) {
+impl FileReports {
+    fn add(&mut self, note: FileEvent<'_>) {
         match note {
-            Note::Begins(name) => {
+            FileEvent::Started(name) => {
                 self.from_tree.insert(&clean(name));
             }
-            Note::Damaged(name, error) if self.damaged.len() < MAX_NOTED => {
+            FileEvent::Damaged(name, error) if self.damaged.len() < MAX_NOTED => {
                 let name = clean(name);
                 // Only podman looks for their content in the tree, if they have any.
                 if is_in_tree(&name) {
                     self.damaged.push((name, reason_of(error)));
                 }
             }
-            Note::Damaged(..) => {}
+            FileEvent::Damaged(..) => {}
         }
     }
 }
@@ -282,15 +287,15 @@ fn is_in_tree(clean: &[u8]) -> bool {
 
 /// Reads an entry's data. If the tar-split itself holds it, nobody has compared the file with it yet.
 fn read_file<R: Read>(
-    entries: &mut Entries<'_, R>,
-    entry: &Entry,
-    spot: Option<&Spot>,
-    expected: &mut Expectations,
-    heard: &RefCell<Heard>,
+    entries: &mut TarReader<'_, R>,
+    entry: &TarEntry,
+    file: Option<&FoundFile>,
+    expected: &mut ExpectedTree,
+    reports: &RefCell<FileReports>,
 ) -> Result<(), UnpackError> {
-    let same_size = spot.filter(|spot| u64::try_from(spot.stat.st_size) == Ok(entry.size));
-    let is_regular = |spot: &&Spot| FileType::from_raw_mode(spot.stat.st_mode) == FileType::RegularFile;
-    let mut twin: Option<Twin> = None;
+    let same_size = file.filter(|file| u64::try_from(file.stat.st_size) == Ok(entry.size));
+    let is_regular = |file: &&FoundFile| FileType::from_raw_mode(file.stat.st_mode) == FileType::RegularFile;
+    let mut comparison: Option<FileComparison> = None;
     let (mut begun, mut position) = (false, 0);
     let whole = [Fragment {
         offset: 0,
@@ -306,28 +311,28 @@ fn read_file<R: Read>(
             left -= piece.len() as u64;
             if !begun {
                 begun = true;
-                if !heard.borrow().from_tree.contains(&entry.clean) {
-                    twin = same_size.filter(is_regular).map(Twin::of);
+                if !reports.borrow().from_tree.contains(&entry.clean) {
+                    comparison = same_size.filter(is_regular).map(FileComparison::of);
                 }
             }
-            if let Some(twin) = &mut twin {
-                twin.hole(fragment.offset.saturating_sub(position));
+            if let Some(comparison) = &mut comparison {
+                comparison.hole(fragment.offset.saturating_sub(position));
                 position = position.max(fragment.offset);
-                twin.piece(piece);
+                comparison.piece(piece);
                 position += piece.len() as u64;
             }
         }
     }
-    if let Some(mut twin) = twin {
-        twin.hole(entry.size.saturating_sub(position));
-        if let Some(reason) = twin.flaw {
-            expected.suspect_content(entry, reason, spot);
+    if let Some(mut comparison) = comparison {
+        comparison.hole(entry.size.saturating_sub(position));
+        if let Some(reason) = comparison.flaw {
+            expected.add_content_damage(entry, reason, file);
         }
     }
-    let mut heard = heard.borrow_mut();
-    if let Some(at) = heard.damaged.iter().position(|(name, _)| *name == entry.clean) {
-        let (_, reason) = heard.damaged.swap_remove(at);
-        expected.suspect_content(entry, reason, spot);
+    let mut reports = reports.borrow_mut();
+    if let Some(at) = reports.damaged.iter().position(|(name, _)| *name == entry.clean) {
+        let (_, reason) = reports.damaged.swap_remove(at);
+        expected.add_content_damage(entry, reason, file);
     }
     Ok(())
 }

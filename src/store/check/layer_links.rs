@@ -3,37 +3,36 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use super::LayerPlace;
 use super::damage::Damage;
 use crate::oci::LayerId;
-use crate::store::additional_stores::Home;
 use crate::store::error::{StoreError, io_error};
+use crate::store::expected_layer::ExpectedLayer;
 use crate::store::inventory::Inventory;
 use crate::store::layer_dir;
 use crate::store::layers_json::LayerTable;
 use crate::store::layout::Layout;
 
-pub(super) fn check(inventory: &Inventory, place: &LayerPlace) -> Result<Vec<Damage>, StoreError> {
-    let layout = &inventory.at(place.home).layout;
+pub(super) fn check(inventory: &Inventory, layer: &ExpectedLayer) -> Result<Vec<Damage>, StoreError> {
+    let layout = &inventory.at(layer.location).layout;
     let mut found = Vec::new();
-    let mut wrong = |part: &'static str, reason: String| found.push(Damage::Frame { part, reason });
-    let dir = layout.layer(&place.id);
-    match layer_dir::link(layout, &place.id)? {
+    let mut wrong = |part: &'static str, reason: String| found.push(Damage::Links { file: part, reason });
+    let dir = layout.layer(&layer.id);
+    match layer_dir::link(layout, &layer.id)? {
         None => wrong("link", "it is missing, or holds no short name".to_owned()),
-        Some(link) if !layer_dir::is_linked(layout, &link, &place.id)? => {
+        Some(link) if !layer_dir::is_linked(layout, &link, &layer.id)? => {
             wrong("l/<link>", format!("`l/{link}` does not lead to the layer"));
         }
         Some(_) => {}
     }
-    if let Some(parent) = place.parent {
-        if let Some(reason) = flaw_of_lower(inventory, layout, &place.id, parent)? {
+    if let Some(parent) = layer.parent {
+        if let Some(reason) = flaw_of_lower(inventory, layout, &layer.id, parent)? {
             wrong("lower", reason);
         }
     } else if layer_dir::exists(&dir.join("lower"))? {
         wrong("lower", "a base layer has none".to_owned());
     }
     // `merged` comes and goes with mounts.
-    let dirs: &[&'static str] = match (place.parent, layer_dir::exists(&dir.join("merged"))?) {
+    let dirs: &[&'static str] = match (layer.parent, layer_dir::exists(&dir.join("merged"))?) {
         (None, true) => &["work", "empty", "merged"],
         (None, false) => &["work", "empty"],
         (Some(_), true) => &["work", "merged"],
@@ -44,7 +43,7 @@ pub(super) fn check(inventory: &Inventory, place: &LayerPlace) -> Result<Vec<Dam
             wrong(name, "it is missing, or no directory".to_owned());
         }
     }
-    if place.parent.is_none() && layer_dir::has_files(&dir.join("empty"))? {
+    if layer.parent.is_none() && layer_dir::has_files(&dir.join("empty"))? {
         wrong(
             "empty",
             "it is not empty, and containers see what is in it".to_owned(),
@@ -70,7 +69,7 @@ fn flaw_of_lower(
         };
         let leads_there = match name.strip_prefix("l/") {
             None => false,
-            Some(link) => inventory.home_by_link(link, &below)?.is_some(),
+            Some(link) => inventory.location_by_link(link, &below)?.is_some(),
         };
         if !leads_there {
             return Ok(Some(format!("it names another layer where {below} should be")));
@@ -80,22 +79,6 @@ fn flaw_of_lower(
     Ok(names
         .next()
         .map(|_| "it names more layers than are below".to_owned()))
-}
-
-impl Inventory {
-    /// The store in which the short name is the layer's: a layer may have been built on one that lay in an additional store
-    /// only, and keeps to that.
-    pub(super) fn home_by_link(&self, name: &str, id: &LayerId) -> Result<Option<Home>, StoreError> {
-        for home in self.homes() {
-            let layout = &self.at(home).layout;
-            let own = layer_dir::link(layout, id)?;
-            // Of a damaged one only the symlink may be left.
-            if own.as_deref() == Some(name) || layer_dir::is_linked(layout, name, id)? {
-                return Ok(Some(home));
-            }
-        }
-        Ok(None)
-    }
 }
 
 /// The short name that a layer has, or must get back because others name it so. Needs the layers lock.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tar-split + files ─Assembler→ tar ─hash→ the diffID?                                   content
-//!                                └─Entries→ Entry ─Expectations→ what each inode must be ─Walk→ the tree   tree
+//!                                └─TarReader→ TarEntry ─ExpectedTree→ what each inode must be ─Walk→ the tree   tree
 //! overlay/<id>/{link,lower,work,empty}, overlay/l/<link>                                 frame
 //! layers.json, images.json; big data                                                     record, data
 //! ```
@@ -15,7 +15,8 @@
 
 mod big_data;
 mod damage;
-mod expected_inodes;
+mod expected_inode;
+mod expected_tree;
 mod file_compare;
 mod layer_content;
 mod layer_links;
@@ -28,43 +29,20 @@ use std::sync::atomic::AtomicU64;
 pub use damage::{Damage, LayerDamage};
 pub(super) use layer_links::true_link;
 
-use super::additional_stores::Home;
 use super::error::StoreError;
+use super::expected_layer::{ExpectedLayer, LayerBlob};
 use super::inventory::Inventory;
 use super::layers_json::{LayerTable, LayerView};
 use crate::cancel::Cancel;
-use crate::oci::{DiffId, Digest, LayerId};
-use damage::Found;
-use layer_content::Layer;
+use damage::DamageList;
+use layer_content::LayerReader;
 use store_records::check_record;
-
-/// Where a layer stands, and what it must hold, as an image's config says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LayerPlace {
-    /// Its id in the store.
-    pub id: LayerId,
-    /// The layer below.
-    pub parent: Option<LayerId>,
-    /// Digest of its uncompressed tar.
-    pub diff_id: DiffId,
-    /// The store that has it.
-    pub home: Home,
-}
-
-/// The blob of a layer, as an image's manifest says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerBlob {
-    /// Digest of the blob.
-    pub digest: Digest,
-    /// Its length in bytes.
-    pub size: Option<u64>,
-}
 
 /// What reading a layer showed.
 #[derive(Clone, Debug)]
 pub enum LayerState {
     /// It is what its image's config says.
-    Whole,
+    Intact,
     /// Its files and its tar-split agree, but do not make up the tar of its diffID, and the tar has what podman writes such
     /// tar-splits for: sparse files, links with a size and the like. Or the tar's entries replace each other, so that its headers do not say
     /// what the tree must be; then only files' contents were compared.
@@ -78,19 +56,19 @@ pub enum LayerState {
 impl Inventory {
     /// What is wrong with that which surrounds the layer's tree, and with what its record says of the image's `blob`; `None`
     /// if there is no such layer, or no longer. Reads a few small files.
-    pub fn check_frame(
+    pub fn check_links(
         &self,
-        place: &LayerPlace,
+        layer: &ExpectedLayer,
         blob: Option<&LayerBlob>,
     ) -> Result<Option<Vec<Damage>>, StoreError> {
-        let is_recorded = |table: &LayerTable| table.find(&place.id).is_some_and(LayerView::is_complete);
-        let store = self.at(place.home);
-        let Some(view) = store.records.find(&place.id).filter(|view| view.is_complete()) else {
+        let is_recorded = |table: &LayerTable| table.find(&layer.id).is_some_and(LayerView::is_complete);
+        let store = self.at(layer.location);
+        let Some(view) = store.records.find(&layer.id).filter(|view| view.is_complete()) else {
             return Ok(None);
         };
-        let mut found = layer_links::check(self, place)?;
+        let mut found = layer_links::check(self, layer)?;
         let origin = blob
-            .map(|blob| self.flaw_of_origin(view, place, blob))
+            .map(|blob| self.flaw_of_origin(view, layer, blob))
             .transpose()?;
         found.extend(origin.flatten().map(Damage::Record));
         let is_there = found.is_empty() || is_recorded(&LayerTable::read(&store.layout)?);
@@ -103,29 +81,29 @@ impl Inventory {
     /// When the run is to stop, or the store cannot be read.
     pub fn check_layer(
         &self,
-        place: &LayerPlace,
+        layer: &ExpectedLayer,
         cancel: &Cancel,
         read: &AtomicU64,
     ) -> Result<LayerState, StoreError> {
-        let store = self.at(place.home);
-        let Some(view) = store.records.find(&place.id).filter(|view| view.is_complete()) else {
+        let store = self.at(layer.location);
+        let Some(view) = store.records.find(&layer.id).filter(|view| view.is_complete()) else {
             return Ok(LayerState::Missing);
         };
-        let before = self.inode_of(place);
-        let mut found = Found::default();
-        check_record(view, place, &mut found);
-        let layer = Layer {
+        let before = self.inode_of(layer);
+        let mut found = DamageList::default();
+        check_record(view, layer, &mut found);
+        let reader = LayerReader {
             layout: &store.layout,
             view,
-            place,
+            expected: layer,
             cancel,
             read,
         };
-        let body = layer.check(&mut found);
+        let body = reader.check(&mut found);
         let is_gone = || -> Result<bool, StoreError> {
             let table = LayerTable::read(&store.layout)?;
-            let recorded = table.find(&place.id).is_some_and(LayerView::is_complete);
-            Ok(!recorded || self.inode_of(place) != before)
+            let recorded = table.find(&layer.id).is_some_and(LayerView::is_complete);
+            Ok(!recorded || self.inode_of(layer) != before)
         };
         let unproven = match body {
             Err(error @ StoreError::Cancelled(_)) => return Err(error),
@@ -136,13 +114,14 @@ impl Inventory {
             (Some(_), _) if is_gone()? => Ok(LayerState::Missing),
             (Some(damage), _) => Ok(LayerState::Damaged(damage)),
             (None, Some(reason)) => Ok(LayerState::Unproven(reason)),
-            (None, None) => Ok(LayerState::Whole),
+            (None, None) => Ok(LayerState::Intact),
         }
     }
 
-    /// Tells a layer's directory from one that took its place.
-    fn inode_of(&self, place: &LayerPlace) -> Option<u64> {
-        let metadata = std::fs::symlink_metadata(self.at(place.home).layout.layer(&place.id).join("diff"));
+    /// Tells a layer's directory from one that took its layer.
+    fn inode_of(&self, layer: &ExpectedLayer) -> Option<u64> {
+        let metadata =
+            std::fs::symlink_metadata(self.at(layer.location).layout.layer(&layer.id).join("diff"));
         metadata.ok().map(|metadata| metadata.ino())
     }
 }

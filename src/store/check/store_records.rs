@@ -14,25 +14,25 @@
 //! leaves it out of a layer that it makes from another one, with the digest and length of the blob (`storage_dest.go`:
 //! `createNewLayer`).
 
-use super::damage::{Damage, Found};
-use super::{LayerBlob, LayerPlace};
+use super::damage::{Damage, DamageList};
 use crate::oci::Digest;
 use crate::store::error::StoreError;
+use crate::store::escaped_name::EscapedName;
+use crate::store::expected_layer::{ExpectedLayer, LayerBlob};
 use crate::store::go_time;
 use crate::store::images_json::{self, MANIFEST};
 use crate::store::inventory::{Inventory, StoredImage};
 use crate::store::layers_json::LayerView;
-use crate::store::unpack::Name;
 
 /// What the record of a layer says of its place and content.
-pub(super) fn check_record(view: &LayerView, place: &LayerPlace, found: &mut Found) {
+pub(super) fn check_record(view: &LayerView, layer: &ExpectedLayer, found: &mut DamageList) {
     let mut wrong = |reason: &str| found.add(Damage::Record(reason.to_owned()));
     if !view.is_filled() {
         wrong("it does not say what the layer holds");
-    } else if view.diff_id().is_some_and(|diff_id| diff_id != place.diff_id) {
+    } else if view.diff_id().is_some_and(|diff_id| diff_id != layer.diff_id) {
         wrong("its diffID is not the one of the image's config");
     }
-    if view.parent() != place.parent.map(|parent| parent.to_string()).as_deref() {
+    if view.parent() != layer.parent.map(|parent| parent.to_string()).as_deref() {
         wrong("its parent is not the layer below in the image's config");
     }
     if view.is_mapped() {
@@ -46,7 +46,7 @@ impl Inventory {
     pub(in crate::store) fn flaw_of_origin(
         &self,
         view: &LayerView,
-        place: &LayerPlace,
+        layer: &ExpectedLayer,
         blob: &LayerBlob,
     ) -> Result<Option<String>, StoreError> {
         if !view.has_time() {
@@ -71,10 +71,10 @@ impl Inventory {
                     "its `compressed-size` is not that of the image's manifest".to_owned(),
                 ));
             }
-        } else if recorded != place.diff_id.0 {
+        } else if recorded != layer.diff_id.0 {
             let known = self.diff_ids_of_blob(&recorded)?;
             // Two compressions of one tar hardly have the same length. Should they, the image's own blob is as true.
-            if !known.contains(&place.diff_id) && (!known.is_empty() || is_same_size) {
+            if !known.contains(&layer.diff_id) && (!known.is_empty() || is_same_size) {
                 let reason = "its `compressed-diff-digest` is not the blob of the image's manifest";
                 return Ok(Some(reason.to_owned()));
             }
@@ -92,7 +92,7 @@ pub(super) fn flaws_of_image(image: &StoredImage) -> Vec<String> {
     for (key, _) in image.items.iter().filter(|(_, item)| !item.is_named) {
         flaws.push(format!(
             "its `big-data-names` lack `{}`",
-            Name::new(key.as_bytes())
+            EscapedName::new(key.as_bytes())
         ));
     }
     let digest_of = |key: &str| image.items.get(key).and_then(|item| item.digest);

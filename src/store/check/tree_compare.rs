@@ -8,10 +8,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, ResolveFlags, Stat, Timespec};
 use rustix::io::Errno;
 
-use super::damage::Found;
-use super::expected_inodes::{Expectations, Expected};
+use super::damage::DamageList;
+use super::expected_inode::ExpectedInode;
+use super::expected_tree::ExpectedTree;
 use crate::cancel::{Cancel, Stopped};
-use crate::store::unpack::{DIRECTORY, IGNORED_XATTR, Name, OPAQUE_XATTR, open_in};
+use crate::store::escaped_name::EscapedName;
+use crate::store::unpack::{DIRECTORY, IGNORED_XATTR, OPAQUE_XATTR, open_in};
 
 /// The longest list of names, and the largest value, that the kernel has (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_LIMIT: usize = 64 << 10;
@@ -41,8 +43,8 @@ const SAFE_SECONDS: std::ops::RangeInclusive<i64> = i32::MIN as i64..=i32::MAX a
 /// Compares every inode below `diff`.
 pub(super) fn compare(
     diff: &OwnedFd,
-    expected: &Expectations,
-    found: &mut Found,
+    expected: &ExpectedTree,
+    found: &mut DamageList,
     cancel: &Cancel,
 ) -> Result<(), Stopped> {
     let mut buffers = Buffers::default();
@@ -101,7 +103,7 @@ pub(super) fn compare(
 
 /// All that is wrong with one inode.
 fn differences(
-    expected: &Expected,
+    expected: &ExpectedInode,
     stat: &Stat,
     directory: BorrowedFd<'_>,
     base: &[u8],
@@ -148,8 +150,8 @@ fn differences(
             Ok(found) if found.as_bytes() == &**target => {}
             Ok(found) => wrong.push(format!(
                 "it leads to `{}`, not `{}`",
-                Name::new(found.as_bytes()),
-                Name::new(target)
+                EscapedName::new(found.as_bytes()),
+                EscapedName::new(target)
             )),
             Err(errno) => wrong.push(format!("it cannot be read: {errno}")),
         }
@@ -196,7 +198,7 @@ impl Default for Buffers {
     }
 }
 
-fn xattr_differences(expected: &Expected, path: &[u8], buffers: &mut Buffers, wrong: &mut Vec<String>) {
+fn xattr_differences(expected: &ExpectedInode, path: &[u8], buffers: &mut Buffers, wrong: &mut Vec<String>) {
     let Buffers { names, value } = buffers;
     let listed = match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(length) => &names[..length],
@@ -214,11 +216,14 @@ fn xattr_differences(expected: &Expected, path: &[u8], buffers: &mut Buffers, wr
         let is_hosts = HOSTS_OWN.iter().any(|own| name.starts_with(own))
             || name.starts_with(OVERLAYS_OWN) && name != OPAQUE_XATTR.0.as_bytes();
         if !is_expected && !is_hosts {
-            wrong.push(format!("it has an extended attribute `{}`", Name::new(name)));
+            wrong.push(format!(
+                "it has an extended attribute `{}`",
+                EscapedName::new(name)
+            ));
         }
     }
     for (name, expected_value) in expected.xattrs.iter().filter(|(name, _)| name != IGNORED_XATTR) {
-        let shown = Name::new(name);
+        let shown = EscapedName::new(name);
         match rustix::fs::lgetxattr(path, &name[..], &mut value[..]) {
             Ok(length) if value[..length] == expected_value[..] => {}
             Ok(_) => wrong.push(format!("its extended attribute `{shown}` has another value")),
@@ -236,7 +241,7 @@ fn xattr_differences(expected: &Expected, path: &[u8], buffers: &mut Buffers, wr
 }
 
 /// What a list of the expected names takes.
-fn length_of_names(expected: &Expected) -> usize {
+fn length_of_names(expected: &ExpectedInode) -> usize {
     expected.xattrs.iter().map(|(name, _)| name.len() + 1).sum()
 }
 

@@ -10,7 +10,7 @@
 //! kept as a list of reasons to refuse; `Store::open` does the refusing, so that a configuration can be shown
 //! without.
 
-mod driver_option;
+mod driver_options;
 mod setting;
 mod store_options;
 

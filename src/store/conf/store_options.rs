@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::driver_option::Meaning;
+use super::driver_options::DriverOptions;
 use super::{Setting, StorageConf, StorageConfError, lowered};
 
 /// Keys under `[storage.options]` that become options of the driver, in containers/storage's order (`options.go`:
@@ -178,12 +178,12 @@ impl StoreOptions {
             Some(PathBuf::from(path))
         };
         let (graph_root, run_root) = (place(&self.graph_root), place(&self.run_root));
-        let meaning = Meaning::of(&self.driver_options);
-        unsupported.extend(meaning.refused);
+        let driver_options = DriverOptions::of(&self.driver_options);
+        unsupported.extend(driver_options.refused);
         StorageConf {
             graph_root,
             run_root,
-            additional_image_stores: meaning.image_stores,
+            additional_image_stores: driver_options.image_stores,
             unsupported,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::store::unpack::Name;
+use crate::store::escaped_name::EscapedName;
 
 /// A tar-split that does not fit its layer, or cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum TarSplitError {
     #[error("cannot read `{path}` in the layer: {source}")]
     File {
         /// The path as the tar-split has it.
-        path: Name,
+        path: EscapedName,
         /// What the system said.
         source: io::Error,
     },
@@ -33,7 +33,7 @@ pub enum TarSplitError {
     #[error("`{path}` in the layer differs from the tar: {reason}")]
     Differs {
         /// The path as the tar-split has it.
-        path: Name,
+        path: EscapedName,
         /// Length or checksum, expected and found.
         reason: String,
     },

@@ -19,7 +19,7 @@ mod writer;
 
 pub use error::TarSplitError;
 pub use reader::assemble;
-pub(in crate::store) use reader::{Assembler, Note};
+pub(in crate::store) use reader::{Assembler, FileEvent};
 pub(in crate::store) use writer::{Content, Writer};
 
 /// `type` of a File.

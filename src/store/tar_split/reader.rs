@@ -18,7 +18,8 @@ use serde::Deserialize;
 
 use super::writer::Content;
 use super::{FILE, SEGMENT, TarSplitError};
-use crate::store::unpack::{Name, Seen, clean, in_root, open_in};
+use crate::store::escaped_name::EscapedName;
+use crate::store::unpack::{NameSet, clean, in_root, open_in};
 
 /// Bytes of one line. Ours have 1.4 MB at most; podman's as much as a few extended headers, which it caps at 1 MiB
 /// each.
@@ -28,7 +29,7 @@ const MAX_LINE: u64 = 16 << 20;
 const BUFFER: usize = 256 << 10;
 
 #[derive(Deserialize)]
-struct Record<'a> {
+struct Line<'a> {
     r#type: u8,
     #[serde(borrow, default)]
     name: Cow<'a, str>,
@@ -48,7 +49,7 @@ pub(in crate::store) struct Assembler<R: Read, L> {
     lines: BufReader<MultiGzDecoder<BufReader<R>>>,
     line: Vec<u8>,
     number: u64,
-    seen: Seen,
+    seen: NameSet,
     diff: Arc<OwnedFd>,
     segment: Cursor<Vec<u8>>,
     file: Option<OpenFile>,
@@ -63,7 +64,7 @@ pub fn assemble(
     mut out: impl Write,
 ) -> Result<u64, TarSplitError> {
     let diff = diff.try_clone_to_owned().map_err(TarSplitError::Read)?;
-    let mut tar = Assembler::new(tar_split, Arc::new(diff), Note::strictly);
+    let mut tar = Assembler::new(tar_split, Arc::new(diff), FileEvent::fail_if_damaged);
     let (mut buffer, mut length) = (vec![0; BUFFER], 0);
     loop {
         match tar.read_next(&mut buffer)? {
@@ -77,19 +78,19 @@ pub fn assemble(
 }
 
 /// What a listener is told, with the name that the tar-split has for the file.
-pub(in crate::store) enum Note<'a> {
+pub(in crate::store) enum FileEvent<'a> {
     /// The next bytes of the tar are this file's.
-    Begins(&'a [u8]),
+    Started(&'a [u8]),
     /// They are not what they were.
     Damaged(&'a [u8], TarSplitError),
 }
 
-impl Note<'_> {
+impl FileEvent<'_> {
     /// For those who want the tar as it was or not at all.
-    pub(in crate::store) fn strictly(note: Note<'_>) -> Result<(), TarSplitError> {
+    pub(in crate::store) fn fail_if_damaged(note: FileEvent<'_>) -> Result<(), TarSplitError> {
         match note {
-            Note::Begins(_) => Ok(()),
-            Note::Damaged(_, error) => Err(error),
+            FileEvent::Started(_) => Ok(()),
+            FileEvent::Damaged(_, error) => Err(error),
         }
     }
 }
@@ -108,7 +109,7 @@ struct OpenFile {
 impl<R, L> Assembler<R, L>
 where
     R: Read,
-    L: FnMut(Note<'_>) -> Result<(), TarSplitError>,
+    L: FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
 {
     /// Reads `tar_split` from where it stands, and files below `diff`.
     pub(in crate::store) fn new(tar_split: R, diff: Arc<OwnedFd>, listener: L) -> Self {
@@ -116,7 +117,7 @@ where
             lines: BufReader::new(MultiGzDecoder::new(BufReader::new(tar_split))),
             line: Vec::new(),
             number: 0,
-            seen: Seen::default(),
+            seen: NameSet::default(),
             diff,
             segment: Cursor::default(),
             file: None,
@@ -139,8 +140,7 @@ where
         if read as u64 == MAX_LINE {
             return Err(bad(format!("longer than {MAX_LINE} bytes")));
         }
-        let record: Record<'_> =
-            serde_json::from_slice(&self.line).map_err(|error| bad(error.to_string()))?;
+        let record: Line<'_> = serde_json::from_slice(&self.line).map_err(|error| bad(error.to_string()))?;
         let payload = record.payload.as_deref().unwrap_or_default();
         let payload = BASE64.decode(payload).map_err(|error| bad(error.to_string()))?;
         match record.r#type {
@@ -152,7 +152,7 @@ where
                 };
                 // podman reads no tar-split that names a path twice.
                 if !self.seen.insert(&clean(&name)) {
-                    return Err(bad(format!("second entry for `{}`", Name::new(&name))));
+                    return Err(bad(format!("second entry for `{}`", EscapedName::new(&name))));
                 }
                 let size = u64::try_from(record.size).map_err(|error| bad(error.to_string()))?;
                 if size > 0 {
@@ -165,11 +165,11 @@ where
     }
 
     fn begin(&mut self, name: Vec<u8>, size: u64, crc: Vec<u8>) -> Result<(), TarSplitError> {
-        (self.listener)(Note::Begins(&name))?;
+        (self.listener)(FileEvent::Started(&name))?;
         let file = match open(&name, self.diff.as_fd()) {
             Ok(file) => Some(file),
             Err(source) => {
-                (self.listener)(Note::Damaged(&name, unreadable(&name, source)))?;
+                (self.listener)(FileEvent::Damaged(&name, unreadable(&name, source)))?;
                 None
             }
         };
@@ -207,7 +207,7 @@ where
 impl<R, L> Read for Assembler<R, L>
 where
     R: Read,
-    L: FnMut(Note<'_>) -> Result<(), TarSplitError>,
+    L: FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
 {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match out.len() {
@@ -222,7 +222,7 @@ impl OpenFile {
     fn read(
         &mut self,
         out: &mut [u8],
-        listener: &mut impl FnMut(Note<'_>) -> Result<(), TarSplitError>,
+        listener: &mut impl FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
     ) -> Result<usize, TarSplitError> {
         let want = out.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let out = &mut out[..want];
@@ -257,7 +257,7 @@ impl OpenFile {
     /// Compares what was read with what the tar-split has of it.
     fn finish(
         mut self,
-        listener: &mut impl FnMut(Note<'_>) -> Result<(), TarSplitError>,
+        listener: &mut impl FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
     ) -> Result<(), TarSplitError> {
         let Some(file) = &mut self.file else {
             return Ok(());
@@ -283,10 +283,10 @@ impl OpenFile {
     fn is_damaged(
         &mut self,
         error: TarSplitError,
-        listener: &mut impl FnMut(Note<'_>) -> Result<(), TarSplitError>,
+        listener: &mut impl FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
     ) -> Result<(), TarSplitError> {
         self.file = None;
-        listener(Note::Damaged(&self.name, error))
+        listener(FileEvent::Damaged(&self.name, error))
     }
 }
 
@@ -300,12 +300,12 @@ fn retrying(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 }
 
 fn unreadable(name: &[u8], source: io::Error) -> TarSplitError {
-    let path = Name::new(name);
+    let path = EscapedName::new(name);
     TarSplitError::File { path, source }
 }
 
 fn differs(name: &[u8], reason: String) -> TarSplitError {
-    let path = Name::new(name);
+    let path = EscapedName::new(name);
     TarSplitError::Differs { path, reason }
 }
 

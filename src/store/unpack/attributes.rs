@@ -10,8 +10,8 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::error::UnpackError;
-use super::parent_directories::Parent;
-use super::tar_entry::Entry;
+use super::parent_directories::ParentDir;
+use super::tar_reader::TarEntry;
 
 /// Belongs to the host: containers/storage never sets it (`pkg/archive`: `xattrsToIgnore`).
 pub(in crate::store) const IGNORED_XATTR: &[u8] = b"security.selinux";
@@ -20,7 +20,7 @@ pub(in crate::store) const IGNORED_XATTR: &[u8] = b"security.selinux";
 const SET_ID: u32 = 0o6000;
 
 /// The times of anything but a symbolic link.
-pub(in crate::store) fn timestamps(entry: &Entry) -> Timestamps {
+pub(in crate::store) fn timestamps(entry: &TarEntry) -> Timestamps {
     Timestamps {
         last_access: entry.atime.settable(),
         last_modification: entry.mtime.settable(),
@@ -28,7 +28,7 @@ pub(in crate::store) fn timestamps(entry: &Entry) -> Timestamps {
 }
 
 /// For an open file or directory. `stat` tells what it has now. Times come separately, after the last write.
-pub(super) fn own_open(fd: impl AsFd, stat: &Stat, entry: &Entry) -> Result<(), UnpackError> {
+pub(super) fn own_open(fd: impl AsFd, stat: &Stat, entry: &TarEntry) -> Result<(), UnpackError> {
     let owner = owner_to_set(stat, entry);
     if let Some((uid, gid)) = owner {
         let result = rustix::fs::fchown(&fd, uid, gid);
@@ -42,7 +42,7 @@ pub(super) fn own_open(fd: impl AsFd, stat: &Stat, entry: &Entry) -> Result<(), 
 }
 
 /// For an open file or directory.
-pub(super) fn set_xattrs_open(fd: impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
+pub(super) fn set_xattrs_open(fd: impl AsFd, entry: &TarEntry) -> Result<(), UnpackError> {
     set_xattrs(entry, &fd, |name, value| {
         rustix::fs::fsetxattr(&fd, name, value, XattrFlags::empty())
     })
@@ -50,9 +50,9 @@ pub(super) fn set_xattrs_open(fd: impl AsFd, entry: &Entry) -> Result<(), Unpack
 
 /// For what is never opened: devices, FIFOs, symbolic links, and hard links to any of them.
 pub(super) fn set_by_name(
-    parent: &Parent,
+    parent: &ParentDir,
     base: &[u8],
-    entry: &Entry,
+    entry: &TarEntry,
     is_symlink: bool,
 ) -> Result<(), UnpackError> {
     let stat = rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW);
@@ -68,9 +68,9 @@ pub(super) fn set_by_name(
 
 /// Changes the owner of a name, where it is another.
 pub(super) fn own_by_name(
-    parent: &Parent,
+    parent: &ParentDir,
     base: &[u8],
-    entry: &Entry,
+    entry: &TarEntry,
     stat: &Stat,
 ) -> Result<(), UnpackError> {
     let Some((uid, gid)) = owner_to_set(stat, entry) else {
@@ -82,9 +82,9 @@ pub(super) fn own_by_name(
 
 /// Sets the times of a name, and not of what it may point to.
 pub(super) fn set_times_by_name(
-    parent: &Parent,
+    parent: &ParentDir,
     base: &[u8],
-    entry: &Entry,
+    entry: &TarEntry,
     times: &Timestamps,
 ) -> Result<(), UnpackError> {
     let result = rustix::fs::utimensat(parent, base, times, AtFlags::SYMLINK_NOFOLLOW);
@@ -93,7 +93,7 @@ pub(super) fn set_times_by_name(
 
 /// A call on a name in an open directory exists since Linux 6.13 only; before, the directory is reached through
 /// `/proc`, and the last component is not followed.
-fn set_xattrs_by_name(parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+fn set_xattrs_by_name(parent: &ParentDir, base: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
     let path = [proc_path(parent).as_bytes(), b"/", base].concat();
     set_xattrs(entry, parent, |name, value| {
         rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
@@ -107,7 +107,7 @@ pub(super) fn proc_path(fd: impl AsFd) -> String {
 
 /// `place` is on the same file system.
 fn set_xattrs(
-    entry: &Entry,
+    entry: &TarEntry,
     place: impl AsFd,
     set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
 ) -> Result<(), UnpackError> {
@@ -123,7 +123,7 @@ fn set_xattrs(
 
 /// Only what differs is set. -1, which a hostile header may have, means to the kernel what it means to
 /// containers/storage: no change.
-fn owner_to_set(stat: &Stat, entry: &Entry) -> Option<(Option<Uid>, Option<Gid>)> {
+fn owner_to_set(stat: &Stat, entry: &TarEntry) -> Option<(Option<Uid>, Option<Gid>)> {
     let differs = |now: u32, wanted: u32| Some(wanted).filter(|&id| id != now && id != u32::MAX);
     let uid = differs(stat.st_uid, entry.uid).map(Uid::from_raw);
     let gid = differs(stat.st_gid, entry.gid).map(Gid::from_raw);

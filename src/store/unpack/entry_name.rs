@@ -4,46 +4,6 @@
 //! duplicates by the cleaned name. The path *in the root* is the same without that beginning: containers/storage
 //! unpacks in a chroot, where `/../x` is `/x`. Both are done on the text, before any symbolic link is looked at.
 
-use std::collections::HashSet;
-use std::fmt;
-use std::hash::{BuildHasher, RandomState};
-
-/// A name as people may see it: escaped, cut to a readable length.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Name(Vec<u8>);
-
-/// Longer names are cut in messages; a path may have 4096 bytes, a hostile one any.
-const SHOWN: usize = 300;
-
-impl Name {
-    /// Keeps as much of `bytes` as is ever shown.
-    pub fn new(bytes: &[u8]) -> Self {
-        Self(bytes[..bytes.len().min(SHOWN + 1)].to_vec())
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0[..self.0.len().min(SHOWN)].utf8_chunks() {
-            for char in chunk.valid().chars() {
-                match char {
-                    '`' | '\\' => write!(f, "\\{char}")?,
-                    char if char.is_control() => write!(f, "{}", char.escape_default())?,
-                    char => write!(f, "{char}")?,
-                }
-            }
-            write!(f, "{}", chunk.invalid().escape_ascii())?;
-        }
-        f.write_str(if self.0.len() > SHOWN { "…" } else { "" })
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{self}`")
-    }
-}
-
 /// `path.Clean` of Go, on bytes.
 pub(in crate::store) fn clean(name: &[u8]) -> Vec<u8> {
     let absolute = name.first() == Some(&b'/');
@@ -108,31 +68,6 @@ pub(super) fn base(name: &[u8]) -> &[u8] {
     split(&name[..end]).1
 }
 
-/// The cleaned names seen so far. A name is kept as 128 bits of a hash with random keys, so that a million names
-/// cost 32 MiB however long they are, and nobody can choose two that collide.
-#[derive(Default)]
-pub(in crate::store) struct Seen {
-    keys: [RandomState; 2],
-    names: HashSet<u128>,
-}
-
-impl Seen {
-    /// False if this cleaned name was seen before.
-    pub(in crate::store) fn insert(&mut self, clean: &[u8]) -> bool {
-        self.names.insert(self.hash(clean))
-    }
-
-    /// True if this cleaned name was seen before.
-    pub(in crate::store) fn contains(&self, clean: &[u8]) -> bool {
-        self.names.contains(&self.hash(clean))
-    }
-
-    fn hash(&self, clean: &[u8]) -> u128 {
-        let [high, low] = self.keys.each_ref().map(|key| u128::from(key.hash_one(clean)));
-        high << 64 | low
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,12 +109,6 @@ mod tests {
             );
             assert_eq!(super::climbs(name.as_bytes()), *climbs, "climbs {name:?}");
         }
-    }
-
-    #[test]
-    fn shows_any_bytes() {
-        assert_eq!(Name::new(b"a\n`b\xff\xc3\xa4").to_string(), "a\\n\\`b\\xff\u{e4}");
-        assert_eq!(Name::new(&[b'x'; 5000]).to_string().chars().count(), SHOWN + 1);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::{fmt, io};
 
-use super::entry_name::Name;
 use crate::cancel::Stopped;
+use crate::store::escaped_name::EscapedName;
 
 /// The end of an attempt to unpack a layer. What lies in the directory is then to be thrown away.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum UnpackError {
         /// A verb for the message.
         action: &'static str,
         /// The path in the layer, or what else was acted on.
-        path: Name,
+        path: EscapedName,
         /// What the system said, `ENOSPC` among others.
         source: io::Error,
     },
@@ -43,7 +43,7 @@ pub enum UnpackError {
         "the disk has no room for this layer, which is larger than was foreseen: at least {found} bytes ({place})\nhint: free \
          more space than that and run again, or leave the image out"
     )]
-    NoRoom {
+    OverBudget {
         /// Bytes of it so far.
         found: u64,
         /// Where in the tar.
@@ -60,7 +60,7 @@ pub struct EntryPosition {
     /// Bytes of the tar that were read before.
     pub offset: u64,
     /// The entry, once its header was read.
-    pub entry: Option<Name>,
+    pub entry: Option<EscapedName>,
 }
 
 impl fmt::Display for EntryPosition {
@@ -78,7 +78,7 @@ pub enum Fault {
     /// The compressed stream is broken or cut off.
     #[error("cannot decompress {format}: {source}")]
     Compression {
-        /// Name of the format.
+        /// EscapedName of the format.
         format: &'static str,
         /// What the decompressor said.
         source: io::Error,
@@ -108,7 +108,7 @@ pub enum Fault {
     #[error("cannot hard link to `{target}`: {reason}")]
     HardLink {
         /// The target as the header has it.
-        target: Name,
+        target: EscapedName,
         /// Why not.
         reason: &'static str,
     },
@@ -119,7 +119,7 @@ pub enum Fault {
     #[error("cannot set the extended attribute `{name}`: {source}")]
     Xattr {
         /// The attribute.
-        name: Name,
+        name: EscapedName,
         /// What the system said.
         source: io::Error,
     },
@@ -158,7 +158,7 @@ impl UnpackError {
     }
 
     pub(super) fn host(action: &'static str, path: &[u8], source: impl Into<io::Error>) -> Self {
-        let (path, source) = (Name::new(path), source.into());
+        let (path, source) = (EscapedName::new(path), source.into());
         Self::Host { action, path, source }
     }
 
@@ -168,10 +168,10 @@ impl UnpackError {
 
     /// Names the entry in an error that does not know it.
     pub(super) fn in_entry(mut self, name: &[u8]) -> Self {
-        if let Self::Content { place, .. } | Self::Limit { place, .. } | Self::NoRoom { place, .. } =
+        if let Self::Content { place, .. } | Self::Limit { place, .. } | Self::OverBudget { place, .. } =
             &mut self
         {
-            place.entry.get_or_insert_with(|| Name::new(name));
+            place.entry.get_or_insert_with(|| EscapedName::new(name));
         }
         self
     }

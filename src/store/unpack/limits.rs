@@ -3,7 +3,7 @@
 //! Every number is far above what a real layer has; the largest of an OpenShift release hold about 100,000 entries
 //! and unpack to some two gigabytes.
 
-use super::space_budget::Room;
+use super::space_budget::SpaceBudget;
 
 /// Bounds of one layer.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,7 @@ pub struct Limits<'a> {
     /// Bytes of the uncompressed tar, and of files written, the holes of sparse ones included.
     pub bytes: u64,
     /// Where more bytes than these are taken from, if they may be.
-    pub room: Option<&'a Room>,
+    pub budget: Option<&'a SpaceBudget>,
     /// Headers of any kind, PAX and long-name ones included.
     pub entries: u64,
     /// Bytes of one PAX header, long name or sparse map.
@@ -51,10 +51,10 @@ const SLACK: u64 = 1 << 20;
 
 impl<'a> Limits<'a> {
     /// The limits of a layer of which this many bytes of tar were foreseen, and which takes more from `room`.
-    pub fn foreseen(tar_bytes: u64, room: &'a Room) -> Self {
+    pub fn estimated(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
         Self {
             bytes: tar_bytes.saturating_add(tar_bytes / 2).saturating_add(SLACK),
-            room: Some(room),
+            budget: Some(budget),
             ..Self::for_blob(0)
         }
     }
@@ -65,7 +65,7 @@ impl<'a> Limits<'a> {
             bytes: compressed_bytes
                 .saturating_mul(MAX_RATIO)
                 .saturating_add(BASE_BYTES),
-            room: None,
+            budget: None,
             entries: MAX_ENTRIES,
             record: MAX_RECORD,
             path: MAX_PATH,

@@ -1,7 +1,7 @@
 //! Unpacks a layer's blob into its `diff/` directory and writes its tar-split, in one pass on one thread.
 //!
 //! ```text
-//! blob ─Decompressor→ Stream ─Entries→ Entry ─Tree→ files, links, devices in diff/
+//! blob ─Decompressor→ TarStream ─TarReader→ TarEntry ─TreeWriter→ files, links, devices in diff/
 //!                     hash, count        └─ headers, padding, checksums ─tar_split::Writer→ tar-split
 //! ```
 //!
@@ -27,21 +27,22 @@
 //! through links and absolute names, the content is gone and podman cannot save the image any more. Then the blob
 //! is read once more, for the tar-split alone, and such content is kept in it.
 
-mod apply;
 mod attributes;
 mod decompress;
 mod entry_name;
 mod error;
 mod limits;
+mod name_set;
 mod parent_directories;
 mod pax;
-mod replace;
+mod replaced_entry;
 mod space_budget;
-mod sparse;
-mod tar_entry;
+mod sparse_map;
 mod tar_header;
+mod tar_reader;
 mod tar_stream;
-mod time;
+mod tar_time;
+mod tree_writer;
 mod write_behind;
 
 use std::collections::HashSet;
@@ -49,22 +50,22 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::BorrowedFd;
 
-pub(in crate::store) use apply::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
 pub(in crate::store) use attributes::{IGNORED_XATTR, timestamps};
-pub use entry_name::Name;
-pub(in crate::store) use entry_name::{Seen, clean, in_root, split};
+pub(in crate::store) use entry_name::{clean, in_root, split};
 pub use error::{EntryPosition, Fault, UnpackError};
 pub use limits::Limits;
+pub(in crate::store) use name_set::NameSet;
 pub(in crate::store) use parent_directories::{DIRECTORY, IMPLICIT_MODE, open_in};
-pub use space_budget::Room;
-pub(in crate::store) use sparse::Fragment;
-pub(in crate::store) use tar_entry::{Entries, Entry, Kind};
-pub(in crate::store) use tar_stream::Stream;
+pub use space_budget::SpaceBudget;
+pub(in crate::store) use sparse_map::Fragment;
+pub(in crate::store) use tar_reader::{TarEntry, TarEntryKind, TarReader};
+pub(in crate::store) use tar_stream::TarStream;
+pub(in crate::store) use tree_writer::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
 
-use apply::{NewFile, Tree};
+use tree_writer::{NewFile, TreeWriter};
 
 use super::tar_split::{Content, Writer};
-use super::{Compression, Owners, Unpacked};
+use super::{Compression, Owners, UnpackedLayer};
 use crate::cancel::Cancel;
 
 /// Zeros that are written at once into the holes of a sparse file.
@@ -81,18 +82,18 @@ pub fn unpack(
     mut tar_split: &File,
     limits: Limits<'_>,
     cancel: &Cancel,
-) -> Result<Unpacked, UnpackError> {
+) -> Result<UnpackedLayer, UnpackError> {
     let host = |action, what: &'static str| move |error| UnpackError::host(action, what.as_bytes(), error);
     let start = blob.stream_position().map_err(host("seek in", "the blob"))?;
     let split_start = tar_split
         .stream_position()
         .map_err(host("seek in", "the tar-split"))?;
-    let mut tree = Tree::new(diff, limits, cancel)?;
-    let mut entries = Entries::new(Stream::open(&mut blob, limits, cancel)?);
+    let mut tree = TreeWriter::new(diff, limits, cancel)?;
+    let mut entries = TarReader::new(TarStream::open(&mut blob, limits, cancel)?);
     let mut split = Writer::new(tar_split);
-    let mut facts = Facts::default();
+    let mut summary = HeaderSummary::default();
     while let Some(entry) = entries.next(&mut |bytes| split.raw(bytes))? {
-        facts.add(&entry).map_err(|fault| entry.fault(fault))?;
+        summary.add(&entry).map_err(|fault| entry.fault(fault))?;
         let file = tree.make(&entry)?;
         let readable = file
             .as_ref()
@@ -102,7 +103,7 @@ pub fn unpack(
             tree.finish_file(file, &entry, readable)?;
         }
     }
-    let unpacked = finish(entries, split, facts)?;
+    let unpacked = finish(entries, split, summary)?;
     if let Some(readable) = tree.finish(unpacked.diff_size)? {
         tracing::debug!(diff_id = %unpacked.diff_id, "entries replace each other, writing the tar-split again");
         blob.seek(io::SeekFrom::Start(start))
@@ -114,7 +115,7 @@ pub fn unpack(
         // The same bytes once more, and no file is written.
         let limits = Limits {
             bytes: u64::MAX,
-            room: None,
+            budget: None,
             ..limits
         };
         let again = write_tar_split(&mut blob, &readable, tar_split, limits, cancel)?;
@@ -133,12 +134,12 @@ fn write_tar_split(
     tar_split: &File,
     limits: Limits<'_>,
     cancel: &Cancel,
-) -> Result<Unpacked, UnpackError> {
-    let mut entries = Entries::new(Stream::open(blob, limits, cancel)?);
+) -> Result<UnpackedLayer, UnpackError> {
+    let mut entries = TarReader::new(TarStream::open(blob, limits, cancel)?);
     let mut split = Writer::new(tar_split);
-    let mut facts = Facts::default();
+    let mut summary = HeaderSummary::default();
     while let Some(entry) = entries.next(&mut |bytes| split.raw(bytes))? {
-        facts.add(&entry).map_err(|fault| entry.fault(fault))?;
+        summary.add(&entry).map_err(|fault| entry.fault(fault))?;
         copy_data(
             &mut entries,
             &entry,
@@ -147,14 +148,14 @@ fn write_tar_split(
             &mut split,
         )?;
     }
-    finish(entries, split, facts)
+    finish(entries, split, summary)
 }
 
 /// Copies an entry's data to its file, if it makes one, and accounts for it in the tar-split: as a File with its
 /// checksum if it is `readable` from its path, as raw bytes otherwise.
 fn copy_data<R: Read>(
-    entries: &mut Entries<'_, R>,
-    entry: &Entry,
+    entries: &mut TarReader<'_, R>,
+    entry: &TarEntry,
     mut file: Option<NewFile>,
     readable: bool,
     split: &mut Writer<impl Write>,
@@ -199,8 +200,8 @@ fn copy_data<R: Read>(
 
 /// Writes the zeros that a sparse file has where the tar has nothing, as containers/storage does.
 fn fill_hole<R: Read>(
-    entries: &mut Entries<'_, R>,
-    entry: &Entry,
+    entries: &mut TarReader<'_, R>,
+    entry: &TarEntry,
     file: Option<&mut NewFile>,
     mut length: u64,
 ) -> Result<(), UnpackError> {
@@ -219,10 +220,10 @@ fn fill_hole<R: Read>(
 
 /// Reads the blob to its end, behind the end of the tar.
 fn finish<R: Read>(
-    entries: Entries<'_, R>,
+    entries: TarReader<'_, R>,
     mut split: Writer<impl Write>,
-    facts: Facts,
-) -> Result<Unpacked, UnpackError> {
+    summary: HeaderSummary,
+) -> Result<UnpackedLayer, UnpackError> {
     let mut stream = entries.into_stream();
     split.end_segment().map_err(UnpackError::tar_split)?;
     loop {
@@ -235,25 +236,25 @@ fn finish<R: Read>(
     split.finish().map_err(UnpackError::tar_split)?;
     let compression: Compression = stream.compression();
     let (diff_id, diff_size) = stream.finish();
-    Ok(Unpacked {
+    Ok(UnpackedLayer {
         diff_id,
         diff_size,
         compression,
-        owners: facts.owners,
-        has_root: facts.has_root,
+        owners: summary.owners,
+        has_root: summary.has_root,
     })
 }
 
 /// What is learnt from the headers alone.
 #[derive(Default)]
-struct Facts {
-    seen: Seen,
+struct HeaderSummary {
+    seen: NameSet,
     owners: Owners,
     has_root: bool,
 }
 
-impl Facts {
-    fn add(&mut self, entry: &Entry) -> Result<(), Fault> {
+impl HeaderSummary {
+    fn add(&mut self, entry: &TarEntry) -> Result<(), Fault> {
         if !self.seen.insert(&entry.clean) {
             return Err(Fault::Duplicate);
         }
@@ -264,7 +265,7 @@ impl Facts {
 }
 
 impl Owners {
-    pub(in crate::store) fn add(&mut self, entry: &Entry) {
+    pub(in crate::store) fn add(&mut self, entry: &TarEntry) {
         if !entry_name::base(&entry.name).starts_with(WHITEOUT_PREFIX) {
             self.uids.insert(entry.uid);
             self.gids.insert(entry.gid);

@@ -1,7 +1,7 @@
 //! The directory that an entry goes into, opened below the layer's root and nowhere else.
 //!
 //! A path is resolved by the kernel as if the layer's directory were the root of the file system
-//! (`RESOLVE_IN_ROOT`): symbolic links of the layer are followed, absolute ones and `..` end inside. Entries come
+//! (`RESOLVE_IN_ROOT`): symbolic links of the layer are followed, absolute ones and `..` end inside. TarReader come
 //! sorted as a rule, so the last directory is kept open.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,41 +23,41 @@ const RESOLVE_ATTEMPTS: usize = 1000;
 
 /// An open directory of the layer.
 #[derive(Clone)]
-pub(super) struct Parent {
+pub(super) struct ParentDir {
     fd: Rc<OwnedFd>,
     /// No symbolic link lies on the path as the tar has it.
     pub(super) plain: bool,
 }
 
-impl AsFd for Parent {
+impl AsFd for ParentDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// Finds parents, and makes missing ones.
-pub(super) struct Parents {
-    root: Parent,
-    last: Option<(Vec<u8>, Parent)>,
+pub(super) struct ParentDirs {
+    root: ParentDir,
+    last: Option<(Vec<u8>, ParentDir)>,
 }
 
-impl Parents {
+impl ParentDirs {
     pub(super) fn new(diff: BorrowedFd<'_>) -> Result<Self, Errno> {
         let fd = rustix::fs::openat(diff, c".", DIRECTORY, Mode::empty())?;
         let (fd, plain) = (Rc::new(fd), true);
         Ok(Self {
-            root: Parent { fd, plain },
+            root: ParentDir { fd, plain },
             last: None,
         })
     }
 
     /// The layer's root.
-    pub(super) fn root(&self) -> &Parent {
+    pub(super) fn root(&self) -> &ParentDir {
         &self.root
     }
 
     /// The directory at `path`, made if it is missing; `None` if something that is no directory is in the way.
-    pub(super) fn resolve(&mut self, path: &[u8]) -> Result<Option<Parent>, Errno> {
+    pub(super) fn resolve(&mut self, path: &[u8]) -> Result<Option<ParentDir>, Errno> {
         if path.is_empty() {
             return Ok(Some(self.root.clone()));
         }
@@ -78,7 +78,7 @@ impl Parents {
     }
 
     /// Keeps a directory for the entries in it.
-    pub(super) fn remember(&mut self, path: &[u8], parent: Parent) {
+    pub(super) fn remember(&mut self, path: &[u8], parent: ParentDir) {
         self.last = Some((path.to_vec(), parent));
     }
 
@@ -87,7 +87,7 @@ impl Parents {
         self.last = None;
     }
 
-    fn open(&self, path: &[u8]) -> Result<Parent, Errno> {
+    fn open(&self, path: &[u8]) -> Result<ParentDir, Errno> {
         let (fd, plain) = match open_in(self.root.as_fd(), path, DIRECTORY, ResolveFlags::NO_SYMLINKS) {
             Err(Errno::LOOP) => (
                 open_in(self.root.as_fd(), path, DIRECTORY, ResolveFlags::empty())?,
@@ -96,13 +96,13 @@ impl Parents {
             opened => (opened?, true),
         };
         let fd = Rc::new(fd);
-        Ok(Parent { fd, plain })
+        Ok(ParentDir { fd, plain })
     }
 
     /// Looks upwards for a directory that is there, and makes the rest from there on. A symbolic link that leads
     /// nowhere is in the way, as it is for containers/storage: as the parent itself it has no directory behind it,
     /// further up `mkdir` fails.
-    fn make_missing(&self, path: &[u8]) -> Result<Parent, Errno> {
+    fn make_missing(&self, path: &[u8]) -> Result<ParentDir, Errno> {
         let (mut existing, _) = split(path);
         let mut parent = loop {
             if existing.is_empty() {
@@ -136,7 +136,7 @@ impl Parents {
     }
 }
 
-impl Parent {
+impl ParentDir {
     /// Opens a directory in this one.
     pub(super) fn child(&self, name: &[u8]) -> Result<Self, Errno> {
         let fd = rustix::fs::openat(self, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;

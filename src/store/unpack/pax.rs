@@ -7,16 +7,16 @@
 use std::collections::BTreeMap;
 
 use super::error::Fault;
-use super::tar_header::Fields;
-use super::time::Time;
+use super::tar_header::HeaderFields;
+use super::tar_time::TarTime;
 
 const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// The records of one extended header.
 #[derive(Debug, Default)]
-pub(super) struct Records(BTreeMap<Vec<u8>, Vec<u8>>);
+pub(super) struct PaxRecords(BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl Records {
+impl PaxRecords {
     pub(super) fn parse(mut data: &[u8]) -> Result<Self, Fault> {
         let mut records = BTreeMap::new();
         let mut sparse_map: Vec<&[u8]> = Vec::new();
@@ -48,7 +48,7 @@ impl Records {
     }
 
     /// Overrides the header's fields.
-    pub(super) fn apply(&self, fields: &mut Fields) -> Result<(), Fault> {
+    pub(super) fn apply(&self, fields: &mut HeaderFields) -> Result<(), Fault> {
         let present = |key| Some(self.value(key)).filter(|value| !value.is_empty());
         if let Some(path) = present("path") {
             fields.name = path.to_vec();
@@ -66,7 +66,7 @@ impl Records {
             }
         }
         let time = |key| {
-            let time = |value| Time::parse(value).ok_or(Fault::Header("a PAX time is not one"));
+            let time = |value| TarTime::parse(value).ok_or(Fault::Header("a PAX time is not one"));
             present(key).map(time).transpose()
         };
         time("ctime")?;
@@ -120,7 +120,7 @@ mod tests {
         let value = b"\x01\0\0\x02\n5 a=\n\n";
         let length = data.len() + value.len() + 1;
         let data = [format!("{length}").as_bytes(), &data[2..], value, b"\n"].concat();
-        let xattrs = Records::parse(&data).unwrap().xattrs();
+        let xattrs = PaxRecords::parse(&data).unwrap().xattrs();
         assert_eq!(xattrs, [(b"security.capability".to_vec(), value.to_vec())]);
     }
 
@@ -141,13 +141,13 @@ mod tests {
             "24 GNU.sparse.numbytes=\n",
             "0 6 a=b\n",
         ] {
-            assert!(Records::parse(data.as_bytes()).is_err(), "{data:?}");
+            assert!(PaxRecords::parse(data.as_bytes()).is_err(), "{data:?}");
         }
     }
 
     #[test]
     fn the_last_record_counts_and_an_empty_one_does_not() {
-        let records = Records::parse(b"6 a=1\n6 a=2\n5 b=\n").unwrap();
+        let records = PaxRecords::parse(b"6 a=1\n6 a=2\n5 b=\n").unwrap();
         assert_eq!((records.value("a"), records.value("b")), (&b"2"[..], &b""[..]));
     }
 }

@@ -12,7 +12,7 @@ const PIECE: u64 = 1 << 20;
 
 /// Space that may be used, in bytes.
 #[derive(Debug)]
-pub struct Room {
+pub struct SpaceBudget {
     /// What nothing in the plan needs.
     spare: AtomicU64,
     /// What has to stay available, whoever uses the rest.
@@ -21,7 +21,7 @@ pub struct Room {
     path: PathBuf,
 }
 
-impl Room {
+impl SpaceBudget {
     /// `spare` bytes on the file system of `path`, as long as `reserve` bytes of it stay available.
     pub fn new(path: PathBuf, spare: u64, reserve: u64) -> Self {
         Self {
@@ -47,14 +47,14 @@ impl Room {
 
 /// What one layer has taken. Given back when dropped, for what was unpacked is removed then; kept for a whole layer.
 #[derive(Debug, Default)]
-pub(super) struct Taken<'a> {
-    room: Option<&'a Room>,
+pub(super) struct SpaceReservation<'a> {
+    budget: Option<&'a SpaceBudget>,
     bytes: u64,
 }
 
-impl<'a> Taken<'a> {
-    pub(super) fn of(room: Option<&'a Room>) -> Self {
-        Self { room, bytes: 0 }
+impl<'a> SpaceReservation<'a> {
+    pub(super) fn of(budget: Option<&'a SpaceBudget>) -> Self {
+        Self { budget, bytes: 0 }
     }
 
     /// Sees to it that at least so many bytes are taken. False if there is no room for them.
@@ -63,7 +63,7 @@ impl<'a> Taken<'a> {
             return true;
         }
         let more = (bytes - self.bytes).max(PIECE);
-        let may = self.room.is_some_and(|room| room.take(more));
+        let may = self.budget.is_some_and(|budget| budget.take(more));
         if may {
             self.bytes += more;
         }
@@ -71,14 +71,14 @@ impl<'a> Taken<'a> {
     }
 
     pub(super) fn keep(mut self) {
-        self.room = None;
+        self.budget = None;
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for SpaceReservation<'_> {
     fn drop(&mut self) {
-        if let Some(room) = self.room {
-            room.spare.fetch_add(self.bytes, Ordering::Relaxed);
+        if let Some(budget) = self.budget {
+            budget.spare.fetch_add(self.bytes, Ordering::Relaxed);
         }
     }
 }
@@ -89,20 +89,23 @@ mod tests {
 
     #[test]
     fn layers_share_what_is_spare_and_give_back_what_fails() {
-        let room = Room::new("/".into(), 3 * PIECE, 0);
-        let (mut one, mut other) = (Taken::of(Some(&room)), Taken::of(Some(&room)));
+        let budget = SpaceBudget::new("/".into(), 3 * PIECE, 0);
+        let (mut one, mut other) = (
+            SpaceReservation::of(Some(&budget)),
+            SpaceReservation::of(Some(&budget)),
+        );
         assert!(one.reach(1) && one.reach(PIECE) && one.reach(PIECE + 1));
         assert!(other.reach(1) && !other.reach(PIECE + 1));
         drop(one);
         assert!(other.reach(2 * PIECE));
         other.keep();
-        let mut late = Taken::of(Some(&room));
+        let mut late = SpaceReservation::of(Some(&budget));
         assert!(late.reach(PIECE) && !late.reach(PIECE + 1));
     }
 
     #[test]
     fn what_others_use_meanwhile_counts() {
-        let full = Room::new("/".into(), u64::MAX, u64::MAX / 2);
-        assert!(!Taken::of(Some(&full)).reach(1));
+        let full = SpaceBudget::new("/".into(), u64::MAX, u64::MAX / 2);
+        assert!(!SpaceReservation::of(Some(&full)).reach(1));
     }
 }

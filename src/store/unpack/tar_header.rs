@@ -8,14 +8,14 @@
 use tar_core::{GNU_MAGIC, GNU_VERSION, Header, USTAR_MAGIC};
 
 use super::error::Fault;
-use super::time::Time;
+use super::tar_time::TarTime;
 
 /// Length of a block.
 pub(super) const BLOCK: usize = 512;
 
 /// A header's fields, before extended headers are applied.
 #[derive(Debug)]
-pub(super) struct Fields {
+pub(super) struct HeaderFields {
     pub(super) typeflag: u8,
     pub(super) name: Vec<u8>,
     pub(super) link: Vec<u8>,
@@ -23,8 +23,8 @@ pub(super) struct Fields {
     pub(super) mode: i64,
     pub(super) uid: i64,
     pub(super) gid: i64,
-    pub(super) mtime: Time,
-    pub(super) atime: Option<Time>,
+    pub(super) mtime: TarTime,
+    pub(super) atime: Option<TarTime>,
     pub(super) device: (i64, i64),
 }
 
@@ -40,7 +40,7 @@ enum Format {
 /// Schily's tar: `ustar` magic, this at the end of the block, and times where the prefix would end.
 const STAR_TRAILER: &[u8] = b"tar\0";
 
-impl Fields {
+impl HeaderFields {
     /// Checks the sum and reads the fields.
     pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Self, Fault> {
         let header = Header::from_bytes(block);
@@ -65,7 +65,7 @@ impl Fields {
             mode: number(&ustar.mode, "the mode is not a number")?,
             uid: number(&ustar.uid, "the owner is not a number")?,
             gid: number(&ustar.gid, "the group is not a number")?,
-            mtime: Time::from_secs(number(&ustar.mtime, "the modification time is not a number")?),
+            mtime: TarTime::from_secs(number(&ustar.mtime, "the modification time is not a number")?),
             atime: None,
             device: (0, 0),
         };
@@ -80,7 +80,7 @@ impl Fields {
             Format::V7 => b"",
             Format::Ustar => text(&ustar.prefix),
             Format::Star => {
-                fields.atime = Some(Time::from_secs(number(
+                fields.atime = Some(TarTime::from_secs(number(
                     &block[476..488],
                     "the access time is not a number",
                 )?));
@@ -119,11 +119,11 @@ fn check_sum(header: &Header) -> Result<(), Fault> {
     }
 }
 
-fn gnu_times(header: &Header) -> Result<Option<Time>, Fault> {
+fn gnu_times(header: &Header) -> Result<Option<TarTime>, Fault> {
     let gnu = header.as_gnu();
     let optional = |field: &[u8]| match field[0] {
         0 => Ok(None),
-        _ => number(field, "a GNU time is not a number").map(|secs| Some(Time::from_secs(secs))),
+        _ => number(field, "a GNU time is not a number").map(|secs| Some(TarTime::from_secs(secs))),
     };
     optional(&gnu.ctime)?;
     optional(&gnu.atime)
@@ -210,7 +210,7 @@ mod tests {
         block[0] = 0xe4;
         for (sum, good) in [(256 + 0xe4, true), (256 + 0xe4 - 256, true), (1, false)] {
             block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-            assert_eq!(Fields::parse(&block).is_ok(), good, "{sum}");
+            assert_eq!(HeaderFields::parse(&block).is_ok(), good, "{sum}");
         }
     }
 }

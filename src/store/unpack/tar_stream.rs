@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use super::decompress::{Decompressor, OpenError};
 use super::error::{EntryPosition, Fault, UnpackError};
 use super::limits::Limits;
-use super::space_budget::Taken;
+use super::space_budget::SpaceReservation;
 use crate::cancel::Cancel;
 use crate::oci::{DiffId, Hasher};
 use crate::store::Compression;
@@ -19,12 +19,12 @@ const BUFFER: usize = 256 << 10;
 
 /// The blob's own bytes, until the run is to stop: a blob may be made of nothing but empty gzip members, and keep
 /// the decompressor busy without a byte coming out.
-struct Stoppable<'a, R> {
+struct CancellableReader<'a, R> {
     blob: R,
     cancel: &'a Cancel,
 }
 
-impl<R: Read> Read for Stoppable<'_, R> {
+impl<R: Read> Read for CancellableReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.cancel.check().map_err(io::Error::other)?;
         self.blob.read(buffer)
@@ -32,8 +32,8 @@ impl<R: Read> Read for Stoppable<'_, R> {
 }
 
 /// A blob being read.
-pub(in crate::store) struct Stream<'a, R: Read> {
-    decompressor: Decompressor<Stoppable<'a, R>>,
+pub(in crate::store) struct TarStream<'a, R: Read> {
+    decompressor: Decompressor<CancellableReader<'a, R>>,
     buffer: Box<[u8]>,
     /// The unread part of `buffer`.
     unread: std::ops::Range<usize>,
@@ -44,17 +44,17 @@ pub(in crate::store) struct Stream<'a, R: Read> {
     holes: u64,
     limits: Limits<'a>,
     /// Beyond the limit.
-    taken: Taken<'a>,
+    reservation: SpaceReservation<'a>,
     cancel: &'a Cancel,
 }
 
-impl<'a, R: Read> Stream<'a, R> {
+impl<'a, R: Read> TarStream<'a, R> {
     pub(in crate::store) fn open(
         blob: R,
         limits: Limits<'a>,
         cancel: &'a Cancel,
     ) -> Result<Self, UnpackError> {
-        let opened = Decompressor::open(Stoppable { blob, cancel });
+        let opened = Decompressor::open(CancellableReader { blob, cancel });
         if opened.is_err() {
             // The error may be a stop's.
             cancel.check()?;
@@ -74,7 +74,7 @@ impl<'a, R: Read> Stream<'a, R> {
             hasher: Hasher::default(),
             produced: 0,
             holes: 0,
-            taken: Taken::of(limits.room),
+            reservation: SpaceReservation::of(limits.budget),
             limits,
             cancel,
         })
@@ -157,7 +157,7 @@ impl<'a, R: Read> Stream<'a, R> {
 
     /// The SHA-256 of the uncompressed bytes and their number; the blob must have been read to its end.
     pub(in crate::store) fn finish(self) -> (DiffId, u64) {
-        self.taken.keep();
+        self.reservation.keep();
         (DiffId(self.hasher.finish()), self.produced)
     }
 
@@ -194,10 +194,10 @@ impl<'a, R: Read> Stream<'a, R> {
 
     fn check_bytes(&mut self) -> Result<(), UnpackError> {
         let (found, foreseen) = (self.produced.saturating_add(self.holes), self.limits.bytes);
-        match self.limits.room {
-            _ if self.taken.reach(found.saturating_sub(foreseen)) => Ok(()),
+        match self.limits.budget {
+            _ if self.reservation.reach(found.saturating_sub(foreseen)) => Ok(()),
             None => Err(self.limit("uncompressed bytes", foreseen, found)),
-            Some(_) => Err(UnpackError::NoRoom {
+            Some(_) => Err(UnpackError::OverBudget {
                 found,
                 place: self.place(),
             }),

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use rustix::mount::{MountFlags, mount};
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::oci::{DiffId, Digest, Reference};
-use spoke_precache::store::{Compression, ImageCommit, LayerCommit, Owners, StoreError, Unpacked};
+use spoke_precache::store::{Compression, ImageCommit, LayerCommit, Owners, StoreError, UnpackedLayer};
 
 use super::{resolved, specs, stage, store, three_layers};
 use crate::compare::inconsistencies;
@@ -61,7 +61,7 @@ fn what_does_not_fit_is_refused() {
     let (store, resolved) = (store(&world), resolved(&image, None));
     let (area, specs, cancel) = (store.stage().unwrap(), specs(&resolved), Cancel::default());
     // Another content than the config promises.
-    let unpacked = Unpacked {
+    let unpacked = UnpackedLayer {
         has_root: false,
         diff_id: DiffId(Digest::of(b"other")),
         diff_size: 1,

@@ -57,7 +57,7 @@ fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() {
         ("was-dir/inside", None),
         ("nothing/at/all", None),
     ] {
-        let read = store.read_file(&chain, path, 100).unwrap();
+        let read = store.tree(&chain).unwrap().read_file(path, 100).unwrap();
         let read = read.map(|bytes| String::from_utf8(bytes).unwrap());
         assert_eq!(read.as_deref(), expected, "{path}");
     }
@@ -66,7 +66,12 @@ fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() {
         ("etc/file", 3, "8 bytes, more than 3"),
         ("", 1, "a directory"),
     ] {
-        let refused = store.read_file(&chain, path, limit).unwrap_err().to_string();
+        let refused = store
+            .tree(&chain)
+            .unwrap()
+            .read_file(path, limit)
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains(expected), "{path}: {refused}");
     }
 
@@ -77,7 +82,7 @@ fn files_are_read_through_whiteouts_opaque_directories_and_symlinks() {
         let kernel = fs::read(&path).unwrap();
         let inside = path.strip_prefix(&mounted).unwrap().to_str().unwrap();
         assert_eq!(
-            store.read_file(&chain, inside, 100).unwrap(),
+            store.tree(&chain).unwrap().read_file(inside, 100).unwrap(),
             Some(kernel),
             "{inside}"
         );

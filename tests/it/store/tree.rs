@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{UnmountFlags, unmount};
-use spoke_precache::store::{EntryKind, Node, Tree};
+use spoke_precache::store::{FileKind, Node, Tree};
 
 use super::read::mounted;
 use super::{put, resolved, store};
@@ -100,13 +100,13 @@ fn walk(tree: &Tree, directory: &Path) -> BTreeMap<PathBuf, String> {
     for entry in open.entries(directory, LIMIT).unwrap() {
         let path = directory.join(&entry.name);
         let what = match entry.kind {
-            EntryKind::Directory => {
+            FileKind::Directory => {
                 found.extend(walk(tree, &path));
                 "directory".to_owned()
             }
-            EntryKind::Symlink => "symlink".to_owned(),
-            EntryKind::Other => "other".to_owned(),
-            EntryKind::File => match tree.open(&path).unwrap() {
+            FileKind::Symlink => "symlink".to_owned(),
+            FileKind::Other => "other".to_owned(),
+            FileKind::File => match tree.open(&path).unwrap() {
                 Some(Node::File(file)) => std::io::read_to_string(file).unwrap(),
                 other => panic!("{}: {other:?}", path.display()),
             },

@@ -102,7 +102,7 @@ fn every_limit_holds_and_says_its_number() {
     needs!(root());
     let limits = Limits {
         bytes: 1 << 20,
-        room: None,
+        budget: None,
         entries: 50,
         record: 2000,
         path: 100,

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::store::Unpacked;
+use spoke_precache::store::UnpackedLayer;
 use spoke_precache::store::tar_split::assemble;
 use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
 
@@ -19,7 +19,7 @@ use crate::compare::tree;
 pub(super) struct Ours {
     pub(super) dir: tempfile::TempDir,
     pub(super) tar_split: Vec<u8>,
-    pub(super) facts: Unpacked,
+    pub(super) facts: UnpackedLayer,
 }
 
 impl Ours {
@@ -73,7 +73,7 @@ fn unpack_to(
     dir: &tempfile::TempDir,
     blob: &[u8],
     limits: Limits,
-) -> Result<(Vec<u8>, Unpacked), UnpackError> {
+) -> Result<(Vec<u8>, UnpackedLayer), UnpackError> {
     let mut tar_split = tempfile::tempfile().unwrap();
     let diff = File::open(dir.path().join("diff")).unwrap();
     let facts = unpack(

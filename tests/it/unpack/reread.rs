@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::{DiffId, LayerId};
-use spoke_precache::store::{LayerPlace, LayerState, StorageConf, Store};
+use spoke_precache::store::{ExpectedLayer, LayerState, StorageConf, Store};
 
 use crate::image::sha256;
 
@@ -29,8 +29,8 @@ pub(super) fn flaw(diff: &Path, tar_split: &[u8], tar: &[u8]) -> Option<String> 
         .unwrap()
         .inventory()
         .unwrap();
-    let place = LayerPlace {
-        home: spoke_precache::store::Home::GraphRoot,
+    let place = ExpectedLayer {
+        location: spoke_precache::store::StoreLocation::GraphRoot,
         id: LayerId::from_hex(id).unwrap(),
         parent: None,
         diff_id: DiffId(digest.parse().unwrap()),
@@ -39,7 +39,7 @@ pub(super) fn flaw(diff: &Path, tar_split: &[u8], tar: &[u8]) -> Option<String> 
         .check_layer(&place, &Cancel::default(), &AtomicU64::new(0))
         .unwrap()
     {
-        LayerState::Whole => None,
+        LayerState::Intact => None,
         // It does not say what the tree must be.
         LayerState::Unproven(reason) if reason.contains("replace each other") => None,
         state => Some(format!("{state:?}")),

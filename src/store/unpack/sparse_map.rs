@@ -3,7 +3,7 @@
 //! containers/storage writes them out with zeros in the holes. The old GNU format (type `S`) it refuses.
 
 use super::error::Fault;
-use super::pax::{Records, decimal};
+use super::pax::{PaxRecords, decimal};
 
 /// A part of the file whose bytes are in the tar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(in crate::store) struct Fragment {
 
 /// Where the map of a sparse file is.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::store) enum Layout {
+pub(in crate::store) enum SparseFormat {
     /// Not sparse, or of a version that Go takes for a plain file.
     Plain,
     /// In the extended header (0.0 and 0.1).
@@ -25,8 +25,8 @@ pub(in crate::store) enum Layout {
 
 const BAD: Fault = Fault::Header("malformed PAX sparse map");
 
-impl Layout {
-    pub(in crate::store) fn of(records: &Records) -> Self {
+impl SparseFormat {
+    pub(in crate::store) fn of(records: &PaxRecords) -> Self {
         let version = (
             records.value("GNU.sparse.major"),
             records.value("GNU.sparse.minor"),
@@ -41,7 +41,7 @@ impl Layout {
 }
 
 /// The file's own length, if the records say so.
-pub(in crate::store) fn real_size(records: &Records) -> Result<Option<i64>, Fault> {
+pub(in crate::store) fn real_size(records: &PaxRecords) -> Result<Option<i64>, Fault> {
     let keys = ["GNU.sparse.size", "GNU.sparse.realsize"];
     match keys
         .map(|key| records.value(key))
@@ -54,7 +54,7 @@ pub(in crate::store) fn real_size(records: &Records) -> Result<Option<i64>, Faul
 }
 
 /// The map in the extended header.
-pub(in crate::store) fn map_in_records(records: &Records) -> Result<Vec<Fragment>, Fault> {
+pub(in crate::store) fn map_in_records(records: &PaxRecords) -> Result<Vec<Fragment>, Fault> {
     let count = decimal(records.value("GNU.sparse.numblocks")).ok_or(BAD)?;
     let map = records.value("GNU.sparse.map");
     let numbers: Vec<&[u8]> = match map {

@@ -25,21 +25,21 @@ const OTHER_DRIVERS: [&str; 6] = ["aufs", "btrfs", "devicemapper", "dm", "vfs", 
 
 /// What all options together mean.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Meaning {
+pub(super) struct DriverOptions {
     /// The additional image stores in the order in which they are searched, each once.
     pub(super) image_stores: Vec<PathBuf>,
     /// Options that keep us from writing, with the reason.
     pub(super) refused: Vec<String>,
 }
 
-impl Meaning {
+impl DriverOptions {
     /// Reads the options in their order.
-    pub(super) fn of(options: &[Setting]) -> Self {
-        let mut meaning = Self::default();
+    pub(super) fn of(settings: &[Setting]) -> Self {
+        let mut options = Self::default();
         let mut last: BTreeMap<String, (&str, &Setting)> = BTreeMap::new();
-        for option in options {
+        for option in settings {
             let Some((name, value)) = option.value.split_once('=') else {
-                meaning.refuse(option, "it is no `name=value`");
+                options.refuse(option, "it is no `name=value`");
                 continue;
             };
             let (name, value) = (name.trim().to_lowercase(), value.trim());
@@ -52,7 +52,7 @@ impl Meaning {
                     name.strip_prefix(prefix).unwrap_or(name)
                 });
             match name {
-                "imagestore" | "additionalimagestore" => meaning.add_stores(option, value),
+                "imagestore" | "additionalimagestore" => options.add_stores(option, value),
                 name => {
                     last.insert(name.to_owned(), (value, option));
                 }
@@ -60,10 +60,10 @@ impl Meaning {
         }
         for (name, (value, option)) in last {
             if let Some(reason) = objection(&name, value) {
-                meaning.refuse(option, reason);
+                options.refuse(option, reason);
             }
         }
-        meaning
+        options
     }
 
     fn add_stores(&mut self, option: &Setting, value: &str) {
@@ -111,9 +111,9 @@ fn is_true(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn meaning(options: &[&str]) -> Meaning {
+    fn options(options: &[&str]) -> DriverOptions {
         let setting = |option: &&str| Setting::new(*option, "crio.storage_option", option, Path::new("c"));
-        Meaning::of(&options.iter().map(setting).collect::<Vec<_>>())
+        DriverOptions::of(&options.iter().map(setting).collect::<Vec<_>>())
     }
 
     #[test]
@@ -129,8 +129,8 @@ mod tests {
             "overlay.force_maskless=1",
         ];
         let (unknown, known) = taken.split_last().expect("there are some");
-        assert_eq!(meaning(known), Meaning::default());
-        assert_eq!(meaning(&[unknown]).refused.len(), 1);
+        assert_eq!(options(known), DriverOptions::default());
+        assert_eq!(options(&[unknown]).refused.len(), 1);
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
             ("btrfs.min_space=1G", false),
         ] {
             assert_eq!(
-                meaning(&[option]).refused.len(),
+                options(&[option]).refused.len(),
                 usize::from(is_refused),
                 "{option}"
             );
@@ -160,16 +160,16 @@ mod tests {
     #[test]
     fn the_last_counts_and_image_stores_add_up() {
         assert_eq!(
-            meaning(&["overlay.use_composefs=true", "overlay.use_composefs=false"]),
-            Meaning::default()
+            options(&["overlay.use_composefs=true", "overlay.use_composefs=false"]),
+            DriverOptions::default()
         );
         assert_eq!(
-            meaning(&["use_composefs=false", "overlay.use_composefs=true"])
+            options(&["use_composefs=false", "overlay.use_composefs=true"])
                 .refused
                 .len(),
             1
         );
-        let stores = meaning(&[
+        let stores = options(&[
             "overlay.imagestore=/a,/b/",
             "additionalimagestore=//c/./d",
             ".imagestore=/a",
@@ -177,6 +177,6 @@ mod tests {
         ]);
         let expected: Vec<PathBuf> = ["/a", "/b", "/c/d"].map(PathBuf::from).into();
         assert_eq!((stores.image_stores, stores.refused.len()), (expected, 0));
-        assert_eq!(meaning(&["imagestore=a,/b"]).refused.len(), 1);
+        assert_eq!(options(&["imagestore=a,/b"]).refused.len(), 1);
     }
 }

@@ -3,7 +3,7 @@
 //! Kept by inode number and not by name: hard links share what the last of them says, an entry may reach a directory
 //! through a symbolic link of the layer, and one that takes another's place has the last word. So each entry is looked up
 //! in the tree as it is, and what was expected of that inode before is replaced. What cannot be found is a
-//! [`Suspect`] until all entries are known: a later one may have removed it.
+//! [`PossibleDamage`] until all entries are known: a later one may have removed it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,40 +12,20 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec};
 use rustix::io::Errno;
 
+use super::expected_inode::{ExpectedInode, file_type, opaque};
+use crate::store::escaped_name::EscapedName;
 use crate::store::unpack::{
-    Entry, IMPLICIT_MODE, Kind, Name, OPAQUE, OPAQUE_XATTR, Seen, WHITEOUT_PREFIX, clean, in_root, open_in,
-    split, timestamps,
+    NameSet, OPAQUE, TarEntry, TarEntryKind, WHITEOUT_PREFIX, clean, in_root, open_in, split,
 };
 
-/// As many suspects are kept; beyond that a layer is damaged for certain, whatever becomes of each.
-const MAX_SUSPECTS: usize = 10_000;
+/// As many possible are kept; beyond that a layer is damaged for certain, whatever becomes of each.
+const MAX_POSSIBLE: usize = 10_000;
 
 /// The attribute that a change of owner takes away.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What an inode must be.
-#[derive(Clone, Debug)]
-pub(super) struct Expected {
-    /// The number of the entry that made it; of a directory, of the first that needed it.
-    made: u64,
-    pub(super) kind: FileType,
-    pub(super) mode: u32,
-    /// The bits of the mode that count.
-    pub(super) mode_mask: u32,
-    pub(super) uid: Option<u32>,
-    pub(super) gid: Option<u32>,
-    pub(super) size: Option<u64>,
-    pub(super) device: Option<(u32, u32)>,
-    pub(super) mtime: Option<Timespec>,
-    pub(super) target: Option<Box<[u8]>>,
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// A hard link came later and changed the owner, which podman does also where it is the same already; so file
-    /// capabilities may be there or not.
-    pub(super) loose_capability: bool,
-}
-
 /// Something that is not as an entry says, unless a later entry changed it.
-pub(super) struct Suspect {
+pub(super) struct PossibleDamage {
     number: u64,
     pub(super) path: Vec<u8>,
     pub(super) reason: String,
@@ -56,13 +36,13 @@ pub(super) struct Suspect {
 }
 
 /// An entry's place in the tree.
-pub(super) struct Spot {
+pub(super) struct FoundFile {
     directory: Arc<OwnedFd>,
     base: Vec<u8>,
     pub(super) stat: Stat,
 }
 
-impl Spot {
+impl FoundFile {
     /// Opens the regular file.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -71,14 +51,14 @@ impl Spot {
 }
 
 /// All that is expected of a tree.
-pub(super) struct Expectations {
+pub(super) struct ExpectedTree {
     diff: Arc<OwnedFd>,
     pub(super) root: u64,
-    inodes: HashMap<u64, Expected>,
+    inodes: HashMap<u64, ExpectedInode>,
     /// Inode of the directory and name.
-    names: Seen,
+    names: NameSet,
     last: Option<(Vec<u8>, Arc<OwnedFd>, u64)>,
-    suspects: Vec<Suspect>,
+    possible: Vec<PossibleDamage>,
     /// Names of whiteouts and global headers, with their numbers: containers/storage removes what bears them.
     removed: Vec<(u64, Vec<u8>)>,
     /// Times of directories that something else has replaced: they are set on that, or where it leads.
@@ -89,7 +69,7 @@ pub(super) struct Expectations {
     pub(super) is_odd: bool,
 }
 
-impl Expectations {
+impl ExpectedTree {
     /// Nothing is expected of the tree at `diff` yet.
     pub(super) fn new(diff: Arc<OwnedFd>) -> Result<Self, Errno> {
         let root = rustix::fs::fstat(&diff)?.st_ino;
@@ -97,9 +77,9 @@ impl Expectations {
             diff,
             root,
             inodes: HashMap::new(),
-            names: Seen::default(),
+            names: NameSet::default(),
             last: None,
-            suspects: Vec::new(),
+            possible: Vec::new(),
             removed: Vec::new(),
             late: HashMap::new(),
             linked: Vec::new(),
@@ -108,7 +88,7 @@ impl Expectations {
     }
 
     /// What the inode must be, if the tar has it or needs it as a parent.
-    pub(super) fn of(&self, inode: u64) -> Option<&Expected> {
+    pub(super) fn of(&self, inode: u64) -> Option<&ExpectedInode> {
         self.inodes.get(&inode)
     }
 
@@ -118,23 +98,23 @@ impl Expectations {
     }
 
     /// Takes note of the next entry; says where it is, if it is there and something to look at.
-    pub(super) fn add(&mut self, entry: &Entry) -> Option<Spot> {
+    pub(super) fn add(&mut self, entry: &TarEntry) -> Option<FoundFile> {
         if entry.is_dot() {
             return None;
         }
         if entry.path().is_empty() {
-            self.expect(self.root, Expected::of(entry, FileType::Directory));
+            self.expect(self.root, ExpectedInode::of(entry, FileType::Directory));
             return None;
         }
         let (directory, base) = split(entry.path());
         let hidden = base.strip_prefix(WHITEOUT_PREFIX);
-        if entry.kind == Kind::GlobalHeader || hidden.is_some() {
+        if entry.kind == TarEntryKind::GlobalHeader || hidden.is_some() {
             self.removed.push((entry.number, entry.path().to_vec()));
         }
         let (parent, inode) = match self.directory(directory, entry.number) {
             Ok(found) => found,
             // It makes nothing there, or is superfluous.
-            Err(_) if entry.kind == Kind::GlobalHeader => return None,
+            Err(_) if entry.kind == TarEntryKind::GlobalHeader => return None,
             Err(Errno::NOTDIR) if base == OPAQUE => {
                 self.add_opaque_file(directory);
                 return None;
@@ -147,11 +127,11 @@ impl Expectations {
         };
         if base == OPAQUE {
             // Any but the root is known: as an implicit one at least.
-            let expected = self.inodes.entry(inode).or_insert_with(Expected::root);
+            let expected = self.inodes.entry(inode).or_insert_with(ExpectedInode::root);
             merge(&mut expected.xattrs, vec![opaque()]);
             return None;
         }
-        if entry.kind == Kind::GlobalHeader && hidden.is_none() {
+        if entry.kind == TarEntryKind::GlobalHeader && hidden.is_none() {
             // What is there by now was made later.
             if let Ok(stat) = rustix::fs::statat(&parent, base, AtFlags::SYMLINK_NOFOLLOW) {
                 self.inodes.remove(&stat.st_ino);
@@ -169,18 +149,18 @@ impl Expectations {
         };
         self.names.insert(&key(inode, base));
         match (hidden, entry.kind) {
-            (Some(_), _) => self.expect(stat.st_ino, Expected::whiteout(entry)),
-            (None, Kind::HardLink) => self.add_hard_link(entry, Some(stat.st_ino)),
+            (Some(_), _) => self.expect(stat.st_ino, ExpectedInode::whiteout(entry)),
+            (None, TarEntryKind::HardLink) => self.add_hard_link(entry, Some(stat.st_ino)),
             (None, kind) => {
-                let expected = Expected::of(entry, file_type(kind));
-                if kind == Kind::Directory {
+                let expected = ExpectedInode::of(entry, file_type(kind));
+                if kind == TarEntryKind::Directory {
                     self.note_time(entry.path(), &stat, expected.mtime);
                 }
                 self.expect(stat.st_ino, expected);
             }
         }
         let base = base.to_vec();
-        Some(Spot {
+        Some(FoundFile {
             directory: parent,
             base,
             stat,
@@ -188,26 +168,26 @@ impl Expectations {
     }
 
     /// Something is wrong with the content that an entry describes.
-    pub(super) fn suspect_content(&mut self, entry: &Entry, reason: String, spot: Option<&Spot>) {
+    pub(super) fn add_content_damage(&mut self, entry: &TarEntry, reason: String, file: Option<&FoundFile>) {
         // A file that is missing was noticed before.
         if self
-            .suspects
+            .possible
             .last()
             .is_none_or(|last| last.number != entry.number)
         {
-            self.suspect(
+            self.add_possible(
                 entry,
                 reason,
-                spot.map(|spot| spot.stat.st_ino).into_iter().collect(),
+                file.map(|file| file.stat.st_ino).into_iter().collect(),
             );
         }
-        if let Some(suspect) = self.suspects.last_mut() {
+        if let Some(suspect) = self.possible.last_mut() {
             suspect.is_content = true;
         }
     }
 
     /// What is wrong for certain, when every entry was added.
-    pub(super) fn take_suspects(&mut self) -> Vec<Suspect> {
+    pub(super) fn take_confirmed(&mut self) -> Vec<PossibleDamage> {
         for (inode, time) in self.late.drain() {
             if let Some(expected) = self.inodes.get_mut(&inode) {
                 expected.mtime = Some(time);
@@ -216,18 +196,18 @@ impl Expectations {
         let linked = std::mem::take(&mut self.linked);
         self.is_odd |=
             !self.late.is_empty() || linked.iter().any(|(number, path)| self.is_moved(*number, path));
-        let mut suspects = std::mem::take(&mut self.suspects);
-        let all = suspects.len();
-        suspects.retain(|suspect| !self.is_replaced(suspect));
-        self.is_odd |= suspects.len() < all;
+        let mut possible = std::mem::take(&mut self.possible);
+        let all = possible.len();
+        possible.retain(|suspect| !self.is_replaced(suspect));
+        self.is_odd |= possible.len() < all;
         // Of what is only missing nothing can be said then; of content the tar itself says it.
-        suspects.retain(|suspect| suspect.is_content || !self.is_odd);
-        suspects
+        possible.retain(|suspect| suspect.is_content || !self.is_odd);
+        possible
     }
 
     /// Whether a later entry made one of the suspect's inodes, or something on the way to it: as long as that is what it
     /// was, nothing below can have gone by itself.
-    fn is_replaced(&self, suspect: &Suspect) -> bool {
+    fn is_replaced(&self, suspect: &PossibleDamage) -> bool {
         let is_later = |inode: &u64| self.of(*inode).is_some_and(|it| it.made > suspect.number);
         let is_removed = |(number, path): &(u64, Vec<u8>)| {
             let rest = suspect.path.strip_prefix(&path[..]);
@@ -286,7 +266,7 @@ impl Expectations {
     }
 
     /// The attributes are those of the last link, and each adds its extended ones.
-    fn add_hard_link(&mut self, entry: &Entry, inode: Option<u64>) {
+    fn add_hard_link(&mut self, entry: &TarEntry, inode: Option<u64>) {
         let target = clean(&entry.link);
         let (directory, base) = split(in_root(&target));
         let found = self
@@ -294,8 +274,8 @@ impl Expectations {
             .and_then(|(directory, _)| rustix::fs::statat(&directory, base, AtFlags::SYMLINK_NOFOLLOW));
         let target_inode = found.map(|stat| stat.st_ino).ok();
         if let Some(inode) = inode.filter(|_| target_inode != inode) {
-            let reason = format!("it is no hard link to `/{}`", Name::new(in_root(&target)));
-            self.suspect(entry, reason, target_inode.into_iter().chain([inode]).collect());
+            let reason = format!("it is no hard link to `/{}`", EscapedName::new(in_root(&target)));
+            self.add_possible(entry, reason, target_inode.into_iter().chain([inode]).collect());
         }
         let Some(inode) = inode.or(target_inode) else {
             return;
@@ -305,7 +285,7 @@ impl Expectations {
             return;
         };
         let mut expected = known.clone();
-        let own = Expected::of(entry, expected.kind);
+        let own = ExpectedInode::of(entry, expected.kind);
         (expected.uid, expected.gid) = (own.uid.or(expected.uid), own.gid.or(expected.gid));
         if expected.kind != FileType::Symlink {
             (expected.mode, expected.mtime) = (own.mode, own.mtime);
@@ -316,7 +296,7 @@ impl Expectations {
     }
 
     /// A directory that is made twice, by two names, keeps its extended attributes.
-    fn expect(&mut self, inode: u64, mut expected: Expected) {
+    fn expect(&mut self, inode: u64, mut expected: ExpectedInode) {
         if let Some(known) = self.inodes.get_mut(&inode)
             && (known.kind, expected.kind) == (FileType::Directory, FileType::Directory)
         {
@@ -353,11 +333,11 @@ impl Expectations {
         };
         let inode = rustix::fs::fstat(&fd)?.st_ino;
         let (mut above, mut next) = (None, inode);
-        let is_known = |inodes: &HashMap<u64, Expected>, inode: &u64| {
+        let is_known = |inodes: &HashMap<u64, ExpectedInode>, inode: &u64| {
             inodes.get(inode).is_some_and(|it| it.kind == FileType::Directory)
         };
         while next != self.root && !is_known(&self.inodes, &next) {
-            self.inodes.insert(next, Expected::implicit(number));
+            self.inodes.insert(next, ExpectedInode::implicit(number));
             let up = rustix::fs::openat(above.as_ref().unwrap_or(&fd), c"..", flags, Mode::empty())?;
             next = rustix::fs::fstat(&up)?.st_ino;
             above = Some(up);
@@ -368,16 +348,16 @@ impl Expectations {
     }
 
     /// The entry's place is not to be found. What a hard link says of its target holds nevertheless.
-    fn miss(&mut self, entry: &Entry, errno: Errno) {
-        self.suspect(entry, missing(errno), Vec::new());
+    fn miss(&mut self, entry: &TarEntry, errno: Errno) {
+        self.add_possible(entry, missing(errno), Vec::new());
         let is_whiteout = split(entry.path()).1.starts_with(WHITEOUT_PREFIX);
-        if entry.kind == Kind::HardLink && !is_whiteout {
+        if entry.kind == TarEntryKind::HardLink && !is_whiteout {
             self.add_hard_link(entry, None);
         }
     }
 
-    fn suspect(&mut self, entry: &Entry, reason: String, inodes: Vec<u64>) {
-        if self.suspects.len() < MAX_SUSPECTS {
+    fn add_possible(&mut self, entry: &TarEntry, reason: String, inodes: Vec<u64>) {
+        if self.possible.len() < MAX_POSSIBLE {
             let (directory, base) = split(entry.path());
             let (number, path, reason) = match base.strip_prefix(WHITEOUT_PREFIX) {
                 Some(hidden) if base != OPAQUE => {
@@ -388,7 +368,7 @@ impl Expectations {
                 _ => (entry.number, entry.path().to_vec(), reason),
             };
             let is_content = false;
-            self.suspects.push(Suspect {
+            self.possible.push(PossibleDamage {
                 number,
                 path,
                 reason,
@@ -396,91 +376,6 @@ impl Expectations {
                 inodes,
             });
         }
-    }
-}
-
-impl Expected {
-    fn of(entry: &Entry, kind: FileType) -> Self {
-        let is_symlink = kind == FileType::Symlink;
-        let mtime = match is_symlink {
-            true => entry.mtime.settable_on_symlink(),
-            false => timestamps(entry).last_modification,
-        };
-        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-        Self {
-            made: entry.number,
-            kind,
-            mode: entry.mode,
-            mode_mask: if is_symlink { 0 } else { 0o7777 },
-            // -1 is no change.
-            uid: Some(entry.uid).filter(|id| *id != u32::MAX),
-            gid: Some(entry.gid).filter(|id| *id != u32::MAX),
-            size: (kind == FileType::RegularFile).then_some(entry.size),
-            device: is_device.then_some(entry.device),
-            mtime: Some(mtime),
-            target: is_symlink.then(|| entry.link.clone().into_boxed_slice()),
-            xattrs: entry.xattrs.clone(),
-            loose_capability: false,
-        }
-    }
-
-    fn is_whiteout(&self) -> bool {
-        self.kind == FileType::CharacterDevice && self.device == Some((0, 0))
-    }
-
-    /// Its time is that of its making.
-    fn whiteout(entry: &Entry) -> Self {
-        Self {
-            mode: 0,
-            device: Some((0, 0)),
-            mtime: None,
-            xattrs: Vec::new(),
-            ..Self::of(entry, FileType::CharacterDevice)
-        }
-    }
-
-    /// The root, of which the tar says nothing but that it is opaque.
-    fn root() -> Self {
-        Self {
-            mode_mask: 0,
-            uid: None,
-            gid: None,
-            ..Self::implicit(0)
-        }
-    }
-
-    /// A parent that the tar does not have.
-    fn implicit(number: u64) -> Self {
-        Self {
-            made: number,
-            kind: FileType::Directory,
-            mode: IMPLICIT_MODE,
-            mode_mask: 0o777,
-            uid: Some(0),
-            gid: Some(0),
-            size: None,
-            device: None,
-            mtime: None,
-            target: None,
-            xattrs: Vec::new(),
-            loose_capability: false,
-        }
-    }
-}
-
-fn opaque() -> (Vec<u8>, Vec<u8>) {
-    let (name, value) = OPAQUE_XATTR;
-    (name.as_bytes().to_vec(), value.to_vec())
-}
-
-fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::CharDevice => FileType::CharacterDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
-        Kind::Fifo => FileType::Fifo,
-        Kind::File | Kind::HardLink | Kind::GlobalHeader | Kind::Other(_) => FileType::RegularFile,
     }
 }
 

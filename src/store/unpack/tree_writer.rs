@@ -1,6 +1,6 @@
 //! Applies entries to the layer's directory, with the rules of containers/storage (`pkg/archive`: `Unpack`).
 //!
-//! The parent of an entry is found by [`Parents`]; its last component is then only ever named relative to that
+//! The parent of an entry is found by [`ParentDirs`]; its last component is then only ever named relative to that
 //! open directory and never followed. Whiteouts become what overlayfs understands: `.wh.x` a character device 0:0
 //! named `x`, `.wh..wh..opq` the attribute `trusted.overlay.opaque` of its directory.
 
@@ -13,14 +13,15 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timestamps
 use rustix::io::Errno;
 
 use super::attributes;
-use super::entry_name::{self, Name, split};
+use super::entry_name::{self, split};
 use super::error::{EntryPosition, Fault, UnpackError};
 use super::limits::Limits;
-use super::parent_directories::{Parent, Parents, open_in};
-use super::replace::{RemoveError, remove};
-use super::tar_entry::{Entry, Kind};
+use super::parent_directories::{ParentDir, ParentDirs, open_in};
+use super::replaced_entry::{RemoveError, remove};
+use super::tar_reader::{TarEntry, TarEntryKind};
 use super::write_behind::WriteBehind;
 use crate::cancel::Cancel;
+use crate::store::escaped_name::EscapedName;
 
 /// Begins the name of what marks that a lower layer's file is deleted.
 pub(in crate::store) const WHITEOUT_PREFIX: &[u8] = b".wh.";
@@ -32,14 +33,14 @@ pub(in crate::store) const OPAQUE: &[u8] = b".wh..wh..opq";
 pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaque", b"y");
 
 /// A layer being unpacked.
-pub(super) struct Tree<'a> {
+pub(super) struct TreeWriter<'a> {
     cancel: &'a Cancel,
-    parents: Parents,
+    parents: ParentDirs,
     limits: Limits<'a>,
     /// Directories with the times to set when nothing will be made in them any more.
     directories: Vec<(Vec<u8>, Timestamps)>,
     directory_names: usize,
-    /// Entries whose files can be read back from their names, by inode number.
+    /// TarReader whose files can be read back from their names, by inode number.
     files: HashMap<u64, u64>,
     /// One of `files` was removed by a later entry.
     lost: bool,
@@ -56,20 +57,20 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    pub(super) fn write(&mut self, piece: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    pub(super) fn write(&mut self, piece: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
         let result = self.file.write_all(piece);
         let result = result.and_then(|()| self.behind.wrote(&self.file, piece.len() as u64));
         result.map_err(|error| UnpackError::host("write", &entry.name, error))
     }
 }
 
-impl<'a> Tree<'a> {
+impl<'a> TreeWriter<'a> {
     pub(super) fn new(
         diff: BorrowedFd<'_>,
         limits: Limits<'a>,
         cancel: &'a Cancel,
     ) -> Result<Self, UnpackError> {
-        let parents = Parents::new(diff);
+        let parents = ParentDirs::new(diff);
         Ok(Self {
             cancel,
             parents: parents.map_err(|errno| UnpackError::host("open", b"the layer's directory", errno))?,
@@ -82,7 +83,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Makes what the entry says. A regular file is handed out, to be filled and given to [`Self::finish_file`].
-    pub(super) fn make(&mut self, entry: &Entry) -> Result<Option<NewFile>, UnpackError> {
+    pub(super) fn make(&mut self, entry: &TarEntry) -> Result<Option<NewFile>, UnpackError> {
         if entry.is_dot() {
             return Ok(None);
         }
@@ -98,10 +99,10 @@ impl<'a> Tree<'a> {
             Ok(Some(parent)) => parent,
             Ok(None) => return self.make_below_file(entry, directory, base, hidden.is_some()),
             // It makes nothing, so it needs no directory.
-            Err(Errno::NOENT | Errno::LOOP) if entry.kind == Kind::GlobalHeader => return Ok(None),
+            Err(Errno::NOENT | Errno::LOOP) if entry.kind == TarEntryKind::GlobalHeader => return Ok(None),
             Err(errno) => return Err(entry.refused("find the directory of", errno)),
         };
-        if hidden.is_some() || entry.kind == Kind::GlobalHeader {
+        if hidden.is_some() || entry.kind == TarEntryKind::GlobalHeader {
             self.remove_existing(&parent, base, entry)?;
         }
         match (hidden, entry.kind) {
@@ -111,15 +112,19 @@ impl<'a> Tree<'a> {
                 result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &parent))?;
             }
             (Some(hidden), _) => make_whiteout(&parent, hidden, entry)?,
-            (None, Kind::File) => return self.make_file(&parent, base, entry).map(Some),
-            (None, Kind::Directory) => self.make_directory(&parent, base, entry)?,
-            (None, Kind::Symlink) => self.make_symlink(&parent, base, entry)?,
-            (None, Kind::HardLink) => self.make_hard_link(&parent, base, entry)?,
-            (None, Kind::CharDevice) => self.make_node(&parent, base, entry, FileType::CharacterDevice)?,
-            (None, Kind::BlockDevice) => self.make_node(&parent, base, entry, FileType::BlockDevice)?,
-            (None, Kind::Fifo) => self.make_node(&parent, base, entry, FileType::Fifo)?,
-            (None, Kind::GlobalHeader) => {}
-            (None, Kind::Other(typeflag)) => return Err(entry.fault(Fault::Type(typeflag))),
+            (None, TarEntryKind::File) => return self.make_file(&parent, base, entry).map(Some),
+            (None, TarEntryKind::Directory) => self.make_directory(&parent, base, entry)?,
+            (None, TarEntryKind::Symlink) => self.make_symlink(&parent, base, entry)?,
+            (None, TarEntryKind::HardLink) => self.make_hard_link(&parent, base, entry)?,
+            (None, TarEntryKind::CharDevice) => {
+                self.make_node(&parent, base, entry, FileType::CharacterDevice)?
+            }
+            (None, TarEntryKind::BlockDevice) => {
+                self.make_node(&parent, base, entry, FileType::BlockDevice)?
+            }
+            (None, TarEntryKind::Fifo) => self.make_node(&parent, base, entry, FileType::Fifo)?,
+            (None, TarEntryKind::GlobalHeader) => {}
+            (None, TarEntryKind::Other(typeflag)) => return Err(entry.fault(Fault::Type(typeflag))),
         }
         Ok(None)
     }
@@ -129,7 +134,7 @@ impl<'a> Tree<'a> {
     pub(super) fn finish_file(
         &mut self,
         file: NewFile,
-        entry: &Entry,
+        entry: &TarEntry,
         readable: bool,
     ) -> Result<(), UnpackError> {
         attributes::own_open(&file.file, &file.stat, entry)?;
@@ -152,7 +157,7 @@ impl<'a> Tree<'a> {
                 Errno::NOENT | Errno::NOTDIR | Errno::LOOP => UnpackError::Content {
                     place: EntryPosition {
                         offset,
-                        entry: Some(Name::new(path)),
+                        entry: Some(EscapedName::new(path)),
                     },
                     fault: Fault::DirectoryLost,
                 },
@@ -168,8 +173,8 @@ impl<'a> Tree<'a> {
     }
 
     /// An entry named `/`, or `..`, is the layer's root itself.
-    fn make_root(&mut self, entry: &Entry) -> Result<Option<NewFile>, UnpackError> {
-        if entry.kind != Kind::Directory {
+    fn make_root(&mut self, entry: &TarEntry) -> Result<Option<NewFile>, UnpackError> {
+        if entry.kind != TarEntryKind::Directory {
             return Err(entry.fault(Fault::Root));
         }
         let root = self.parents.root().clone();
@@ -181,7 +186,7 @@ impl<'a> Tree<'a> {
     /// tools write `.wh.a` and `a/.wh.b` for one removal. An opaque mark goes to whatever it is.
     fn make_below_file(
         &mut self,
-        entry: &Entry,
+        entry: &TarEntry,
         parent: &[u8],
         base: &[u8],
         is_whiteout: bool,
@@ -194,13 +199,18 @@ impl<'a> Tree<'a> {
             let path = attributes::proc_path(&place);
             let result = rustix::fs::setxattr(path, name, value, XattrFlags::empty());
             result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &place))?;
-        } else if !is_whiteout && entry.kind != Kind::GlobalHeader {
+        } else if !is_whiteout && entry.kind != TarEntryKind::GlobalHeader {
             return Err(entry.refused("create", Errno::NOTDIR));
         }
         Ok(None)
     }
 
-    fn make_file(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<NewFile, UnpackError> {
+    fn make_file(
+        &mut self,
+        parent: &ParentDir,
+        base: &[u8],
+        entry: &TarEntry,
+    ) -> Result<NewFile, UnpackError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Set-id bits come when the file is whole, for they would be lost in writing.
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
@@ -216,7 +226,12 @@ impl<'a> Tree<'a> {
         })
     }
 
-    fn make_directory(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    fn make_directory(
+        &mut self,
+        parent: &ParentDir,
+        base: &[u8],
+        entry: &TarEntry,
+    ) -> Result<(), UnpackError> {
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         self.replacing(parent, base, entry, || {
             match rustix::fs::mkdirat(parent, base, mode) {
@@ -231,7 +246,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn finish_directory(&mut self, directory: &Parent, entry: &Entry) -> Result<(), UnpackError> {
+    fn finish_directory(&mut self, directory: &ParentDir, entry: &TarEntry) -> Result<(), UnpackError> {
         let stat = rustix::fs::fstat(directory).map_err(|errno| entry.refused("look at", errno))?;
         attributes::own_open(directory, &stat, entry)?;
         attributes::set_xattrs_open(directory, entry)?;
@@ -251,7 +266,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn make_symlink(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    fn make_symlink(&mut self, parent: &ParentDir, base: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
         self.replacing(parent, base, entry, || {
             rustix::fs::symlinkat(&entry.link[..], parent, base)
         })?;
@@ -265,9 +280,14 @@ impl<'a> Tree<'a> {
 
     /// The target's path is relative to the root. Its parents are resolved there; the target itself is not
     /// followed: a hard link to a symbolic link is one.
-    fn make_hard_link(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    fn make_hard_link(
+        &mut self,
+        parent: &ParentDir,
+        base: &[u8],
+        entry: &TarEntry,
+    ) -> Result<(), UnpackError> {
         let failed = |reason| {
-            let target = Name::new(&entry.link);
+            let target = EscapedName::new(&entry.link);
             entry.fault(Fault::HardLink { target, reason })
         };
         let target = entry_name::clean(&entry.link);
@@ -295,9 +315,9 @@ impl<'a> Tree<'a> {
 
     fn make_node(
         &mut self,
-        parent: &Parent,
+        parent: &ParentDir,
         base: &[u8],
-        entry: &Entry,
+        entry: &TarEntry,
         kind: FileType,
     ) -> Result<(), UnpackError> {
         let (major, minor) = entry.device;
@@ -311,9 +331,9 @@ impl<'a> Tree<'a> {
     /// Creates what takes the place of anything that has the name already.
     fn replacing<T>(
         &mut self,
-        parent: &Parent,
+        parent: &ParentDir,
         base: &[u8],
-        entry: &Entry,
+        entry: &TarEntry,
         create: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, UnpackError> {
         let created = match create() {
@@ -326,16 +346,21 @@ impl<'a> Tree<'a> {
         created.map_err(|errno| entry.refused("create", errno))
     }
 
-    fn remove_existing(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    fn remove_existing(
+        &mut self,
+        parent: &ParentDir,
+        base: &[u8],
+        entry: &TarEntry,
+    ) -> Result<(), UnpackError> {
         match rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
-            Ok(stat) if entry.kind == Kind::Directory && is_directory_mode(stat.st_mode) => Ok(()),
+            Ok(stat) if entry.kind == TarEntryKind::Directory && is_directory_mode(stat.st_mode) => Ok(()),
             Ok(_) => self.remove(parent, base, entry),
             Err(errno) => Err(entry.refused("look at", errno)),
         }
     }
 
-    fn remove(&mut self, parent: &Parent, base: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+    fn remove(&mut self, parent: &ParentDir, base: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
         // Paths may lead elsewhere now, if this was a directory or a link to one.
         self.parents.forget();
         let result = remove(parent.as_fd(), base, self.cancel, |inode| {
@@ -349,7 +374,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-fn make_whiteout(parent: &Parent, hidden: &[u8], entry: &Entry) -> Result<(), UnpackError> {
+fn make_whiteout(parent: &ParentDir, hidden: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
     let made = rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), 0);
     made.map_err(|errno| entry.refused("create the whiteout", errno))?;
     let stat = rustix::fs::statat(parent, hidden, AtFlags::SYMLINK_NOFOLLOW);
@@ -357,7 +382,7 @@ fn make_whiteout(parent: &Parent, hidden: &[u8], entry: &Entry) -> Result<(), Un
     attributes::own_by_name(parent, hidden, entry, &stat)
 }
 
-fn is_directory(parent: &Parent, base: &[u8]) -> Result<bool, Errno> {
+fn is_directory(parent: &ParentDir, base: &[u8]) -> Result<bool, Errno> {
     let stat = rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(is_directory_mode(stat.st_mode))
 }

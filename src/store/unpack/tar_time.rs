@@ -6,18 +6,18 @@ const NANOS: i64 = 1_000_000_000;
 
 /// Seconds and nanoseconds since the epoch; the nanoseconds count forward, also before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) struct Time {
+pub(in crate::store) struct TarTime {
     secs: i64,
     nanos: i64,
 }
 
 /// The last time that Go's `time.Duration` arithmetic can hold: in the year 2262.
-const LAST: Time = Time {
+const LAST: TarTime = TarTime {
     secs: i64::MAX / NANOS,
     nanos: i64::MAX % NANOS,
 };
 
-impl Time {
+impl TarTime {
     pub(in crate::store) fn from_secs(secs: i64) -> Self {
         Self { secs, nanos: 0 }
     }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn reads_pax_times_as_go_does() {
-        let time = |secs, nanos| Some(Time { secs, nanos });
+        let time = |secs, nanos| Some(TarTime { secs, nanos });
         let cases = [
             ("1", time(1, 0)),
             ("+1", time(1, 0)),
@@ -92,16 +92,16 @@ mod tests {
             ("9223372036854775808", None),
         ];
         for (text, expected) in cases {
-            assert_eq!(Time::parse(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(TarTime::parse(text.as_bytes()), expected, "{text:?}");
         }
     }
 
     #[test]
     fn clips_to_what_go_sets() {
         let secs = |spec: Timespec| spec.tv_sec;
-        assert_eq!(secs(Time::from_secs(-5).settable()), 0);
-        assert_eq!(secs(Time::from_secs(-5).settable_on_symlink()), -5);
-        assert_eq!(secs(Time::from_secs(9_223_372_036).settable()), 9_223_372_036);
-        assert_eq!(secs(Time::from_secs(9_223_372_037).settable()), 0);
+        assert_eq!(secs(TarTime::from_secs(-5).settable()), 0);
+        assert_eq!(secs(TarTime::from_secs(-5).settable_on_symlink()), -5);
+        assert_eq!(secs(TarTime::from_secs(9_223_372_036).settable()), 9_223_372_036);
+        assert_eq!(secs(TarTime::from_secs(9_223_372_037).settable()), 0);
     }
 }

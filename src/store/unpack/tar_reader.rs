@@ -9,20 +9,21 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-use super::entry_name::{self, Name};
+use super::entry_name;
 use super::error::{EntryPosition, Fault, UnpackError};
-use super::pax::Records;
-use super::sparse::{self, Fragment, Layout, MapInData};
-use super::tar_header::{BLOCK, Fields, text};
-use super::tar_stream::Stream;
-use super::time::Time;
+use super::pax::PaxRecords;
+use super::sparse_map::{self, Fragment, MapInData, SparseFormat};
+use super::tar_header::{BLOCK, HeaderFields, text};
+use super::tar_stream::TarStream;
+use super::tar_time::TarTime;
+use crate::store::escaped_name::EscapedName;
 
 /// Bytes of the largest value that the kernel takes (`XATTR_SIZE_MAX`).
 const MAX_XATTR: u64 = 64 << 10;
 
 /// What an entry makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) enum Kind {
+pub(in crate::store) enum TarEntryKind {
     File,
     HardLink,
     Symlink,
@@ -35,7 +36,7 @@ pub(in crate::store) enum Kind {
     Other(u8),
 }
 
-impl Kind {
+impl TarEntryKind {
     /// Go skips no data after these, whatever size the header gives.
     fn has_body(self) -> bool {
         matches!(self, Self::File | Self::GlobalHeader | Self::Other(_))
@@ -44,7 +45,7 @@ impl Kind {
 
 /// One entry with its extended headers applied.
 #[derive(Debug)]
-pub(in crate::store) struct Entry {
+pub(in crate::store) struct TarEntry {
     /// Its place among the entries, from 0.
     pub(in crate::store) number: u64,
     /// Bytes of the tar up to its data.
@@ -53,7 +54,7 @@ pub(in crate::store) struct Entry {
     pub(in crate::store) name: Vec<u8>,
     /// The name after Go's `path.Clean`.
     pub(in crate::store) clean: Vec<u8>,
-    pub(in crate::store) kind: Kind,
+    pub(in crate::store) kind: TarEntryKind,
     pub(in crate::store) link: Vec<u8>,
     /// Length of the file that it makes.
     pub(in crate::store) size: u64,
@@ -63,14 +64,14 @@ pub(in crate::store) struct Entry {
     pub(in crate::store) mode: u32,
     pub(in crate::store) uid: u32,
     pub(in crate::store) gid: u32,
-    pub(in crate::store) mtime: Time,
+    pub(in crate::store) mtime: TarTime,
     /// Never before `mtime`.
-    pub(in crate::store) atime: Time,
+    pub(in crate::store) atime: TarTime,
     pub(in crate::store) device: (u32, u32),
     pub(in crate::store) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Entry {
+impl TarEntry {
     /// Where the entry goes, relative to the root; empty for the root itself.
     pub(in crate::store) fn path(&self) -> &[u8] {
         entry_name::in_root(&self.clean)
@@ -83,9 +84,9 @@ impl Entry {
 }
 
 /// Errors that name the entry.
-impl Entry {
+impl TarEntry {
     pub(in crate::store) fn place(&self) -> EntryPosition {
-        let (offset, entry) = (self.offset, Some(Name::new(&self.name)));
+        let (offset, entry) = (self.offset, Some(EscapedName::new(&self.name)));
         EntryPosition { offset, entry }
     }
 
@@ -123,7 +124,7 @@ impl Entry {
         };
         match errno {
             errno if is_content => {
-                let (name, source) = (Name::new(name), errno.into());
+                let (name, source) = (EscapedName::new(name), errno.into());
                 self.fault(Fault::Xattr { name, source })
             }
             errno => UnpackError::host("set an extended attribute of", &self.name, errno),
@@ -137,8 +138,8 @@ fn has_space(place: impl AsFd) -> bool {
 }
 
 /// Reads entries from a stream.
-pub(in crate::store) struct Entries<'a, R: Read> {
-    stream: Stream<'a, R>,
+pub(in crate::store) struct TarReader<'a, R: Read> {
+    stream: TarStream<'a, R>,
     /// Bytes of data of the present entry, or extended header, that were not taken.
     body: u64,
     /// Bytes after it, up to a whole block.
@@ -151,13 +152,13 @@ pub(in crate::store) struct Entries<'a, R: Read> {
 /// The headers that describe the next entry.
 #[derive(Default)]
 struct Pending {
-    records: Option<Records>,
+    records: Option<PaxRecords>,
     long_name: Vec<u8>,
     long_link: Vec<u8>,
 }
 
-impl<'a, R: Read> Entries<'a, R> {
-    pub(in crate::store) fn new(stream: Stream<'a, R>) -> Self {
+impl<'a, R: Read> TarReader<'a, R> {
+    pub(in crate::store) fn new(stream: TarStream<'a, R>) -> Self {
         Self {
             stream,
             body: 0,
@@ -172,7 +173,7 @@ impl<'a, R: Read> Entries<'a, R> {
     pub(in crate::store) fn next(
         &mut self,
         raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Option<Entry>, UnpackError> {
+    ) -> Result<Option<TarEntry>, UnpackError> {
         let mut pending = Pending::default();
         loop {
             if !self.skip(raw)? {
@@ -181,7 +182,7 @@ impl<'a, R: Read> Entries<'a, R> {
             let Some(block) = self.header(raw)? else {
                 return Ok(None);
             };
-            let fields = Fields::parse(&block).map_err(|fault| self.stream.content(fault))?;
+            let fields = HeaderFields::parse(&block).map_err(|fault| self.stream.content(fault))?;
             match fields.typeflag {
                 b'x' => pending.records = Some(self.records(&fields, raw)?),
                 b'g' => {
@@ -216,12 +217,12 @@ impl<'a, R: Read> Entries<'a, R> {
     }
 
     /// The stream, after the last entry.
-    pub(in crate::store) fn into_stream(self) -> Stream<'a, R> {
+    pub(in crate::store) fn into_stream(self) -> TarStream<'a, R> {
         self.stream
     }
 
     /// The stream, for its errors and counters.
-    pub(in crate::store) fn stream(&mut self) -> &mut Stream<'a, R> {
+    pub(in crate::store) fn stream(&mut self) -> &mut TarStream<'a, R> {
         &mut self.stream
     }
 
@@ -285,7 +286,7 @@ impl<'a, R: Read> Entries<'a, R> {
     /// The data of an extended header, as one piece.
     fn record(
         &mut self,
-        fields: &Fields,
+        fields: &HeaderFields,
         raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Vec<u8>, UnpackError> {
         self.start_body(fields.size)?;
@@ -309,11 +310,11 @@ impl<'a, R: Read> Entries<'a, R> {
 
     fn records(
         &mut self,
-        fields: &Fields,
+        fields: &HeaderFields,
         raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Records, UnpackError> {
+    ) -> Result<PaxRecords, UnpackError> {
         let data = self.record(fields, raw)?;
-        Records::parse(&data).map_err(|fault| self.stream.content(fault))
+        PaxRecords::parse(&data).map_err(|fault| self.stream.content(fault))
     }
 
     fn start_body(&mut self, size: i64) -> Result<(), UnpackError> {
@@ -324,11 +325,11 @@ impl<'a, R: Read> Entries<'a, R> {
     }
 
     /// A global header keeps nothing of itself but its name, which its records may give.
-    fn global(&mut self, mut fields: Fields, records: &Records) -> Result<Entry, UnpackError> {
+    fn global(&mut self, mut fields: HeaderFields, records: &PaxRecords) -> Result<TarEntry, UnpackError> {
         records
             .apply(&mut fields)
             .map_err(|fault| self.stream.content(fault))?;
-        let nothing = Fields {
+        let nothing = HeaderFields {
             typeflag: b'g',
             name: fields.name,
             link: Vec::new(),
@@ -336,19 +337,19 @@ impl<'a, R: Read> Entries<'a, R> {
             mode: 0,
             uid: 0,
             gid: 0,
-            mtime: Time::from_secs(0),
+            mtime: TarTime::from_secs(0),
             atime: None,
             device: (0, 0),
         };
-        self.finish_entry(nothing, Kind::GlobalHeader, None, Vec::new())
+        self.finish_entry(nothing, TarEntryKind::GlobalHeader, None, Vec::new())
     }
 
     fn entry(
         &mut self,
-        mut fields: Fields,
+        mut fields: HeaderFields,
         pending: Pending,
         raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Entry, UnpackError> {
+    ) -> Result<TarEntry, UnpackError> {
         let records = pending.records.unwrap_or_default();
         records
             .apply(&mut fields)
@@ -360,17 +361,17 @@ impl<'a, R: Read> Entries<'a, R> {
             fields.link = pending.long_link;
         }
         let kind = match fields.typeflag {
-            0 if fields.name.ends_with(b"/") => Kind::Directory,
-            0 | b'0' => Kind::File,
-            b'1' => Kind::HardLink,
-            b'2' => Kind::Symlink,
-            b'3' => Kind::CharDevice,
-            b'4' => Kind::BlockDevice,
-            b'5' => Kind::Directory,
-            b'6' => Kind::Fifo,
+            0 if fields.name.ends_with(b"/") => TarEntryKind::Directory,
+            0 | b'0' => TarEntryKind::File,
+            b'1' => TarEntryKind::HardLink,
+            b'2' => TarEntryKind::Symlink,
+            b'3' => TarEntryKind::CharDevice,
+            b'4' => TarEntryKind::BlockDevice,
+            b'5' => TarEntryKind::Directory,
+            b'6' => TarEntryKind::Fifo,
             // Its map may go on after the header, so that nothing behind it could be read without knowing it.
             b'S' => return Err(self.stream.content(Fault::Type(b'S')).in_entry(&fields.name)),
-            other => Kind::Other(other),
+            other => TarEntryKind::Other(other),
         };
         self.has_odd_size |= !kind.has_body() && fields.size != 0;
         self.start_body(if kind.has_body() { fields.size } else { 0 })?;
@@ -382,31 +383,31 @@ impl<'a, R: Read> Entries<'a, R> {
     /// Reads the map of a sparse file, and puts the name and size of the file itself into `fields`.
     fn sparse(
         &mut self,
-        fields: &mut Fields,
-        records: &Records,
-        kind: Kind,
+        fields: &mut HeaderFields,
+        records: &PaxRecords,
+        kind: TarEntryKind,
         raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Option<Vec<Fragment>>, UnpackError> {
-        let layout = Layout::of(records);
-        if layout == Layout::Plain {
+        let layout = SparseFormat::of(records);
+        if layout == SparseFormat::Plain {
             return Ok(None);
         }
         self.has_odd_size = true;
         if !records.value("GNU.sparse.name").is_empty() {
             fields.name = records.value("GNU.sparse.name").to_vec();
         }
-        let real_size = sparse::real_size(records).map_err(|fault| self.stream.content(fault))?;
+        let real_size = sparse_map::real_size(records).map_err(|fault| self.stream.content(fault))?;
         fields.size = real_size.unwrap_or(fields.size);
         let map = match layout {
-            Layout::InData => self.map_in_data(raw)?,
-            _ => sparse::map_in_records(records).map_err(|fault| self.stream.content(fault))?,
+            SparseFormat::InData => self.map_in_data(raw)?,
+            _ => sparse_map::map_in_records(records).map_err(|fault| self.stream.content(fault))?,
         };
         let bad = Fault::Header("a sparse map where no file is");
         let size = match u64::try_from(fields.size) {
             Ok(size) if kind.has_body() => size,
             _ => return Err(self.stream.content(bad)),
         };
-        let map = sparse::check(map, size, self.body).map_err(|fault| self.stream.content(fault))?;
+        let map = sparse_map::check(map, size, self.body).map_err(|fault| self.stream.content(fault))?;
         Ok(Some(map))
     }
 
@@ -437,13 +438,13 @@ impl<'a, R: Read> Entries<'a, R> {
 
     fn finish_entry(
         &mut self,
-        fields: Fields,
-        kind: Kind,
+        fields: HeaderFields,
+        kind: TarEntryKind,
         sparse: Option<Vec<Fragment>>,
         xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Result<Entry, UnpackError> {
+    ) -> Result<TarEntry, UnpackError> {
         let clean = entry_name::clean(&fields.name);
-        let entry = Entry {
+        let entry = TarEntry {
             number: self.entries,
             offset: self.stream.position(),
             kind,
@@ -474,7 +475,7 @@ impl<'a, R: Read> Entries<'a, R> {
         Ok(entry)
     }
 
-    fn check_path(&self, entry: &Entry) -> Result<(), UnpackError> {
+    fn check_path(&self, entry: &TarEntry) -> Result<(), UnpackError> {
         let limits = self.stream.limits();
         let length = entry.path().len() + 1;
         if length > limits.path {
