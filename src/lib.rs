@@ -40,6 +40,7 @@
 //! | [`report`] | events; log lines and bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
 //! | [`spool`] | blobs on disk by digest, whole or begun |
+//! | [`http`] | client defaults, backoff, `Retry-After` and causes of failures, for registries and the cluster's API |
 //! | [`registry`] | registries.conf, logins, certificates, proxies, names, faults, the one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
 //! | [`cluster`] | the cluster's API: threshold, proxy, authorities, deadline; annotations, events, pinned images |
@@ -81,6 +82,7 @@ pub mod cluster;
 pub mod entrypoint;
 pub mod exit_code;
 pub mod fetch;
+pub mod http;
 pub mod image_request;
 pub mod job;
 pub mod oci;

@@ -1,15 +1,13 @@
-//! The API: one request at a time, tried again as a busy API server needs it, and never for longer than the caller has time.
+//! Sends requests to the cluster's API, and retries them while the API server is busy, up to the caller's deadline.
 //!
-//! reqwest and not the `kube` crate: that one with the types of `k8s-openapi` makes the binary 5.1 MB larger (10.8 for 5.7),
-//! takes 206 s to compile on two cores and brings 21 crates, for ten requests.
+//! It uses reqwest and not the `kube` crate, which with the types of `k8s-openapi` makes the binary 5.1 MB larger (10.8 instead
+//! of 5.7), takes 206 s to compile on two cores and adds 21 crates, for ten requests.
 
-use std::error::Error;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, Method, Response, StatusCode, Url, redirect};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -20,62 +18,59 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::rbac::{PATCH_PINS, Rule};
 use super::{ClusterError, ServiceAccount};
-use crate::report::Printable;
+use crate::http::{Backoff, TransportError, bearer, client_builder, excerpt, retry_after};
 
-/// How long a connection may take. The API server of a single node is on that node, but on few cores that may all be busy.
+/// How long a connection may take. The API server of a single node is on that node, but all of its few cores may be busy.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long one answer may take, if the caller has the time. The API server itself gives up on etcd after 10 s or so.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long after it was in trouble what a server forbids is asked again: one that has just started may answer before it has
-/// read its rules of RBAC, and allows the same some seconds later.
-const RULES_LOAD: Duration = Duration::from_secs(30);
+/// How long after a failure of the server a 403 is retried: a server that has just started may answer before it has loaded its
+/// RBAC rules, and allows the same request some seconds later.
+const RBAC_LOAD: Duration = Duration::from_secs(30);
 
-/// Larger than what etcd takes for one object (1.5 MiB).
+/// The largest answer that is read: larger than etcd's limit for one object (1.5 MiB).
 const ANSWER_LIMIT: usize = 4 << 20;
 
-/// What is read of a failure: its `Status` has a few hundred bytes.
+/// How much of a failure's body is read: its `Status` has a few hundred bytes.
 const FAILURE_LIMIT: usize = 64 << 10;
 
-/// The wait after the first failure; doubles each time, up to [`LONGEST_PAUSE`].
+/// The pause after the first failure; doubles each time, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// A server that is well again is not left waiting for long.
+/// The longest pause, so that the recovery of a server is noticed soon.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
-/// However long a server says it does not want to be asked: one that is well again must hear of this run.
+/// A server whose `Retry-After` is longer than this is asked again nevertheless.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// However long the caller has: no instant is so far away that it cannot be counted.
-const LONGEST_EFFORT: Duration = Duration::from_secs(24 * 3600);
+/// The longest patience of a caller; a longer one could overflow the clock.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// What of others' words is repeated, in characters.
-const SAID_LIMIT: usize = 300;
-
-/// How others see who wrote a field (`metadata.managedFields`).
+/// The name of this program as the owner of fields (`metadata.managedFields`).
 pub(super) const FIELD_MANAGER: &str = "spoke-precache";
 
 /// How hard to try.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Nothing takes longer.
+    /// The deadline of the request and its retries.
     pub(super) until: Instant,
-    /// Whether to wait for a busy server. Who asks again soon anyway does not; with a token that was replaced it is tried
-    /// again at once in either case.
+    /// Whether to wait for a busy server. A caller that repeats the request soon anyway does not wait. A request with a
+    /// replaced token is retried at once in either case.
     pub(super) waits: bool,
 }
 
 impl Effort {
-    /// Again and again for `patience`.
+    /// Retries for as long as `patience`.
     pub(super) fn patient(patience: Duration) -> Self {
         Self {
-            until: Instant::now() + patience.min(LONGEST_EFFORT),
+            until: Instant::now() + patience.min(LONGEST_PATIENCE),
             waits: true,
         }
     }
 
-    /// Once.
+    /// Does not retry.
     pub(super) fn once(patience: Duration) -> Self {
         Self {
             waits: false,
@@ -100,7 +95,7 @@ impl Body {
     }
 }
 
-/// A way to the API.
+/// The requests to the cluster's API, as the pod's service account.
 #[derive(Debug)]
 pub struct Api {
     pub(super) account: ServiceAccount,
@@ -108,8 +103,8 @@ pub struct Api {
     pub(super) namespace: String,
     base: Url,
     client: Client,
-    /// When the server was busy or out of reach last.
-    trouble: Mutex<Option<Instant>>,
+    /// When the server was busy or unreachable last.
+    last_failure: Mutex<Option<Instant>>,
 }
 
 impl Api {
@@ -122,9 +117,7 @@ impl Api {
         let mut roots = RootCertStore::empty();
         let (usable, _) = roots.add_parsable_certificates(account.authorities()?);
         if usable == 0 {
-            return Err(unusable(
-                "there is no certificate of an authority in it".to_owned(),
-            ));
+            return Err(unusable("it has no certificate of an authority".to_owned()));
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = ClientConfig::builder_with_provider(provider)
@@ -132,19 +125,14 @@ impl Api {
             .map_err(|error| unusable(error.to_string()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
+        let client = client_builder(tls)
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
-            // The token is for this server alone.
+            // The token must reach no other server.
             .redirect(redirect::Policy::none())
             .https_only(true)
-            // A connection that has gone dead ends with its request. HTTP/2 would use it for the next ones too, for as long as
-            // TCP has hope.
+            // A dead connection ends with its request. HTTP/2 would use it for further requests until TCP times out.
             .http1_only()
-            .no_proxy()
-            .retry(reqwest::retry::never())
-            .user_agent(concat!("spoke-precache/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| unusable(error.to_string()))?;
         let host = match account.host.contains(':') {
@@ -157,11 +145,11 @@ impl Api {
             base: base.map_err(|_| ClusterError::Name(account.host.escape_debug().collect()))?,
             account,
             client,
-            trouble: Mutex::default(),
+            last_failure: Mutex::default(),
         })
     }
 
-    /// The object `name`, as far as `T` has its fields.
+    /// Reads the object `name`; only the fields of `T`.
     pub(super) async fn get<T: DeserializeOwned>(
         &self,
         rule: &Rule,
@@ -172,7 +160,7 @@ impl Api {
         self.get_at(rule, &path, effort).await
     }
 
-    /// The same, from below an object.
+    /// The same for a subresource.
     pub(super) async fn get_at<T: DeserializeOwned>(
         &self,
         rule: &Rule,
@@ -182,13 +170,13 @@ impl Api {
         let bytes = self.call(rule, path, None, effort).await?;
         serde_json::from_slice(&bytes).map_err(|error| ClusterError::Unexpected {
             question: rule.question(),
-            // Its own words quote values, and one may be a password.
+            // The parser's message quotes values, and one may be a password.
             why: format!(
                 "{} at line {}, column {}",
                 match error.classify() {
                     Category::Data => "a field has another type",
-                    Category::Eof => "it is cut off",
-                    Category::Syntax | Category::Io => "it is no JSON",
+                    Category::Eof => "it is truncated",
+                    Category::Syntax | Category::Io => "it is not JSON",
                 },
                 error.line(),
                 error.column()
@@ -196,7 +184,7 @@ impl Api {
         })
     }
 
-    /// Sends `body` to the object `name`, or to all of them if it has no name.
+    /// Sends `body` to the object `name`, or to the collection if the name is empty.
     pub(super) async fn send(
         &self,
         rule: &Rule,
@@ -208,7 +196,7 @@ impl Api {
         self.call(rule, &path, Some(body), effort).await.map(drop)
     }
 
-    /// Removes the object `name`. Says whether there was one.
+    /// Deletes the object `name`. Returns whether it existed.
     pub(super) async fn delete(&self, rule: &Rule, name: &str, effort: Effort) -> Result<bool, ClusterError> {
         let path = rule.path(&self.namespace, name)?;
         match self.call(rule, &path, None, effort).await {
@@ -218,7 +206,7 @@ impl Api {
         }
     }
 
-    /// The one loop.
+    /// Sends a request, with retries.
     async fn call(
         &self,
         rule: &Rule,
@@ -226,27 +214,29 @@ impl Api {
         body: Option<&Body>,
         effort: Effort,
     ) -> Result<Bytes, ClusterError> {
-        // A token, and the server's words of it.
+        // A token, and the server's message.
         let mut rejected: Option<(SecretString, String)> = None;
-        let mut failures = 0;
+        let mut backoff = backoff();
         loop {
             let token = self.account.token()?;
-            if let Some((rejected, said)) = &rejected
+            if let Some((rejected, message)) = &rejected
                 && rejected.expose_secret() == token.expose_secret()
             {
-                // The kubelet has not written another one.
-                return Err(ClusterError::Unauthorized { said: said.clone() });
+                // The kubelet has not replaced it.
+                return Err(ClusterError::Unauthorized {
+                    said: message.clone(),
+                });
             }
-            let once = self.once(rule, path, body, &token);
-            let error = match timeout_at(effort.until, once).await {
+            let attempt = self.attempt(rule, path, body, &token);
+            let error = match timeout_at(effort.until, attempt).await {
                 Ok(Ok(bytes)) => return Ok(bytes),
-                // It came with an earlier try, whose answer did not.
+                // An earlier attempt, whose answer was lost, created it.
                 Ok(Err(error)) if rule.verb == "create" && error.is_conflict() => return Ok(Bytes::new()),
                 Ok(Err(error)) => error,
                 Err(_elapsed) => self.unreachable("no answer in time".to_owned()),
             };
             if error.may_pass() && !error.is_conflict() {
-                *self.trouble() = Some(Instant::now());
+                *self.last_failure() = Some(Instant::now());
             }
             let wait = match &error {
                 ClusterError::Unauthorized { said } if rejected.is_none() => {
@@ -254,31 +244,31 @@ impl Api {
                     Duration::ZERO
                 }
                 error if effort.waits && (error.may_pass() || self.may_be_allowed_soon(error)) => {
-                    failures += 1;
-                    // A server that says 0 is not asked without pause.
-                    error.retry_after().unwrap_or_default().max(pause(failures))
+                    // A `Retry-After` of 0 does not shorten the pause.
+                    let wanted = error.retry_after().unwrap_or_default();
+                    wanted.max(backoff.next_pause())
                 }
                 _ => return Err(error),
             };
             if Instant::now() + wait >= effort.until {
                 return Err(error);
             }
-            tracing::debug!("{error}; asking again in {wait:?}");
+            tracing::debug!("{error}; retrying in {wait:?}");
             sleep(wait).await;
         }
     }
 
-    /// Whether this is a refusal by a server that has just come up.
+    /// Whether this is a 403 of a server that has just started.
     fn may_be_allowed_soon(&self, error: &ClusterError) -> bool {
-        let is_new = self.trouble().is_some_and(|last| last.elapsed() < RULES_LOAD);
+        let is_new = self.last_failure().is_some_and(|last| last.elapsed() < RBAC_LOAD);
         matches!(error, ClusterError::Forbidden { .. }) && is_new
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_failure(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn once(
+    async fn attempt(
         &self,
         rule: &Rule,
         path: &str,
@@ -294,16 +284,14 @@ impl Api {
             _ => Method::GET,
         };
         if *rule == PATCH_PINS {
-            // What an earlier run pinned is replaced, whoever changed it since.
+            // Server-side apply takes over the fields of other owners: what an earlier run pinned is replaced.
             url.set_query(Some(&format!("fieldManager={FIELD_MANAGER}&force=true")));
         } else if body.is_some() {
             url.set_query(Some(&format!("fieldManager={FIELD_MANAGER}")));
         }
-        let bearer = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()));
-        let mut bearer = bearer.map_err(|_| ClusterError::Unauthorized {
-            said: "its file holds what no token can".to_owned(),
+        let bearer = bearer(token).map_err(|_| ClusterError::Unauthorized {
+            said: "its file has bytes that no token can have".to_owned(),
         })?;
-        bearer.set_sensitive(true);
         let mut request = self
             .client
             .request(method, url)
@@ -315,12 +303,14 @@ impl Api {
                 .body(body.bytes.clone());
         }
         let response = request.send().await;
-        let response = response.map_err(|error| self.failure(&error))?;
-        let (status, wait) = (response.status(), retry_after(&response));
+        let response = response.map_err(|error| self.failure(error))?;
+        let status = response.status();
+        let retry_after = retry_after(response.headers(), SystemTime::now());
+        let retry_after = retry_after.map(|wait| wait.min(LONGEST_WAIT));
         if status.is_success() {
             return self.bytes(response, rule).await;
         }
-        let said = said(&beginning(response).await, status, token);
+        let said = message(&read_failure(response).await, status, token);
         let question = rule.question();
         Err(match status {
             StatusCode::UNAUTHORIZED => ClusterError::Unauthorized { said },
@@ -332,14 +322,14 @@ impl Api {
                 status: status.as_u16(),
                 question,
                 said,
-                retry_after: wait,
+                retry_after,
             },
         })
     }
 
     async fn bytes(&self, mut response: Response, rule: &Rule) -> Result<Bytes, ClusterError> {
         let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(&error))? {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(error))? {
             if bytes.len() + chunk.len() > ANSWER_LIMIT {
                 return Err(ClusterError::Unexpected {
                     question: rule.question(),
@@ -351,9 +341,11 @@ impl Api {
         Ok(bytes.into())
     }
 
-    fn failure(&self, error: &reqwest::Error) -> ClusterError {
-        let why = reason(error);
-        match is_distrust(error) {
+    fn failure(&self, error: reqwest::Error) -> ClusterError {
+        let failure = TransportError::of(error);
+        // The outer causes repeat the URL.
+        let why = failure.innermost();
+        match failure.certificate().is_some_and(is_distrust) {
             true => ClusterError::Untrusted {
                 server: self.server(),
                 why,
@@ -374,8 +366,8 @@ impl Api {
     }
 }
 
-/// What there is of a failure's body, up to a limit. Its status counts, whatever becomes of the rest.
-async fn beginning(mut response: Response) -> Vec<u8> {
+/// The beginning of a failure's body. Errors are ignored: the status matters more.
+async fn read_failure(mut response: Response) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < FAILURE_LIMIT
         && let Ok(Some(chunk)) = response.chunk().await
@@ -385,21 +377,13 @@ async fn beginning(mut response: Response) -> Vec<u8> {
     bytes
 }
 
-/// How long to wait after so many failures. Many agents of a site may have started at the same moment.
-pub(super) fn pause(failures: u32) -> Duration {
-    let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16));
-    pause.min(LONGEST_PAUSE).mul_f64(rand::random_range(0.5..1.5))
+/// The pauses between attempts, spread because many agents of a site may have started at the same moment.
+pub(super) fn backoff() -> Backoff {
+    Backoff::new(FIRST_PAUSE, LONGEST_PAUSE, 0.5..1.5)
 }
 
-/// In seconds; API servers send no dates.
-fn retry_after(response: &Response) -> Option<Duration> {
-    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = Duration::from_secs(seconds.parse::<u32>().ok()?.into());
-    Some(wait.min(LONGEST_WAIT))
-}
-
-/// The server's words: the message of a `Status`, or the body itself. A strange server may repeat what it was sent.
-fn said(bytes: &[u8], status: StatusCode, token: &SecretString) -> String {
+/// The message of a `Status`, or the body itself, without the token: a server may repeat what it was sent.
+fn message(bytes: &[u8], status: StatusCode, token: &SecretString) -> String {
     #[derive(Deserialize)]
     struct Status {
         message: String,
@@ -412,7 +396,7 @@ fn said(bytes: &[u8], status: StatusCode, token: &SecretString) -> String {
         "" => text,
         token => text.replace(token, "…"),
     };
-    match brief(&text) {
+    match excerpt(&text) {
         text if text.is_empty() => status
             .canonical_reason()
             .unwrap_or("no reason is given")
@@ -421,41 +405,13 @@ fn said(bytes: &[u8], status: StatusCode, token: &SecretString) -> String {
     }
 }
 
-/// The innermost reason; the outer ones repeat the URL.
-fn reason(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "no answer in time".to_owned();
-    }
-    let mut innermost: &dyn Error = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    // A certificate may have a thousand names.
-    brief(&innermost.to_string())
-}
-
-/// Whether the server's certificate is not to be trusted and will not be; a clock that is not set yet soon is.
-fn is_distrust(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(it) = cause {
-        if let Some(rustls::Error::InvalidCertificate(why)) = it.downcast_ref() {
-            return !matches!(
-                why,
-                CertificateError::NotValidYet
-                    | CertificateError::NotValidYetContext { .. }
-                    | CertificateError::Expired
-                    | CertificateError::ExpiredContext { .. }
-            );
-        }
-        // `io::Error` hides what it wraps from `source`.
-        cause = match it.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(wrapped) => Some(wrapped),
-            None => it.source(),
-        };
-    }
-    false
-}
-
-fn brief(text: &str) -> String {
-    Printable(text).to_string().chars().take(SAID_LIMIT).collect()
+/// Whether the server's certificate is not trusted and will not be. A wrong date may be the node's clock, which is set soon.
+fn is_distrust(why: &CertificateError) -> bool {
+    !matches!(
+        why,
+        CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }
+            | CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+    )
 }

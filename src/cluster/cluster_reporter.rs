@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout_at};
 
 use super::ClusterError;
 use super::annotations::{FAILING, Status};
-use super::api_client::{Api, Effort, pause};
+use super::api_client::{Api, Effort, backoff};
 use super::job_client::JobClient;
 use super::kube_event::KubeEvent;
 use super::own_job::{OwnJob, Owner};
@@ -233,13 +233,13 @@ impl Shared {
         let Some(job) = self.messenger.job(effort).await? else {
             return Ok(());
         };
-        let mut conflicts = 0;
+        let (mut conflicts, mut backoff) = (0, backoff());
         loop {
             match self.tell_once(&job, effort).await {
                 // Its controller wrote the Job meanwhile, or another pod of an Indexed Job did.
                 Err(error) if error.is_conflict() && conflicts < CONFLICTS => {
                     conflicts += 1;
-                    sleep(pause(conflicts)).await;
+                    sleep(backoff.next_pause()).await;
                 }
                 told => return told,
             }

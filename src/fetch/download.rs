@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::cancel::Cancel;
 use crate::oci::Digest;
-use crate::registry::{Attempts, BlobStream, PullSource, Registries, RegistryError, Wanted};
+use crate::registry::{Attempts, BlobRange, BlobStream, PullSource, Registries, RegistryError};
 use crate::report::{Event, Observer};
 use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
 
@@ -152,7 +152,7 @@ impl Download<'_> {
                         continue;
                     }
                     done => {
-                        attempts.done();
+                        attempts.succeeded();
                         return Ok(done?);
                     }
                 },
@@ -165,7 +165,7 @@ impl Download<'_> {
             }
             let source = match last.take().filter(|_| goes_on) {
                 Some(source) => source,
-                None => match attempts.at_once(self.cancel)? {
+                None => match attempts.next_now(self.cancel)? {
                     Some(source) => source,
                     None => {
                         let rest = place.lend(attempts.pause(self.cancel), self.cancel);
@@ -198,20 +198,20 @@ impl Download<'_> {
             }
             let before = partial.offset();
             let (until, free) = pieces.claim(&source);
-            let mut wanted = Wanted {
+            let mut wanted = BlobRange {
                 blob: self.request.digest,
                 size: self.request.size,
-                from: before,
-                until,
+                start: before,
+                end: until,
             };
             if givers.rangeless.remove(&source.reference.repository()) {
-                (wanted.from, wanted.until) = (0, wanted.size);
+                (wanted.start, wanted.end) = (0, wanted.size);
             }
             let began = Instant::now();
             let received = self.receive(&source, wanted, until, free, partial, &mut attempts);
             let (back, received) = pieces.beside(received).await??;
             partial = back;
-            let judged = attempts.judge(partial.offset() - before, began.elapsed());
+            let judged = attempts.assess(partial.offset() - before, began.elapsed());
             givers.brings = partial.offset() > before;
             if partial.offset() > 0 {
                 givers.sources.insert(source.reference.repository());
@@ -226,7 +226,7 @@ impl Download<'_> {
                 _ => received,
             };
             pieces.ask(match received {
-                Ok(true) => Some((&source, attempts.open())),
+                Ok(true) => Some((&source, attempts.usable_sources())),
                 Ok(false) | Err(_) => None,
             });
             goes_on = received.is_ok();
@@ -299,7 +299,7 @@ impl Download<'_> {
     async fn receive(
         &self,
         source: &PullSource,
-        wanted: Wanted,
+        wanted: BlobRange,
         until: u64,
         free: u64,
         partial: Partial,
@@ -312,7 +312,7 @@ impl Download<'_> {
         };
         let is_range = stream.is_range();
         if wanted.is_range() && !is_range {
-            attempts.is_rangeless();
+            attempts.ignores_ranges();
         }
         stream.end_at(if is_range { until } else { free });
         let (partial, received) = self.pour(stream, partial, attempts).await?;
@@ -362,7 +362,7 @@ impl Download<'_> {
                 continue;
             }
             let bytes = piece.len() as u64;
-            attempts.came(bytes);
+            attempts.received(bytes);
             self.observer.observe(Event::BlobReceived {
                 blob: self.request.digest,
                 bytes,

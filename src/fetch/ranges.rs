@@ -18,7 +18,7 @@ use super::download::{Download, on_disk};
 use super::download_slot::DownloadSlot;
 use super::range_allocator::{Next, RangeAllocator};
 use super::transfer_stats::rate;
-use crate::registry::{PullSource, Wanted};
+use crate::registry::{BlobRange, PullSource};
 use crate::spool::{Partial, SpoolError};
 
 /// A smaller blob is asked for as a whole.
@@ -254,14 +254,14 @@ async fn fetch<'a>(
     range: Range<u64>,
     place: DownloadSlot<'a>,
 ) -> Result<Piece<'a>, SpoolError> {
-    let wanted = Wanted {
+    let wanted = BlobRange {
         blob: download.request.digest,
         size: download.request.size,
-        from: range.start,
-        until: range.end,
+        start: range.start,
+        end: range.end,
     };
     let spool = download.spool.clone();
-    let opened = on_disk(move || spool.range(&wanted.blob, wanted.size, wanted.from));
+    let opened = on_disk(move || spool.range(&wanted.blob, wanted.size, wanted.start));
     let (partial, began) = (opened.await?, Instant::now());
     let mut attempts =
         download
@@ -277,7 +277,7 @@ async fn fetch<'a>(
         Ok(_) => (partial, Ok(())),
         Err(error) => (partial, Err(error)),
     };
-    let judged = attempts.judge(partial.offset() - wanted.from, began.elapsed());
+    let judged = attempts.assess(partial.offset() - wanted.start, began.elapsed());
     if let Err(error) = result.and(judged) {
         tracing::debug!(
             "blob {}: a piece ends at {}: {error}",
@@ -287,9 +287,9 @@ async fn fetch<'a>(
     }
     Ok(Piece {
         place,
-        from: wanted.from,
-        is_whole: partial.offset() == wanted.until,
-        partial: match partial.offset() > wanted.from {
+        from: wanted.start,
+        is_whole: partial.offset() == wanted.end,
+        partial: match partial.offset() > wanted.start {
             true => Some(partial),
             false => {
                 on_disk(move || partial.discard()).await?;

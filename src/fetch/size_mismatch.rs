@@ -3,7 +3,7 @@
 
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Hasher};
-use crate::registry::{PullSource, Registries, RegistryError, Wanted};
+use crate::registry::{BlobRange, PullSource, Registries, RegistryError};
 
 /// What is fetched at most to find out. It tells two exit codes apart, and that is worth no more on a slow link.
 const AT_MOST: u64 = 16 << 20;
@@ -41,11 +41,11 @@ async fn digest_of(
     registries: &Registries,
     cancel: &Cancel,
 ) -> Result<Digest, RegistryError> {
-    let wanted = Wanted {
+    let wanted = BlobRange {
         blob,
         size,
-        from: 0,
-        until: size,
+        start: 0,
+        end: size,
     };
     let mut attempts = registries.attempts(format!("blob {blob}"), Vec::new(), vec![source.clone()]);
     let mut stream = registries

@@ -1,21 +1,21 @@
-//! `WWW-Authenticate`: how a registry wants us to log in.
+//! Parses `WWW-Authenticate`: how a registry requires its clients to log in (RFC 9110, 11.6.1).
 
 use http_auth::ChallengeRef;
 use reqwest::Url;
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 
-use super::error::printable;
+use crate::http::excerpt;
 
 /// One way to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     /// User and password with every request.
     Basic,
-    /// A token from elsewhere.
+    /// A token from a token server.
     Bearer(TokenServer),
 }
 
-/// Where tokens are handed out.
+/// Where the registry's tokens are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TokenServer {
     pub(super) realm: Url,
@@ -23,8 +23,8 @@ pub(super) struct TokenServer {
 }
 
 impl Challenge {
-    /// The first challenge that we can answer, as for containers/image; without a password that is a token, which may be
-    /// for anybody. The error says what is wrong with those that there are.
+    /// The first challenge that can be answered, as in containers/image; without a password that is a token, which may be
+    /// anonymous. The error states what is wrong with the last one.
     pub(super) fn first(headers: &HeaderMap, has_password: bool) -> Result<Self, String> {
         let mut basic = None;
         let mut why = "the registry answers 401 without `WWW-Authenticate`".to_owned();
@@ -36,7 +36,7 @@ impl Challenge {
             let challenges = match http_auth::parse_challenges(text) {
                 Ok(challenges) => challenges,
                 Err(_) => {
-                    why = format!("`WWW-Authenticate` cannot be read: `{}`", printable(text));
+                    why = format!("`WWW-Authenticate` cannot be parsed: `{}`", excerpt(text));
                     continue;
                 }
             };
@@ -64,8 +64,8 @@ impl Challenge {
         }
         if !challenge.scheme.eq_ignore_ascii_case("bearer") {
             return Err(format!(
-                "the scheme `{}` is not known",
-                printable(challenge.scheme)
+                "the authentication scheme `{}` is not supported",
+                excerpt(challenge.scheme)
             ));
         }
         let realm = parameter("realm").unwrap_or_default();
@@ -76,7 +76,7 @@ impl Challenge {
                     service: parameter("service").filter(|service| !service.is_empty()),
                 }))
             }
-            _ => Err(format!("the realm `{}` is not a URL of HTTP", printable(&realm))),
+            _ => Err(format!("the realm `{}` is not an HTTP URL", excerpt(&realm))),
         }
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn the_error_states_what_is_wrong() {
         for (values, why) in [
             (&[][..], "without `WWW-Authenticate`"),
             (&["Negotiate"], "scheme `Negotiate`"),
@@ -135,7 +135,7 @@ mod tests {
                 &["Bearer realm=\"file:///etc/shadow\""],
                 "realm `file:///etc/shadow`",
             ),
-            (&["Bearer realm="], "cannot be read"),
+            (&["Bearer realm="], "cannot be parsed"),
         ] {
             let error = first(values).expect_err("no answer");
             assert!(error.contains(why), "{error}");

@@ -1,19 +1,19 @@
-//! One pull secret: `auth.json` of containers, `config.json` of Docker and the kubelet.
+//! Parses one pull secret (`auth.json` of containers, `config.json` of Docker and the kubelet) and finds a login in it.
 //!
 //! ```text
 //! {"auths": {"quay.io":             {"auth": base64 of "user:password"},
 //!            "quay.io/team":        {"auth": …},                            the longest key wins
-//!            "https://host/v1/":    {"auth": …},                            as `docker login` once wrote it
+//!            "https://host/v1/":    {"auth": …},                            as older `docker login` writes it
 //!            "token.example.com":   {"auth": …, "identitytoken": …},        OAuth2
-//!            "kept.example.com":    {}},                                    the password lies in `credsStore`
+//!            "kept.example.com":    {}},                                    the password is in `credsStore`
 //!  "credHelpers": {"gcr.io": "gcloud"}, "credsStore": "desktop"}
 //! ```
 //!
-//! Docker Hub has three names in keys. Go's decoder takes names in upper and lower case alike and `null` for nothing, and its
-//! base64 may be wrapped; so does and may it here, for a file that works on the node has to work. The kubelet takes
-//! `username` and `password` too, which containers/image does not.
+//! Docker Hub has three names in keys. Go's decoder ignores the case of keys, takes `null` as absent and accepts wrapped base64;
+//! the parser here does too, because a file that works on the node has to work. The kubelet reads `username` and `password`,
+//! which containers/image does not.
 //!
-//! No message says what a file holds, also not by way of the parser's own messages, which quote what they found.
+//! No message repeats the content of a file. The messages of the JSON parser would, so they are dropped.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,36 +26,36 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::oci::Reference;
 
-use super::credentials::{Credential, CredentialsError, Origin};
+use super::credential::{Credential, CredentialOrigin, CredentialsError};
 
-/// As Go's `base64.StdEncoding`: padded, and unused bits are not looked at.
+/// As Go's `base64.StdEncoding`: padded, and unused bits are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// A file, parsed.
+/// A parsed pull secret.
 #[derive(Debug)]
 pub(super) struct AuthFile {
     path: PathBuf,
-    auths: HashMap<String, Entry>,
+    auths: HashMap<String, AuthEntry>,
     helpers: HashMap<String, String>,
     has_store: bool,
 }
 
 #[derive(Default)]
 struct AuthJson {
-    auths: HashMap<String, Option<Entry>>,
+    auths: HashMap<String, Option<AuthEntry>>,
     helpers: HashMap<String, String>,
     store: Option<String>,
-    /// It has at least one of the keys that there are.
+    /// It has at least one of the known keys.
     is_known: bool,
-    /// Something outside of `auths` looks like an entry.
+    /// A value outside of `auths` has the form of an entry.
     is_legacy: bool,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct AuthEntry {
     auth: Option<SecretString>,
     username: Option<SecretString>,
     password: Option<SecretString>,
@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for AuthJson {
                         }
                         "credsstore" => document.store = map.next_value()?,
                         _ => {
-                            document.is_legacy |= map.next_value::<Other>()?.has_credentials;
+                            document.is_legacy |= map.next_value::<OtherValue>()?.has_credentials;
                             continue;
                         }
                     }
@@ -98,18 +98,18 @@ impl<'de> Deserialize<'de> for AuthJson {
     }
 }
 
-impl<'de> Deserialize<'de> for Entry {
+impl<'de> Deserialize<'de> for AuthEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Keys;
         impl<'de> Visitor<'de> for Keys {
-            type Value = Entry;
+            type Value = AuthEntry;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object with `auth`")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
-                let mut entry = Entry::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AuthEntry, A::Error> {
+                let mut entry = AuthEntry::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.to_ascii_lowercase().as_str() {
                         "auth" => entry.auth = map.next_value()?,
@@ -126,12 +126,12 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
-/// Whatever stands beside `auths`: Docker's other settings, or, in an old `.dockercfg`, the entries themselves.
-struct Other {
+/// A value beside `auths`: Docker's other settings, or, in an old `.dockercfg`, the entries themselves.
+struct OtherValue {
     has_credentials: bool,
 }
 
-impl<'de> Deserialize<'de> for Other {
+impl<'de> Deserialize<'de> for OtherValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
         #[serde(untagged)]
@@ -151,7 +151,7 @@ impl<'de> Deserialize<'de> for Other {
 }
 
 impl AuthFile {
-    /// Understands a file's bytes; `path` is for messages.
+    /// Parses a file's bytes; `path` is for messages.
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, CredentialsError> {
         let document: AuthJson = serde_json::from_slice(bytes).map_err(|error| CredentialsError::Parse {
             path: path.into(),
@@ -172,7 +172,7 @@ impl AuthFile {
         })
     }
 
-    /// What it has for this repository.
+    /// The login for this repository.
     pub(super) fn find(&self, reference: &Reference) -> Result<Option<Credential>, CredentialsError> {
         let host = reference.domain();
         if self.helpers.contains_key(host) {
@@ -189,7 +189,7 @@ impl AuthFile {
         Ok(credential)
     }
 
-    fn entry(&self, reference: &Reference) -> Option<(&str, &Entry)> {
+    fn entry(&self, reference: &Reference) -> Option<(&str, &AuthEntry)> {
         let repository = reference.repository();
         let mut key = repository.as_str();
         loop {
@@ -201,25 +201,25 @@ impl AuthFile {
                 None => break,
             }
         }
-        // Nobody wrote the plain name; perhaps a URL or another name of Docker Hub. The least key, for there may
-        // be several and a hash map has no order.
+        // The key may be a URL or another name of Docker Hub. Several may fit, and a hash map has no order, so the least is
+        // taken.
         let wanted = canonical_host(reference.domain());
         let same = self.auths.iter().filter(|(key, _)| canonical_key(key) == wanted);
         same.min_by_key(|(key, _)| *key)
             .map(|(key, entry)| (key.as_str(), entry))
     }
 
-    fn origin(&self, key: &str) -> Origin {
-        Origin {
+    fn origin(&self, key: &str) -> CredentialOrigin {
+        CredentialOrigin {
             path: self.path.clone(),
             key: key.into(),
         }
     }
 }
 
-impl Entry {
-    /// Nothing for an entry without content, which stands for anonymous access.
-    fn credential(&self, origin: Origin) -> Result<Option<Credential>, CredentialsError> {
+impl AuthEntry {
+    /// Nothing for an entry without content, which means anonymous access.
+    fn credential(&self, origin: CredentialOrigin) -> Result<Option<Credential>, CredentialsError> {
         use secrecy::ExposeSecret as _;
         let given =
             |field: &Option<SecretString>| field.clone().filter(|text| !text.expose_secret().is_empty());
@@ -247,13 +247,13 @@ impl Entry {
     }
 }
 
-/// What is encoded, line breaks passed over as Go passes over them.
+/// The decoded bytes. Line breaks are ignored, as in Go.
 fn decode(base64: &str) -> Option<Vec<u8>> {
     let unbroken: String = base64.trim().split(['\r', '\n']).collect();
     BASE64.decode(unbroken).ok()
 }
 
-/// The host that a key means when it is a URL, as `docker login` once wrote it.
+/// The host of a key that is a URL, as older `docker login` writes it.
 fn canonical_key(key: &str) -> &str {
     let without_scheme = key
         .strip_prefix("https://")
@@ -273,22 +273,22 @@ fn canonical_host(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    // A test says what it skipped and how much it compared.
+    // A test prints what it skipped and how much it compared.
     #![allow(clippy::print_stderr)]
 
     use base64::prelude::*;
     use secrecy::ExposeSecret as _;
 
     use super::*;
-    use crate::registry::{Credentials, RegistriesConf};
+    use crate::registry::{Credentials, registries_conf};
 
     fn find(text: &str, reference: &str) -> Result<Option<String>, CredentialsError> {
         let file = AuthFile::parse(Path::new("auth.json"), text.as_bytes())?;
         let found = file.find(&reference.parse().expect("a reference"))?;
-        Ok(found.map(|found| told(&found)))
+        Ok(found.map(|found| describe(&found)))
     }
 
-    fn told(found: &Credential) -> String {
+    fn describe(found: &Credential) -> String {
         let (user, password) = (found.username.expose_secret(), found.password.expose_secret());
         let token = found.identity_token.as_ref().map_or("", |_| " and a token");
         format!("{user}:{password}{token}")
@@ -340,13 +340,13 @@ mod tests {
             (
                 "cred-helper.conf",
                 "registry-a.com/x",
-                "wants the program `helper-registry` asked",
+                "names the program `helper-registry`",
             ),
             ("cred-helper-with-auth-files.conf", "example.org/x", "example:org"),
             (
                 "cred-helper-with-auth-files.conf",
                 "registry-a.com/x",
-                "wants the program `helper-registry` asked",
+                "names the program `helper-registry`",
             ),
         ];
         for (name, reference, expected) in rows {
@@ -354,7 +354,7 @@ mod tests {
             let found = match name.strip_suffix(".conf") {
                 None => Credentials::parse(Path::new(name), &text),
                 Some(_) => {
-                    let conf = RegistriesConf::parse_one(&text).expect("valid");
+                    let conf = registries_conf::parse_text(&text).expect("valid");
                     let example = corpus.join("example.json");
                     let credentials = Credentials::read(&[example]).expect("valid");
                     Ok(credentials.with_helpers(conf.credential_helpers))
@@ -362,7 +362,7 @@ mod tests {
             };
             let found = found.and_then(|all| all.find(&reference.parse().expect("a reference")));
             let found = match found {
-                Ok(found) => found.map_or_else(|| "nothing".to_owned(), |found| told(&found)),
+                Ok(found) => found.map_or_else(|| "nothing".to_owned(), |found| describe(&found)),
                 Err(why) => why.to_string(),
             };
             assert!(found.contains(expected), "{reference} in {name}: {found}");

@@ -1,10 +1,11 @@
-//! Bearer tokens: asking for them, keeping them, and whom not to tell the password.
+//! Requests bearer tokens from a registry's token server, and caches them until they expire or are rejected.
 //!
 //! # Design
 //!
-//! A token is kept per server, service and scope, behind a lock of its own that is held while it is asked for: of many
-//! workers that need the same token one asks and the rest wait. A worker whose token was rejected says which one
-//! that was, so that a token that someone else just renewed is not renewed again.
+//! The protocol is the token authentication of the distribution project (`spec/auth/token.md`, `spec/auth/oauth.md`). A token
+//! is cached per server, service and scope, behind a lock of its own that is held while it is requested: of many workers that
+//! need the same token one requests it and the others wait. A worker whose token was rejected passes that token along, so
+//! that a token that another worker has just renewed is not renewed again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,24 +20,25 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::cancel::Cancel;
+use crate::http::bearer;
 
 use super::auth_challenge::TokenServer;
-use super::credentials::Credential;
+use super::credential::Credential;
 use super::error::RegistryError;
-use super::error_response::failure;
-use super::http_client::{self, Http};
-use super::watchdog::Watch;
+use super::error_response::{error_response, login_refused};
+use super::http_client::{self, HttpClient};
+use super::watchdog::Watchdog;
 
-/// Tokens of real registries have a few kilobytes.
+/// The longest answer of a token server that is read. Tokens of real registries have a few kilobytes.
 const MAX_TOKEN_ANSWER: u64 = 1 << 20;
 
-/// A token goes along with every request, so one of this length costs more than most manifests.
+/// The longest token that is used. It is sent with every request, so a longer one would cost more than most manifests.
 const MAX_TOKEN: usize = 64 << 10;
 
-/// The least life of a token, as the distribution spec has it for servers that do not say.
-const MIN_TOKEN_LIFE: Duration = Duration::from_secs(60);
+/// The lifetime of a token whose server states none, as the distribution project's token spec has it; also the shortest.
+const MIN_TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 
-/// A token is not used for the last moments of its life: the request has a way to go, and clocks differ.
+/// A token is not used this long before it expires: the request takes time to arrive, and clocks differ.
 const TOKEN_MARGIN: Duration = Duration::from_secs(5);
 
 /// All tokens for one registry.
@@ -56,25 +58,25 @@ struct Token {
     expires: Instant,
 }
 
-/// Who asks for what.
+/// A token that is needed, and the login for it.
 pub(super) struct TokenRequest<'a> {
     pub(super) server: &'a TokenServer,
     /// `repository:<path>:pull`
     pub(super) scope: String,
     pub(super) credential: Option<&'a Credential>,
-    /// The registry itself is reached by HTTPS and must be.
+    /// The registry is only reached by HTTPS, so the token server must be, too.
     pub(super) https_only: bool,
     /// The request that needs the token, for messages.
     pub(super) what: &'a str,
-    pub(super) watch: &'a Watch,
+    pub(super) watchdog: &'a Watchdog,
 }
 
 impl Tokens {
-    /// The `Authorization` header to send: kept, or asked for anew if there is none, it has expired, or it is
-    /// `rejected`.
+    /// The `Authorization` header to send: from the cache, or requested anew if there is none, it has expired, or it is the
+    /// `rejected` one.
     pub(super) async fn authorization(
         &self,
-        http: &Http,
+        http: &HttpClient,
         request: &TokenRequest<'_>,
         rejected: Option<&HeaderValue>,
         cancel: &Cancel,
@@ -85,22 +87,22 @@ impl Tokens {
             scope: request.scope.clone(),
         };
         let cell = self.cell(key);
-        let mut kept = tokio::select! {
+        let mut cached = tokio::select! {
             stopped = cancel.stopped() => return Err(stopped.into()),
-            kept = cell.lock() => kept,
+            cached = cell.lock() => cached,
         };
-        if let Some(token) = &*kept
+        if let Some(token) = &*cached
             && token.expires > Instant::now()
             && rejected != Some(&token.authorization)
         {
             return Ok(token.authorization.clone());
         }
         let token = request.send(http, cancel).await?;
-        Ok(kept.insert(token).authorization.clone())
+        Ok(cached.insert(token).authorization.clone())
     }
 
-    /// Where the token of this key is kept. Those of another server go: the registry names this one now, and one that
-    /// names another each time would fill the memory.
+    /// Where the token of this key is cached. Tokens of other servers are dropped: the registry names this server now, and a
+    /// registry that names another one each time would fill the memory.
     fn cell(&self, key: Key) -> Arc<tokio::sync::Mutex<Option<Token>>> {
         let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cells.retain(|old, _| (&old.realm, &old.service) == (&key.realm, &key.service));
@@ -108,7 +110,7 @@ impl Tokens {
     }
 }
 
-/// What a token server answers. Both names are in use.
+/// The answer of a token server. `token` and `access_token` are both in use.
 #[derive(Deserialize)]
 struct Answer {
     token: Option<SecretString>,
@@ -118,20 +120,20 @@ struct Answer {
 }
 
 impl TokenRequest<'_> {
-    async fn send(&self, http: &Http, cancel: &Cancel) -> Result<Token, RegistryError> {
+    async fn send(&self, http: &HttpClient, cancel: &Cancel) -> Result<Token, RegistryError> {
         let realm = &self.server.realm;
         let host = realm.host_str().unwrap_or_default();
-        let what = format!("{} (its token from `{host}`)", self.what);
+        let what = format!("{} (token from `{host}`)", self.what);
         let refuse = |why: &str| RegistryError::Challenge {
             what: what.clone(),
             why: why.into(),
         };
         if self.https_only && realm.scheme() != "https" {
             return Err(refuse(
-                "the registry wants the credentials sent to a token server by plain HTTP",
+                "the registry names a token server by plain HTTP, where the credentials are not sent",
             ));
         }
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let identity = self
             .credential
             .and_then(|credential| credential.identity_token.as_ref());
@@ -158,7 +160,8 @@ impl TokenRequest<'_> {
                         .map(|name| ("account", name)),
                 );
                 let request = http.following.get(realm.clone()).query(&query);
-                // containers/image shows half a credential to nobody here, though it does to a registry.
+                // As containers/image, which sends a user without a password to a registry but not to a token server
+                // (`docker/docker_client.go`, `getBearerToken`).
                 let whole = self.credential.filter(|it| {
                     !it.username.expose_secret().is_empty() && !it.password.expose_secret().is_empty()
                 });
@@ -169,12 +172,12 @@ impl TokenRequest<'_> {
             }
         };
         let response = http
-            .send(request, &what, self.watch, cancel)
+            .send(request, &what, self.watchdog, cancel)
             .await
             .map_err(|failed| failed.error)?;
-        let response = self.admit(response, &what, cancel).await?;
-        let body = http_client::body(response, MAX_TOKEN_ANSWER, &what, self.watch, cancel).await?;
-        let unreadable = || refuse("the token server's answer holds no token");
+        let response = self.check(response, &what, cancel).await?;
+        let body = http_client::body(response, MAX_TOKEN_ANSWER, &what, self.watchdog, cancel).await?;
+        let unreadable = || refuse("the token server's answer has no token");
         // serde's own message would quote the token.
         let answer: Answer = serde_json::from_slice(&body).map_err(|_| unreadable())?;
         let given = |token: Option<SecretString>| token.filter(|token| !token.expose_secret().is_empty());
@@ -187,21 +190,21 @@ impl TokenRequest<'_> {
                 "the token has {length} bytes, more than {MAX_TOKEN}"
             )));
         }
-        let mut authorization =
-            HeaderValue::try_from(format!("Bearer {}", token.expose_secret())).map_err(|_| unreadable())?;
-        authorization.set_sensitive(true);
-        let life = answer
+        let authorization = bearer(&token).map_err(|_| unreadable())?;
+        let lifetime = answer
             .expires_in
             .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let life = life.unwrap_or_default().max(MIN_TOKEN_LIFE) - TOKEN_MARGIN;
+        let lifetime = lifetime.unwrap_or_default().max(MIN_TOKEN_LIFETIME) - TOKEN_MARGIN;
         Ok(Token {
             authorization,
-            // A life that overflows the clock is as good as none.
-            expires: asked_at.checked_add(life).unwrap_or(asked_at + MIN_TOKEN_LIFE),
+            // A lifetime that overflows the clock counts as none.
+            expires: requested_at
+                .checked_add(lifetime)
+                .unwrap_or(requested_at + MIN_TOKEN_LIFETIME),
         })
     }
 
-    async fn admit(
+    async fn check(
         &self,
         response: Response,
         what: &str,
@@ -212,7 +215,10 @@ impl TokenRequest<'_> {
         }
         // A bad refresh token is 400 by OAuth2 (RFC 6749, 5.2).
         let is_refused = matches!(response.status().as_u16(), 400 | 401 | 403);
-        Err(failure(response, is_refused, self.credential, what, self.watch, cancel).await)
+        Err(match is_refused {
+            true => login_refused(response, self.credential, what, self.watchdog, cancel).await,
+            false => error_response(response, what, self.watchdog, cancel).await,
+        })
     }
 }
 
@@ -233,20 +239,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_a_server_that_is_not_named_any_more_are_dropped() {
+    fn tokens_of_a_server_that_is_no_longer_named_are_dropped() {
         let tokens = Tokens::default();
         let key = |realm: &str, scope: &str| Key {
             realm: realm.into(),
             service: None,
             scope: scope.into(),
         };
-        let kept = || tokens.0.lock().expect("no panic").len();
+        let cached = || tokens.0.lock().expect("no panic").len();
         tokens.cell(key("https://one/", "a"));
         tokens.cell(key("https://one/", "b"));
-        assert_eq!(kept(), 2);
+        assert_eq!(cached(), 2);
         for number in 0..100 {
             tokens.cell(key(&format!("https://{number}/"), "a"));
         }
-        assert_eq!(kept(), 1);
+        assert_eq!(cached(), 1);
     }
 }

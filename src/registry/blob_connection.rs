@@ -1,48 +1,48 @@
-//! BlobConnections: connections beside each other for blobs.
+//! Gives each blob a connection of its own where a registry speaks HTTP/2.
 //!
-//! By HTTP/1.1 each request at a time has a connection of its own. By HTTP/2 all requests of a client share one, and of
-//! one connection each lost packet halves the rate: it does not fill a long link, where several do. So once a registry,
-//! or whoever it redirects to, has answered by HTTP/2, each blob on its way has a client for itself, of which there are
-//! as many as there ever were blobs at a time. All else goes by the first.
+//! By HTTP/1.1 parallel requests have connections of their own. By HTTP/2 all requests of a client share one connection, and
+//! each lost packet halves the rate of that connection (RFC 5681): one does not fill a long link, several do. So once a
+//! registry, or the host it redirects to, has answered by HTTP/2, each blob under way has a client for itself. There are as
+//! many clients as there ever were blobs at a time. All other requests use the first client.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use reqwest::{Client, Version};
 
-/// All lanes to a registry, and to where it redirects.
+/// The connections for blobs to one registry, and to the hosts it redirects to.
 #[derive(Debug)]
 pub(super) struct BlobConnections {
-    /// Those that no blob has. The one that was used last is used next, for its connection is the warmest.
+    /// Those that no blob uses. The one that was used last is used next, because its congestion window is the largest.
     free: Mutex<Vec<Client>>,
-    /// Whether somebody answered by HTTP/2. Without that, whoever finds no lane free does with the first one's client,
-    /// whose idle connections are there for all.
-    are_made: AtomicBool,
+    /// Whether an answer was by HTTP/2. Without that, a blob that finds no free client uses the first one, which opens as many
+    /// connections as it needs.
+    is_http2: AtomicBool,
 }
 
 /// One of them, as long as it lives.
 #[derive(Debug)]
 pub(super) struct BlobConnection {
     client: Client,
-    lanes: Arc<BlobConnections>,
+    pool: Arc<BlobConnections>,
 }
 
 impl BlobConnections {
     pub(super) fn new(first: Client) -> Arc<Self> {
         Arc::new(Self {
             free: Mutex::new(vec![first]),
-            are_made: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
         })
     }
 
-    /// Takes note of how a request was answered.
-    pub(super) fn learn(&self, version: Version) {
+    /// Records the version of HTTP of an answer.
+    pub(super) fn learn_version(&self, version: Version) {
         if version == Version::HTTP_2 {
-            self.are_made.store(true, Ordering::Relaxed);
+            self.is_http2.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A free lane, or `another`, if lanes are made.
+    /// A free connection, or `another` by HTTP/2. Nothing by HTTP/1.1 if none is free.
     pub(super) fn take<E>(
         self: &Arc<Self>,
         another: impl FnOnce() -> Result<Client, E>,
@@ -50,12 +50,12 @@ impl BlobConnections {
         let free = self.free().pop();
         let client = match free {
             Some(client) => client,
-            None if self.are_made.load(Ordering::Relaxed) => another()?,
+            None if self.is_http2.load(Ordering::Relaxed) => another()?,
             None => return Ok(None),
         };
         Ok(Some(BlobConnection {
             client,
-            lanes: Arc::clone(self),
+            pool: Arc::clone(self),
         }))
     }
 
@@ -72,7 +72,7 @@ impl BlobConnection {
 
 impl Drop for BlobConnection {
     fn drop(&mut self) {
-        self.lanes.free().push(self.client.clone());
+        self.pool.free().push(self.client.clone());
     }
 }
 
@@ -83,22 +83,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_as_blobs_at_a_time_and_by_http_1_none() {
-        let lanes = BlobConnections::new(Client::new());
+    fn by_http_2_each_blob_has_its_own_connection_and_by_http_1_none_is_made() {
+        let pool = BlobConnections::new(Client::new());
         let made = std::cell::Cell::new(0);
         let take = || {
             let another = || {
                 made.set(made.get() + 1);
                 Ok::<_, Infallible>(Client::new())
             };
-            lanes.take(another).unwrap_or_else(|never| match never {})
+            pool.take(another).unwrap_or_else(|never| match never {})
         };
-        lanes.learn(Version::HTTP_11);
+        pool.learn_version(Version::HTTP_11);
         let first = take();
-        assert!(first.is_some(), "it has what connections there are");
-        assert!(take().is_none(), "and all others have them too");
+        assert!(first.is_some(), "it has the first client");
+        assert!(take().is_none(), "the others use the first client, too");
 
-        lanes.learn(Version::HTTP_2);
+        pool.learn_version(Version::HTTP_2);
         for _ in 0..2 {
             let others = (take(), take());
             assert!(others.0.is_some() && others.1.is_some());

@@ -1,12 +1,12 @@
-//! `certs.d`: certificates for one registry, as containers/image reads them (`pkg/tlsclientconfig`).
+//! Reads the certificates for one registry from `certs.d`, as containers/image does (`pkg/tlsclientconfig`).
 //!
 //! ```text
-//! certs.d/registry.example.com:5000/   the first of the directories that has one for the host
-//!   *.crt                              authorities for this host, beside all others
-//!   client.cert, client.key            who we are to it
+//! certs.d/registry.example.com:5000/   the first of the directories that exists for the host
+//!   *.crt                              authorities for this host, in addition to all others
+//!   client.cert, client.key            client certificate and key for this host
 //! ```
 //!
-//! Half of a pair is an error, as it is there; a link into nowhere is none.
+//! A `.cert` without `.key` or the reverse is an error, as in containers/image; a dangling link is not.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use rustls::sign::CertifiedKey;
 use rustls::{DistinguishedName, SignatureScheme};
 
 use super::error::RegistryError;
-use super::tls::{certificates, unusable};
+use super::pem::{certificates, unusable};
 
-/// What `certs.d` has for one host.
+/// The certificates of `certs.d` for one host.
 #[derive(Default)]
 pub(super) struct HostCerts {
-    /// Whom to believe for this host.
+    /// Authorities, by file.
     pub(super) authorities: Vec<(PathBuf, Vec<CertificateDer<'static>>)>,
-    /// Who we are to it.
-    pub(super) clients: Vec<Client>,
+    /// Client certificates.
+    pub(super) clients: Vec<ClientCertificate>,
 }
 
-/// A certificate with its key.
-pub(super) struct Client {
+/// A client certificate with its key.
+pub(super) struct ClientCertificate {
     path: PathBuf,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -57,25 +57,24 @@ impl HostCerts {
             let read = |path: &Path| std::fs::read(path).map_err(|error| unusable(path, error));
             let twin = |extension| Some(path.with_extension(extension)).filter(|twin| paths.contains(twin));
             match path.extension().and_then(|extension| extension.to_str()) {
-                // A link into nowhere; containers/image passes it over.
+                // A dangling link, which containers/image skips.
                 Some("crt") if !path.exists() => {}
                 Some("crt") => {
                     match certificates(path, &read(path)?) {
                         Ok(authorities) => found.authorities.push((path.clone(), authorities)),
-                        // Go passes it over too; another one in the directory may be what matters.
+                        // Go skips it too; another certificate of the directory may be the relevant one.
                         Err(error) => tracing::warn!("{error}"),
                     }
                 }
                 Some("cert") => {
                     let Some(key_path) = twin("key") else {
-                        let why =
-                            "there is no `.key` beside it\nhint: the name of an authority's ends in `.crt`";
+                        let why = "there is no `.key` beside it\nhint: if it is the certificate of an authority, let its name end in `.crt`";
                         return Err(unusable(path, why));
                     };
                     let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
                         .map_err(|error| unusable(&key_path, error))?;
                     let chain = certificates(path, &read(path)?)?;
-                    found.clients.push(Client {
+                    found.clients.push(ClientCertificate {
                         path: path.clone(),
                         chain,
                         key,
@@ -91,16 +90,20 @@ impl HostCerts {
     }
 }
 
-/// Who we are to one registry; the first is for those that do not say whom they believe.
+/// The client certificates for one registry; the first is for registries that do not list their authorities.
 #[derive(Debug)]
-pub(super) struct Identities(Vec<Arc<CertifiedKey>>);
+pub(super) struct ClientCertificates(Vec<Arc<CertifiedKey>>);
 
-impl Identities {
-    pub(super) fn new(clients: Vec<Client>, provider: &CryptoProvider) -> Result<Self, RegistryError> {
-        let identity = |Client { path, chain, key }| match CertifiedKey::from_der(chain, key, provider) {
-            Ok(identity) => Ok(Arc::new(identity)),
-            Err(error) => Err(unusable(&path, error)),
-        };
+impl ClientCertificates {
+    pub(super) fn new(
+        clients: Vec<ClientCertificate>,
+        provider: &CryptoProvider,
+    ) -> Result<Self, RegistryError> {
+        let identity =
+            |ClientCertificate { path, chain, key }| match CertifiedKey::from_der(chain, key, provider) {
+                Ok(identity) => Ok(Arc::new(identity)),
+                Err(error) => Err(unusable(&path, error)),
+            };
         Ok(Self(clients.into_iter().map(identity).collect::<Result<_, _>>()?))
     }
 
@@ -109,7 +112,7 @@ impl Identities {
     }
 }
 
-impl ResolvesClientCert for Identities {
+impl ResolvesClientCert for ClientCertificates {
     fn resolve(&self, authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let mut usable = self
             .0
@@ -129,7 +132,7 @@ impl ResolvesClientCert for Identities {
     }
 }
 
-/// The name of who signed it, in DER as a server lists those whom it believes.
+/// The name of its issuer, in DER, as a server lists the authorities that it trusts.
 fn issuer(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
     Some(DistinguishedName::in_sequence(parsed.issuer()).as_ref().to_vec())

@@ -1,17 +1,16 @@
-//! DnsResolver of hosts, by `hosts` files and the name servers of `resolv.conf`: a static binary has no NSS.
+//! Resolves host names with `hosts` files and the name servers of `resolv.conf`; a static binary has no NSS.
 //!
-//! No answer is remembered. A name is looked up for each connection and not for each request, so there is nothing to save;
-//! and a "no such name" may be kept for as long as its zone says, hours often, which is hours without a pull where a
-//! router's name server says it while the uplink is down. The files are read each time, for DHCP writes them when a link
-//! comes back.
+//! Answers are not cached. A name is resolved for each connection and not for each request, so a cache would save little. A
+//! cached NXDOMAIN (RFC 2308) may be valid for hours, which is hours without a pull where a router's name server sends it
+//! while the uplink is down. The files are read each time, because DHCP writes them when a link returns.
 //!
 //! # Design
 //!
-//! In a pod there are two opinions: the cluster's name server, which knows services too, and those of the node, which
-//! CRI-O asks. The cluster's is asked first. The node's is asked when the other has no address for the name, and also when it
-//! is silent for [`HEAD_START`]; the first address counts. A cluster's name server that did not do its work, where the node's
-//! did, comes second for [`DISTRUST`], so that not every connection waits for it. A plain "no such name" is no reason for
-//! distrust.
+//! In a pod there are two resolver configurations: the cluster's name server, which also resolves services, and those of the
+//! node, which CRI-O uses. The pod's is asked first. The node's is asked when the pod's has no address for the name, and also
+//! when it is silent for [`HEAD_START`]; the first address counts, as with the connections of RFC 8305. A pod's name server
+//! that failed where the node's answered is asked second for [`DEMOTED_FOR`], so that not every connection waits for it. An
+//! NXDOMAIN is an answer and not a failure.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -34,17 +33,17 @@ use hickory_resolver::{Hosts, TokioResolver};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::time::{Instant, timeout};
 
-/// How long the one that is asked first may be silent until the other is asked too: longer than a forwarding name server
-/// takes over a satellite link, and short of the time that a connection may take.
+/// How long the first name server may be silent before the other is asked too: longer than a forwarding name server takes
+/// over a satellite link, and shorter than the time that a connection may take.
 const HEAD_START: Duration = Duration::from_secs(2);
 
-/// How long a name server that did not do its work is asked second.
-const DISTRUST: Duration = Duration::from_secs(60);
+/// How long a name server that failed is asked second.
+const DEMOTED_FOR: Duration = Duration::from_secs(60);
 
-/// More than any `hosts` or `resolv.conf`.
+/// How much of a file is read: more than any `hosts` or `resolv.conf` has.
 const FILE_LIMIT: u64 = 4 << 20;
 
-/// The files of one file system that say where names are known.
+/// The resolver files of one file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsFiles {
     /// hosts(5)
@@ -53,7 +52,7 @@ pub struct DnsFiles {
     pub resolv_conf: PathBuf,
 }
 
-/// Our own.
+/// The files of this process.
 impl Default for DnsFiles {
     fn default() -> Self {
         Self {
@@ -63,25 +62,25 @@ impl Default for DnsFiles {
     }
 }
 
-/// Looks names up.
+/// Resolves host names.
 #[derive(Clone, Debug)]
-pub(super) struct DnsResolver(Arc<Opinions>);
+pub(super) struct DnsResolver(Arc<Shared>);
 
 #[derive(Debug)]
-struct Opinions {
+struct Shared {
     own: DnsFiles,
     node: Option<DnsFiles>,
-    /// Until when our own name server is asked second.
-    distrusted: Mutex<Option<Instant>>,
+    /// Until when the name server of `own` is asked second.
+    demoted_until: Mutex<Option<Instant>>,
 }
 
 impl DnsResolver {
-    /// By our own files, and by the node's where these do not help.
+    /// Resolves with the files of this process, and with the node's where those have no answer.
     pub(super) fn new(own: DnsFiles, node: Option<DnsFiles>) -> Self {
-        Self(Arc::new(Opinions {
+        Self(Arc::new(Shared {
             own,
             node,
-            distrusted: Mutex::default(),
+            demoted_until: Mutex::default(),
         }))
     }
 
@@ -93,9 +92,9 @@ impl DnsResolver {
 
 impl Resolve for DnsResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let names = self.clone();
+        let resolver = self.clone();
         Box::pin(async move {
-            let found = names.addresses(name.as_str()).await?;
+            let found = resolver.addresses(name.as_str()).await?;
             // The port is the URL's.
             let addresses = found.into_iter().map(|address| SocketAddr::new(address, 0));
             Ok(Box::new(addresses) as Addrs)
@@ -103,7 +102,7 @@ impl Resolve for DnsResolver {
     }
 }
 
-impl Opinions {
+impl Shared {
     async fn look_up(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         let files = || [Some(&self.own), self.node.as_ref()].into_iter().flatten();
         for files in files() {
@@ -119,19 +118,19 @@ impl Opinions {
                 Ok(text) => {
                     match parse_resolv_conf(&text) {
                         Ok((config, options)) => servers.push(resolver(config, options)?),
-                        Err(error) => tracing::debug!("no use of `{}`: {error}", resolv_conf.display()),
+                        Err(error) => tracing::debug!("skipped `{}`: {error}", resolv_conf.display()),
                     }
                     texts.push(text);
                 }
-                Err(error) => tracing::debug!("no use of `{}`: {error}", resolv_conf.display()),
+                Err(error) => tracing::debug!("skipped `{}`: {error}", resolv_conf.display()),
             }
         }
         let mut servers = servers.into_iter();
         match (servers.next(), servers.next()) {
-            (Some(own), Some(node)) => self.by_either(name, &own, &node).await,
+            (Some(own), Some(node)) => self.look_up_with_both(name, &own, &node).await,
             (Some(only), None) => ask(&only, name).await,
-            // Without a file, or without a server in it, the one on this machine is asked: resolv.conf(5). Never one that
-            // nobody configured, for a registry's name may be a secret of the site.
+            // Without a file, or without a server in it, the one on this machine is asked: resolv.conf(5). Never a server that
+            // is not configured, because a registry's name may be a secret of the site.
             (None, _) => {
                 let local = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
                 let config = ResolverConfig::from_parts(None, Vec::new(), vec![local]);
@@ -140,14 +139,14 @@ impl Opinions {
         }
     }
 
-    async fn by_either(
+    async fn look_up_with_both(
         &self,
         name: &str,
         own: &TokioResolver,
         node: &TokioResolver,
     ) -> Result<Vec<IpAddr>, NetError> {
-        let is_distrusted = self.distrusted().is_some_and(|until| until > Instant::now());
-        let (first, second) = if is_distrusted { (node, own) } else { (own, node) };
+        let is_demoted = self.demoted_until().is_some_and(|until| until > Instant::now());
+        let (first, second) = if is_demoted { (node, own) } else { (own, node) };
         let (mut first, second) = (pin!(ask(first, name)), pin!(ask(second, name)));
         let (of_first, of_second) = match timeout(HEAD_START, &mut first).await {
             Ok(Ok(found)) => return Ok(found),
@@ -163,34 +162,36 @@ impl Opinions {
             },
         };
         match of_second {
-            Ok(found) if is_distrusted => {
-                *self.distrusted() = None;
+            Ok(found) if is_demoted => {
+                *self.demoted_until() = None;
                 Ok(found)
             }
             Ok(found) => {
                 let why = match of_first {
-                    Some(error) if says_no(&error) => return Ok(found),
+                    Some(error) if has_no_address(&error) => return Ok(found),
                     Some(error) => error.to_string(),
-                    None => "it is silent".to_owned(),
+                    None => "no answer in time".to_owned(),
                 };
-                tracing::debug!("the node's name servers are asked first for a while: of our own, {why}");
-                *self.distrusted() = Some(Instant::now() + DISTRUST);
+                tracing::debug!(
+                    "the node's name servers are asked first for a while, because the pod's failed: {why}"
+                );
+                *self.demoted_until() = Some(Instant::now() + DEMOTED_FOR);
                 Ok(found)
             }
             Err(of_second) => {
                 let of_first = of_first.unwrap_or(NetError::Timeout);
-                let (own, node) = match is_distrusted {
+                let (own, node) = match is_demoted {
                     true => (of_second, of_first),
                     false => (of_first, of_second),
                 };
-                tracing::debug!("`{name}`, of the node's name servers: {node}");
+                tracing::debug!("`{name}`: the node's name servers failed, too: {node}");
                 Err(own)
             }
         }
     }
 
-    fn distrusted(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn demoted_until(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.demoted_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,8 +199,8 @@ async fn ask(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, NetErr
     Ok(resolver.lookup_ip(name).await?.iter().collect())
 }
 
-/// Whether it is an answer: there is no such name, or it has no address.
-fn says_no(error: &NetError) -> bool {
+/// Whether it is an answer: the name does not exist, or it has no address.
+fn has_no_address(error: &NetError) -> bool {
     let NetError::Dns(DnsError::NoRecordsFound(no)) = error else {
         return false;
     };
@@ -209,19 +210,19 @@ fn says_no(error: &NetError) -> bool {
 fn resolver(config: ResolverConfig, mut options: ResolverOpts) -> Result<TokioResolver, NetError> {
     options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
     options.cache_size = 0;
-    // They were read.
+    // Both files were read before.
     options.use_hosts_file = ResolveHosts::Never;
     TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
         .with_options(options)
         .build()
 }
 
-/// What a `hosts` file says, if there is one and it says anything.
+/// The addresses of the name in a `hosts` file; none if there is no file.
 fn in_hosts(path: &Path, name: &str) -> Vec<IpAddr> {
     let mut hosts = Hosts::default();
     let read = read(path).and_then(|text| hosts.read_hosts_conf(text.as_slice()));
     if let Err(error) = read {
-        tracing::debug!("no use of `{}`: {error}", path.display());
+        tracing::debug!("skipped `{}`: {error}", path.display());
     }
     let Ok(name) = DnsName::from_utf8(name) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What can go wrong between us and a registry, whether trying again can help, and what a registry may say in it.
+//! The errors of the registry client: what each means for the run, and whether a retry can help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,17 +6,18 @@ use std::time::Duration;
 use oci_distribution::errors::OciEnvelope;
 
 use crate::cancel::Stopped;
+use crate::http::excerpt;
 use crate::oci::{Digest, ManifestError};
 
-use super::credentials::{CredentialsError, Origin};
+use super::credential::{CredentialOrigin, CredentialsError};
 use super::registries_conf::RegistriesConfError;
 
-/// What an error means for the run; exit codes are chosen from it.
+/// What an error means for the run; the exit code is chosen from it. Later kinds are graver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The run is to end; nothing is wrong.
+    /// The run stops; nothing is wrong.
     Stopped,
-    /// The link or a registry did not work; later it may.
+    /// The link or a registry failed; later it may work.
     Network,
     /// The spool or the files of the configuration cannot be used.
     Local,
@@ -28,28 +29,28 @@ pub enum Kind {
     NoSuchPlatform,
     /// The image is not one that can be stored.
     Malformed,
-    /// What came is not what its digest says.
+    /// The content does not match its digest.
     DigestMismatch,
-    /// The registry does not let us in.
+    /// The registry refuses the login.
     Unauthorized,
     /// The file system is full.
     NoSpace,
 }
 
-/// Why a registry could not be asked, or did not answer as it should.
+/// Why a request to a registry failed, or could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// `registries.conf` cannot be read or forbids the pull.
     #[error(transparent)]
     Conf(#[from] RegistriesConfError),
-    /// Nobody completed it, and nobody is to guess.
+    /// A short name that was not completed; guessing is not safe.
     #[error("`{0}` names no registry")]
     NoRegistry(String),
     /// A pull secret cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// Its sockets cannot be had.
-    #[error("cannot hold `--limit-rate`: {0}")]
+    /// The sockets that enforce it cannot be opened.
+    #[error("cannot enforce `--limit-rate`: {0}")]
     Limit(#[source] std::io::Error),
     /// A certificate or key of the configuration cannot be used.
     #[error("cannot use the certificates of `{}`: {why}", path.display())]
@@ -62,27 +63,27 @@ pub enum RegistryError {
     /// The image is not one that can be stored.
     #[error("`{reference}`: {source}")]
     Manifest {
-        /// Where it came from.
+        /// The image.
         reference: String,
         /// What is wrong with it.
         source: ManifestError,
     },
     /// 401 with fresh credentials, or 403.
-    #[error("{what}: the registry answers {status} to {}{message}{}", login(.credential), doubt(.credential))]
+    #[error("{what}: the registry answers {status} to {}{message}{}", login(.credential), missing_login_hint(.credential))]
     Unauthorized {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// 401 or 403.
         status: u16,
         /// Which credential was presented, if any was.
-        credential: Option<Origin>,
-        /// What the registry says, if it says anything.
+        credential: Option<CredentialOrigin>,
+        /// The registry's message, if there is one.
         message: Message,
     },
     /// 407, or 401 by the proxy itself.
     #[error("{what}: proxy `{proxy}` {} ({status}){}", proxy_login(.has_credentials), proxy_hint(.has_credentials))]
     ProxyUnauthorized {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// Its URL, without user and password.
         proxy: String,
@@ -91,164 +92,168 @@ pub enum RegistryError {
         /// Whether its URL has a user and a password.
         has_credentials: bool,
     },
-    /// The proxy does not connect us, for another reason.
-    #[error("{what}: proxy `{proxy}` does not connect us{}", answered(.status))]
+    /// The proxy does not open the connection, for another reason.
+    #[error("{what}: proxy `{proxy}` refuses the connection{}", answered(.status))]
     ProxyRefusal {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// Its URL, without user and password.
         proxy: String,
-        /// What it answers, if that is known.
+        /// The status of its answer, if that is known.
         status: Option<u16>,
     },
-    /// `WWW-Authenticate` asks for something that cannot or must not be done.
+    /// `WWW-Authenticate` requires something that is not supported or not safe.
     #[error("{what}: cannot log in: {why}")]
     Challenge {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// What is wrong with the challenge.
         why: String,
     },
     /// Any other status that is no success.
-    #[error("{what}: the registry answers {status}{message}{}", missing(.status))]
+    #[error("{what}: the registry answers {status}{message}{}", status_hint(.status))]
     Status {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// The status.
         status: u16,
-        /// What the registry says, if it says anything.
+        /// The registry's message, if there is one.
         message: Message,
-        /// How long it wants to be left alone.
+        /// How long the registry asks to wait.
         retry_after: Option<Duration>,
-        /// The answer came from where the registry redirected us, through a URL that may have expired.
+        /// The host that answered is the target of a redirect, whose URL may have expired.
         redirected: bool,
     },
-    /// No connection, no trust, no answer, or an answer that broke off.
+    /// No connection, an untrusted certificate, no answer, or an answer that broke off.
     #[error("{what}: {why}")]
     Transport {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// The chain of causes, without URLs: a redirect's URL is a secret.
         why: String,
-        /// The same will happen again: the certificate is not trusted, or it is not TLS at all.
+        /// A retry fails in the same way: the certificate is not trusted, or the server does not speak TLS.
         lasting: bool,
     },
-    /// A manifest, config or token is larger than can be true.
+    /// A manifest, config or token is larger than any valid one.
     #[error("{what}: the answer is larger than {limit} bytes")]
     TooLarge {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
         /// The limit.
         limit: u64,
     },
-    /// The content is not what was asked for.
+    /// The content does not match its digest.
     #[error("{what}: the content has the digest {found}")]
     WrongDigest {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
-        /// The digest of what came.
+        /// The digest of the content.
         found: Digest,
-        /// Part of it came from another source or an earlier run, and either may be to blame.
+        /// Some of it was received from another source or by an earlier run, so this source need not be the one at fault.
         mixed: bool,
     },
     /// The blob's length is not the manifest's.
-    #[error("{what}: it has {found} bytes where the manifest says {expected}")]
+    #[error("{what}: it has {found} bytes where the manifest states {expected}")]
     WrongLength {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
-        /// As the manifest says.
+        /// By the manifest.
         expected: u64,
-        /// As the registry announces, or as there are.
+        /// As announced or sent.
         found: u64,
     },
-    /// The manifest gives a blob another length than it has; its digest matches.
-    #[error("blob {blob} has {found} bytes and matches its digest, but the manifest says {expected} bytes")]
+    /// The manifest states another length than the blob has, whose digest matches.
+    #[error("blob {blob} has {found} bytes and matches its digest, but the manifest states {expected} bytes")]
     WrongSize {
         /// Its digest.
         blob: Digest,
-        /// As the manifest says.
+        /// By the manifest.
         expected: u64,
-        /// As there are.
+        /// Its real length.
         found: u64,
     },
-    /// The body ended before its time.
+    /// The body ended before the end of what was requested.
     #[error("{what}: the answer ended {missing} bytes early")]
     Short {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
-        /// How many bytes did not come.
+        /// How many bytes are missing.
         missing: u64,
     },
-    /// 206 with another range than was asked for.
-    #[error("{what}: asked for the bytes from {asked} on, the registry answers with `{given}`")]
+    /// 206 with another range than was requested.
+    #[error("{what}: requested the bytes from {requested} on, the registry answers with `{sent}`")]
     WrongRange {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
-        /// The offset.
-        asked: u64,
-        /// `Content-Range` as it came.
-        given: String,
+        /// The first offset.
+        requested: u64,
+        /// `Content-Range` as received.
+        sent: String,
     },
-    /// 416: to the registry, the blob is not as long as what we have of it.
-    #[error("{what}: the registry has no bytes from {asked} on")]
+    /// 416: the registry's blob is shorter than what is already received.
+    #[error("{what}: the registry has no bytes from {requested} on")]
     RangeNotSatisfiable {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
-        /// The offset.
-        asked: u64,
+        /// The first offset.
+        requested: u64,
     },
-    /// Another source is worth leaving this one.
-    #[error("{what}: {came} bytes came in {} s, going on with `{other}`", took.as_secs())]
+    /// Another source is faster.
+    #[error("{what}: received {received} bytes in {} s, going on with `{other}`", took.as_secs())]
     Slow {
-        /// What was asked for, and of whom.
+        /// The content and its source.
         what: String,
-        /// How many bytes.
-        came: u64,
-        /// In which time.
+        /// Bytes from this source.
+        received: u64,
+        /// The time they took.
         took: Duration,
         /// The registry of the other source.
         other: String,
     },
-    /// Next to nothing came for as long as was allowed.
+    /// Next to nothing was received for the configured time.
     #[error("gave up after {} seconds without progress: {last}", after.as_secs())]
     GaveUp {
-        /// How long.
+        /// The configured time.
         after: Duration,
-        /// What happened last.
+        /// The last error.
         last: Box<RegistryError>,
     },
     /// Each source failed in its own way, for good.
     #[error("no source has {what}:{}", listed(.failures))]
     Sources {
-        /// What was looked for.
+        /// The content.
         what: String,
         /// One for each source, in order.
         failures: Vec<RegistryError>,
     },
-    /// The run is to end.
+    /// The run stops.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-fn login(credential: &Option<Origin>) -> String {
+fn login(credential: &Option<CredentialOrigin>) -> String {
     match credential {
         Some(origin) => format!("the credentials under {origin}"),
-        None => "a request without credentials, for no pull secret has any for it".into(),
+        None => "a request without credentials, because no pull secret has any for this repository".into(),
     }
 }
 
-/// Who may not know which repositories there are is not told by most registries, quay.io and Docker Hub among them.
-fn doubt(credential: &Option<Origin>) -> &'static str {
+/// Most registries, quay.io and Docker Hub among them, do not disclose to a client without credentials whether a repository
+/// exists.
+fn missing_login_hint(credential: &Option<CredentialOrigin>) -> &'static str {
     match credential {
         Some(_) => "",
-        None => "\nhint: many registries answer so for a repository that does not exist, too",
+        None => {
+            "\nhint: add credentials for this repository to a pull secret, or correct the reference: many registries answer so for a \
+             repository that does not exist, too"
+        }
     }
 }
 
-/// What to do about what is not there.
-fn missing(status: &u16) -> &'static str {
+/// What to do about the status.
+fn status_hint(status: &u16) -> &'static str {
     match status {
-        404 => "\nhint: correct the reference, or bring the image to that registry: a mirror may lack it",
+        404 => "\nhint: correct the reference, or push the image to that registry: a mirror may lack it",
         _ => "",
     }
 }
@@ -256,14 +261,14 @@ fn missing(status: &u16) -> &'static str {
 fn proxy_login(has_credentials: &bool) -> &'static str {
     match has_credentials {
         true => "refuses the user and password of its URL",
-        false => "wants a user and password",
+        false => "requires a user and password",
     }
 }
 
 fn proxy_hint(has_credentials: &bool) -> &'static str {
     match has_credentials {
         true => "",
-        false => "\nhint: write them into its URL: `http://USER:PASSWORD@HOST:PORT`",
+        false => "\nhint: put them into its URL: `http://USER:PASSWORD@HOST:PORT`",
     }
 }
 
@@ -324,13 +329,13 @@ impl RegistryError {
             | Self::RangeNotSatisfiable { .. }
             | Self::Slow { .. }
             | Self::GaveUp { .. } => Kind::Network,
-            // The gravest says most about what is to be done.
+            // The gravest says most about the remedy.
             Self::Sources { failures, .. } => failures.iter().map(Self::kind).max().unwrap_or(Kind::NotFound),
             Self::Stopped(_) => Kind::Stopped,
         }
     }
 
-    /// Whether the same request to the same place may succeed later.
+    /// Whether the same request to the same source may succeed later.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Status {
@@ -341,7 +346,7 @@ impl RegistryError {
                 status => *status >= 500,
             },
             Self::Transport { lasting, .. } => !lasting,
-            // Its rules forbid the host or the port.
+            // The rules of the proxy forbid the host or the port.
             Self::ProxyRefusal { status, .. } => !matches!(status, Some(403 | 405)),
             Self::WrongDigest { mixed, .. } => *mixed,
             Self::Short { .. }
@@ -352,13 +357,12 @@ impl RegistryError {
         }
     }
 
-    /// Whether there was no answer, which says something of the registry and not only of what it was asked for.
+    /// Whether the registry did not answer, whatever it is asked for.
     pub(super) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Transport { .. } | Self::ProxyRefusal { .. })
     }
 
-    /// Whether it may have been an accident that one more request shows to be over: a bit that flipped, a page that a
-    /// proxy put in the place of the content.
+    /// Whether one more request may get the right content: a bit flipped, or a proxy sent a page instead of the content.
     pub(super) fn may_be_an_accident(&self) -> bool {
         matches!(
             self,
@@ -366,7 +370,7 @@ impl RegistryError {
         )
     }
 
-    /// The length that the manifest says and the one that every source has, where that is all that is wrong.
+    /// The length that the manifest states and the one that every source has, where that is the only error.
     pub(crate) fn lengths(&self) -> Option<(u64, u64)> {
         match self {
             Self::WrongLength { expected, found, .. } => Some((*expected, *found)),
@@ -379,7 +383,7 @@ impl RegistryError {
         }
     }
 
-    /// How long the registry wants to be left alone.
+    /// How long the registry asks to wait.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -388,7 +392,7 @@ impl RegistryError {
     }
 }
 
-/// What a registry says about an error: one bounded line without control characters, or nothing.
+/// The message of a registry's error: one bounded line without control characters, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message(String);
 
@@ -402,8 +406,8 @@ impl std::fmt::Display for Message {
 }
 
 impl Message {
-    /// Reads the body of an error: the envelope of the distribution spec, or nothing of use. HTML pages of
-    /// proxies are left out.
+    /// Parses the body of an error: the JSON of the distribution spec ("Error Codes"). Anything else, such as the HTML page
+    /// of a proxy, is left out.
     pub(super) fn of_body(body: &[u8]) -> Self {
         let Ok(envelope) = serde_json::from_slice::<OciEnvelope>(body) else {
             return Self::default();
@@ -417,17 +421,8 @@ impl Message {
                 message => format!("{code}: {message}"),
             }
         });
-        Self(printable(&errors.collect::<Vec<_>>().join("; ")))
+        Self(excerpt(&errors.collect::<Vec<_>>().join("; ")))
     }
-}
-
-/// How much of a server's text is repeated.
-const PRINTABLE_CHARS: usize = 300;
-
-/// A server's text made fit for a log: bounded, on one line, without terminal escapes.
-pub(super) fn printable(text: &str) -> String {
-    let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    clean.take(PRINTABLE_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -435,11 +430,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_registry_says_is_bounded_and_cannot_steer_a_terminal() {
+    fn a_registrys_message_is_bounded_and_cannot_steer_a_terminal() {
         let body = r#"{"errors":[{"code":"DENIED","message":"no\u001b[31m\nentry"},{"code":"ODD"}]}"#;
         let message = Message::of_body(body.as_bytes());
-        assert_eq!(message.to_string(), ": DENIED: no [31m entry; ODD");
+        assert_eq!(message.to_string(), ": DENIED: no?[31m entry; ODD");
         assert_eq!(Message::of_body(b"<html>").to_string(), "");
-        assert_eq!(printable(&"x".repeat(5000)).len(), PRINTABLE_CHARS);
     }
 }

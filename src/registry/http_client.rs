@@ -1,173 +1,168 @@
-//! HTTP, as far as it has nothing to do with registries: clients, limits, errors without secrets.
+//! The HTTP client of one registry: timeouts, redirects, proxies, connections for blobs, and errors without secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::AUTHORIZATION;
-use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, redirect};
+use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url, redirect};
 use rustls::ClientConfig;
 
 use crate::cancel::Cancel;
+use crate::http::{TransportError, client_builder, excerpt};
 
 use super::blob_connection::{BlobConnection, BlobConnections};
 use super::dns::DnsResolver;
-use super::error::{RegistryError, printable};
+use super::error::RegistryError;
 use super::proxy::{Proxies, Proxy};
 use super::rate_limit::{RateLimiter, SocksProxy};
-use super::transport_error::{TUNNEL, TransportError, brief};
+use super::transport_error::{TUNNEL, is_lasting, transport_error};
 use super::tunnel_error;
-use super::watchdog::Watch;
+use super::watchdog::Watchdog;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long not a single byte may come, at the head of an answer as in its body.
+/// How long a registry may send no byte, before an answer or in the middle of it.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a body that is kept in memory may take as a whole: a manifest of 100 kB comes in time at 340 bytes a second.
-/// Who sends a byte now and then is never idle, and would hold us for ever.
+/// How long a body that is kept in memory may take as a whole: a manifest of 100 kB arrives in time at 340 bytes a second. A
+/// server that sends a byte now and then is never idle, and the body would never end.
 const BODY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// More redirects than a CDN needs.
 const MAX_REDIRECTS: usize = 10;
 
-/// How registries see us.
-const USER_AGENT: &str = concat!("spoke-precache/", env!("CARGO_PKG_VERSION"));
-
-/// How a host is reached.
+/// How hosts are reached: the same for all registries.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
-    /// Through which proxy.
+pub(super) struct Route {
     pub(super) proxies: Arc<Proxies>,
-    /// At which address.
-    pub(super) names: DnsResolver,
-    /// How fast, together with all others.
+    pub(super) dns: DnsResolver,
+    /// The limit on the rate of all connections together.
     pub(super) limit: Arc<RateLimiter>,
-    /// Who sees to that, if there is a limit.
+    /// What enforces the limit, if there is one.
     pub(super) forwarder: Option<Arc<SocksProxy>>,
 }
 
-/// Clients with one idea of trust.
+/// Clients with the TLS configuration of one registry.
 #[derive(Debug)]
-pub(super) struct Http {
-    way: Way,
+pub(super) struct HttpClient {
+    route: Route,
     /// Follows redirects. reqwest drops `Authorization` when the host, the port or the scheme changes.
     pub(super) following: Client,
-    /// Does not: for a body with a secret, which a redirect would take along.
+    /// Does not: for a body with a secret, which a redirect would pass on.
     pub(super) direct: Client,
-    lanes: Arc<BlobConnections>,
-    /// What another client is made of.
+    blob_connections: Arc<BlobConnections>,
+    /// For further clients.
     tls: ClientConfig,
     insecure: bool,
     idle_timeout: Duration,
 }
 
-impl Http {
+impl HttpClient {
     pub(super) fn new(
         tls: ClientConfig,
-        way: Way,
+        route: Route,
         insecure: bool,
         idle_timeout: Duration,
     ) -> Result<Self, reqwest::Error> {
-        let client = |policy| client(&tls, &way, policy, idle_timeout);
+        let client = |policy| client(&tls, &route, policy, idle_timeout);
         let following = client(follow(insecure))?;
         Ok(Self {
             direct: client(redirect::Policy::none())?,
-            lanes: BlobConnections::new(following.clone()),
+            blob_connections: BlobConnections::new(following.clone()),
             following,
             tls,
-            way,
+            route,
             insecure,
             idle_timeout,
         })
     }
 
-    /// Takes note of how the registry answers, or whoever it redirects to.
-    pub(super) fn learn(&self, response: &Response) {
-        self.lanes.learn(response.version());
+    /// Records the version of HTTP by which the registry answers, or the host it redirects to.
+    pub(super) fn learn_version(&self, response: &Response) {
+        self.blob_connections.learn_version(response.version());
     }
 
-    /// A lane for a blob, if there is one of its own.
-    pub(super) fn lane(&self, what: &str) -> Result<Option<BlobConnection>, RegistryError> {
-        let another = || client(&self.tls, &self.way, follow(self.insecure), self.idle_timeout);
-        self.lanes.take(another).map_err(|error| transport(error, what))
+    /// A connection of its own for a blob, if the registry requires that.
+    pub(super) fn blob_connection(&self, what: &str) -> Result<Option<BlobConnection>, RegistryError> {
+        let another = || client(&self.tls, &self.route, follow(self.insecure), self.idle_timeout);
+        let connection = self.blob_connections.take(another);
+        connection.map_err(|error| failed_request(error, what))
     }
 }
 
 fn client(
     tls: &ClientConfig,
-    way: &Way,
+    route: &Route,
     policy: redirect::Policy,
     idle_timeout: Duration,
 ) -> Result<Client, reqwest::Error> {
-    // Who waits for its turn is not silent.
-    let slack = way.limit.slack();
+    // A connection that waits for its turn under a limit is not idle.
+    let slack = route.limit.slack();
     let idle_timeout = idle_timeout + slack;
-    let builder = Client::builder()
-        .tls_backend_preconfigured(tls.clone())
-        .dns_resolver(way.names.clone())
+    let builder = client_builder(tls.clone())
+        .dns_resolver(route.dns.clone())
         .redirect(policy)
         .connect_timeout(CONNECT_TIMEOUT + slack)
         .read_timeout(idle_timeout)
-        // A read that times out ends its stream and not the connection, which all later requests would take again: one
-        // whose other end is gone while something between still acknowledges would hold us for ever.
+        // A read that times out ends its stream but not the connection, which later requests would use again. If the server
+        // is gone while a middlebox still acknowledges packets, none of them would be answered.
         .http2_keep_alive_interval(idle_timeout)
-        .http2_keep_alive_timeout(idle_timeout)
-        .user_agent(USER_AGENT)
-        .referer(false)
-        // There is one retry loop, and it is not here.
-        .retry(reqwest::retry::never())
-        // Only `settings` reads the environment.
-        .no_proxy();
-    match &way.forwarder {
+        .http2_keep_alive_timeout(idle_timeout);
+    match &route.forwarder {
         Some(forwarder) => forwarder.apply(builder).build(),
-        None => way.proxies.set(builder).build(),
+        None => route.proxies.set(builder).build(),
     }
 }
 
-impl Http {
-    /// Sends a request, unless the run is to end first.
+impl HttpClient {
+    /// Sends a request, unless the run stops first.
     pub(super) async fn send(
         &self,
         request: RequestBuilder,
         what: &str,
-        watch: &Watch,
+        watchdog: &Watchdog,
         cancel: &Cancel,
     ) -> Result<Response, SendError> {
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-            sent = self.sent(request, what, watch) => sent,
+            executed = self.execute(request, what, watchdog) => executed,
         }
     }
 
-    async fn sent(&self, request: RequestBuilder, what: &str, watch: &Watch) -> Result<Response, SendError> {
+    async fn execute(
+        &self,
+        request: RequestBuilder,
+        what: &str,
+        watchdog: &Watchdog,
+    ) -> Result<Response, SendError> {
         let (client, request) = request.build_split();
         let again = request.as_ref().ok().and_then(Request::try_clone);
-        let sent = match request {
+        let executed = match request {
             Ok(request) => {
                 let host = request.url().authority().to_owned();
-                watch.head(what, &host, client.execute(request)).await
+                watchdog.head(what, &host, client.execute(request)).await
             }
             Err(error) => Err(error),
         };
-        let sent = match (sent, again) {
-            (Ok(response), Some(again)) => self.follow_through(&client, again, response).await,
-            (sent, _) => sent,
+        let executed = match (executed, again) {
+            (Ok(response), Some(again)) => self.redirect_through_proxy(&client, again, response).await,
+            (executed, _) => executed,
         };
-        match sent {
-            Ok(response) => self.through(response, what),
+        match executed {
+            Ok(response) => self.check_proxy(response, what),
             Err(error) => Err(SendError {
                 unconnected: error.is_connect(),
-                error: self.unsent(error, what).await,
+                error: self.explain(error, what).await,
             }),
         }
     }
 
-    /// reqwest tells a proxy its password with a request and not again where a redirect of plain HTTP leads; so what was
-    /// refused there for want of it is asked for once more, as a request of its own.
-    async fn follow_through(
+    /// Repeats a redirected request that a proxy refused for its missing login, as a request of its own: reqwest sends the
+    /// proxy's password with a request but not where a redirect of plain HTTP leads.
+    async fn redirect_through_proxy(
         &self,
         client: &Client,
         request: Request,
@@ -176,7 +171,8 @@ impl Http {
         let mut from = request.url().clone();
         for _ in 0..MAX_REDIRECTS {
             let is_refused = response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED;
-            if !is_refused || *response.url() == from || self.way.proxies.for_url(response.url()).is_none() {
+            if !is_refused || *response.url() == from || self.route.proxies.for_url(response.url()).is_none()
+            {
                 break;
             }
             let Some(mut again) = request.try_clone() else {
@@ -184,103 +180,120 @@ impl Http {
             };
             from = response.url().clone();
             *again.url_mut() = from.clone();
-            // That was for the registry.
+            // Those credentials are the registry's.
             again.headers_mut().remove(AUTHORIZATION);
             response = client.execute(again).await?;
         }
         Ok(response)
     }
 
-    /// Takes note of the proxy that an answer came through, if that could read and write it: by plain HTTP.
-    fn through(&self, mut response: Response, what: &str) -> Result<Response, SendError> {
+    /// Records the proxy of an answer by plain HTTP, because the proxy may have written it. An error if the proxy requires a
+    /// login.
+    fn check_proxy(&self, mut response: Response, what: &str) -> Result<Response, SendError> {
         let is_plain = response.url().scheme() == "http";
-        let Some(proxy) = self.way.proxies.for_url(response.url()).filter(|_| is_plain) else {
+        let Some(proxy) = self.route.proxies.for_url(response.url()).filter(|_| is_plain) else {
             return Ok(response);
         };
         if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(SendError {
-                error: refused_by(proxy, response.status().as_u16(), what),
+                error: proxy_login_refused(proxy, response.status().as_u16(), what),
                 unconnected: false,
             });
         }
-        response.extensions_mut().insert(Through(proxy.to_string()));
+        response
+            .extensions_mut()
+            .insert(AnsweringProxy(proxy.to_string()));
         Ok(response)
     }
 
-    /// Why there is no answer, and whether a proxy is to blame.
-    async fn unsent(&self, error: reqwest::Error, what: &str) -> RegistryError {
+    /// Why there is no answer, and whether a proxy is the reason.
+    async fn explain(&self, error: reqwest::Error, what: &str) -> RegistryError {
         let is_connect = error.is_connect();
         let url = error.url().cloned();
-        let (forwarder, is_request) = (self.way.forwarder.as_ref(), error.is_request());
-        let mut trouble = TransportError::of(error);
+        let (forwarder, is_request) = (self.route.forwarder.as_ref(), error.is_request());
+        let mut failure = TransportError::of(error);
         if let (Some(forwarder), Some(url), true) = (forwarder, &url, is_request)
             && let Some(why) = forwarder.failure(url)
         {
-            // What reqwest says of that is a detail of how the limit is held.
-            trouble.causes = match self.way.proxies.for_url(url) {
+            // reqwest only knows that the forwarder of the limit did not connect.
+            failure.causes = match self.route.proxies.for_url(url) {
                 Some(proxy) => vec![format!("proxy `{proxy}` cannot be reached"), why],
                 None => vec![why],
             };
-            return trouble.told(what);
+            return transport_error(&failure, what);
         }
-        let refused = trouble.causes.iter().position(|cause| cause.starts_with(TUNNEL));
-        // No other URLs are tunnelled. It need not be the request's: there are redirects.
-        if let (Some(at), Some(proxy)) = (refused, &self.way.proxies.https) {
-            let within = &trouble.causes[at + 1..];
-            let why = match &trouble.causes[at][TUNNEL.len()..] {
-                "proxy authorization required" => return refused_by(proxy, 407, what),
-                "unsuccessful" => {
-                    let status = match &url {
-                        Some(url) => tunnel_error::refusal(proxy, url, &self.way.names).await,
-                        None => None,
-                    };
-                    return match status {
-                        Some(status @ (401 | 407)) => refused_by(proxy, status, what),
-                        status => RegistryError::ProxyRefusal {
-                            what: what.into(),
-                            proxy: proxy.to_string(),
-                            status,
-                        },
-                    };
-                }
-                "failed to create underlying connection" => format!("cannot be reached: {}", brief(within)),
-                other if within.is_empty() => format!("does not connect us: {other}"),
-                _ => format!("does not connect us: {}", brief(within)),
-            };
-            return RegistryError::Transport {
-                what: what.into(),
-                why: printable(&format!("proxy `{proxy}` {why}"))
-                    + if trouble.is_no_tls { PLAIN_PROXY } else { "" },
-                lasting: trouble.lasting,
-            };
+        let tunnel = failure.causes.iter().position(|cause| cause.starts_with(TUNNEL));
+        // Only URLs of HTTPS are tunnelled. It need not be the URL of the request, because of redirects.
+        if let (Some(position), Some(proxy)) = (tunnel, &self.route.proxies.https) {
+            return self
+                .explain_tunnel(&failure, position, proxy, url.as_ref(), what)
+                .await;
         }
-        let proxy = url.as_ref().and_then(|url| self.way.proxies.for_url(url));
+        let proxy = url.as_ref().and_then(|url| self.route.proxies.for_url(url));
         match (proxy, url) {
             (Some(proxy), Some(url)) if is_connect && url.scheme() == "http" => {
-                trouble.told(&format!("{what}: proxy `{proxy}` cannot be reached"))
+                transport_error(&failure, &format!("{what}: proxy `{proxy}` cannot be reached"))
             }
-            (Some(proxy), _) => trouble.told(&format!("{what} through proxy `{proxy}`")),
-            (None, _) => trouble.told(what),
+            (Some(proxy), _) => transport_error(&failure, &format!("{what} through proxy `{proxy}`")),
+            (None, _) => transport_error(&failure, what),
+        }
+    }
+
+    /// Why `proxy` gives no tunnel; the cause at `position` is the tunnel's.
+    async fn explain_tunnel(
+        &self,
+        failure: &TransportError,
+        position: usize,
+        proxy: &Proxy,
+        url: Option<&Url>,
+        what: &str,
+    ) -> RegistryError {
+        let within = failure.summary_within(position);
+        let why = match failure.causes[position].trim_start_matches(TUNNEL) {
+            "proxy authorization required" => return proxy_login_refused(proxy, 407, what),
+            "unsuccessful" => {
+                let status = match url {
+                    Some(url) => tunnel_error::refusal(proxy, url, &self.route.dns).await,
+                    None => None,
+                };
+                return match status {
+                    Some(status @ (401 | 407)) => proxy_login_refused(proxy, status, what),
+                    status => RegistryError::ProxyRefusal {
+                        what: what.into(),
+                        proxy: proxy.to_string(),
+                        status,
+                    },
+                };
+            }
+            "failed to create underlying connection" => format!("cannot be reached: {within}"),
+            other if within.is_empty() => format!("refuses the connection: {other}"),
+            _ => format!("refuses the connection: {within}"),
+        };
+        let hint = if failure.is_not_tls() { PLAIN_PROXY } else { "" };
+        RegistryError::Transport {
+            what: what.into(),
+            why: excerpt(&format!("proxy `{proxy}` {why}")) + hint,
+            lasting: is_lasting(failure),
         }
     }
 }
 
 /// What to do about a proxy that does not speak TLS.
-const PLAIN_PROXY: &str = "\nhint: if the proxy speaks plain HTTP, its URL begins with `http://`";
+const PLAIN_PROXY: &str = "\nhint: if the proxy speaks plain HTTP, its URL must begin with `http://`";
 
-/// The proxy that an answer came through; beside it in its [`Response`].
+/// The proxy that may have written an answer; one of the extensions of its [`Response`].
 #[derive(Clone)]
-struct Through(String);
+struct AnsweringProxy(String);
 
-/// What was asked for and of whom, and through which proxy if the answer may be the proxy's own.
-pub(super) fn asked(what: &str, response: &Response) -> String {
+/// What was requested, and the proxy if the answer may be the proxy's own.
+pub(super) fn describe(what: &str, response: &Response) -> String {
     match response.extensions().get() {
-        Some(Through(proxy)) => format!("{what} through proxy `{proxy}`"),
+        Some(AnsweringProxy(proxy)) => format!("{what} through proxy `{proxy}`"),
         None => what.to_owned(),
     }
 }
 
-fn refused_by(proxy: &Proxy, status: u16, what: &str) -> RegistryError {
+fn proxy_login_refused(proxy: &Proxy, status: u16, what: &str) -> RegistryError {
     RegistryError::ProxyUnauthorized {
         what: what.into(),
         proxy: proxy.to_string(),
@@ -309,11 +322,11 @@ fn follow(insecure: bool) -> redirect::Policy {
 /// Why a request got no answer.
 pub(super) struct SendError {
     pub(super) error: RegistryError,
-    /// There was not even a connection; TLS counts as one.
+    /// There was no connection, or TLS failed.
     pub(super) unconnected: bool,
 }
 
-/// The next piece of a body, unless the run is to end first.
+/// The next bytes of a body, unless the run stops first.
 pub(super) async fn chunk(
     response: &mut Response,
     what: &str,
@@ -322,7 +335,7 @@ pub(super) async fn chunk(
     tokio::select! {
         biased;
         stopped = cancel.stopped() => Err(stopped.into()),
-        chunk = response.chunk() => chunk.map_err(|error| transport(error, what)),
+        chunk = response.chunk() => chunk.map_err(|error| failed_request(error, what)),
     }
 }
 
@@ -331,15 +344,15 @@ pub(super) async fn body(
     response: Response,
     limit: u64,
     what: &str,
-    watch: &Watch,
+    watchdog: &Watchdog,
     cancel: &Cancel,
 ) -> Result<Bytes, RegistryError> {
-    let _busy = watch.rates().busy();
-    let whole = collect(response, limit, what, watch, cancel);
+    let _active = watchdog.begin_response();
+    let whole = collect(response, limit, what, watchdog, cancel);
     let too_slow = |_| RegistryError::Transport {
         what: what.into(),
         why: format!(
-            "the answer was not whole after {} seconds",
+            "the answer was not complete after {} seconds",
             BODY_TIMEOUT.as_secs()
         ),
         lasting: false,
@@ -353,7 +366,7 @@ async fn collect(
     mut response: Response,
     limit: u64,
     what: &str,
-    watch: &Watch,
+    watchdog: &Watchdog,
     cancel: &Cancel,
 ) -> Result<Bytes, RegistryError> {
     let too_large = || RegistryError::TooLarge {
@@ -364,18 +377,18 @@ async fn collect(
         return Err(too_large());
     }
     let mut whole = BytesMut::new();
-    while let Some(piece) = watch.piece(what, chunk(&mut response, what, cancel)).await? {
-        if (whole.len() + piece.len()) as u64 > limit {
+    while let Some(bytes) = watchdog.chunk(what, chunk(&mut response, what, cancel)).await? {
+        if (whole.len() + bytes.len()) as u64 > limit {
             return Err(too_large());
         }
-        whole.extend_from_slice(&piece);
+        whole.extend_from_slice(&bytes);
     }
     Ok(whole.freeze())
 }
 
-/// Says what went wrong.
-pub(super) fn transport(error: reqwest::Error, what: &str) -> RegistryError {
-    TransportError::of(error).told(what)
+/// The error of a request for `what` that got no answer, or of a body that broke off.
+pub(super) fn failed_request(error: reqwest::Error, what: &str) -> RegistryError {
+    transport_error(&TransportError::of(error), what)
 }
 
 #[cfg(test)]
@@ -387,19 +400,19 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_drips_is_given_up() {
-        let pieces = stream::repeat(Bytes::from_static(b" ")).then(async |piece| {
+    async fn a_body_that_trickles_is_given_up() {
+        let chunks = stream::repeat(Bytes::from_static(b" ")).then(async |chunk| {
             tokio::time::sleep(Duration::from_secs(25)).await;
-            Ok::<_, io::Error>(piece)
+            Ok::<_, io::Error>(chunk)
         });
-        let response = Response::from(axum::http::Response::new(reqwest::Body::wrap_stream(pieces)));
+        let response = Response::from(axum::http::Response::new(reqwest::Body::wrap_stream(chunks)));
         let began = tokio::time::Instant::now();
-        let error = body(response, 1000, "it", &Watch::idle(), &Cancel::default())
+        let error = body(response, 1000, "it", &Watchdog::idle(), &Cancel::default())
             .await
             .expect_err("it never ends");
         assert_eq!(
             error.to_string(),
-            "it: the answer was not whole after 300 seconds"
+            "it: the answer was not complete after 300 seconds"
         );
         assert!(error.may_pass());
         assert_eq!(began.elapsed(), BODY_TIMEOUT);

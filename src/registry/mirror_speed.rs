@@ -1,19 +1,19 @@
-//! How fast each registry sends, as one connection sees it, and when a connection is to be left for another source.
+//! Measures how fast each registry sends, and decides when a connection leaves one source for another.
 //!
-//! A source is slow only in comparison with another source of the same content, so a slow link, a limit on the rate or
-//! many connections beside each other make nobody slow. Connections share the link, so rates are compared by what all of
-//! them would bring together if each were as fast ([`Known::share`]).
+//! A source is slow only in comparison with another source of the same content. So a slow link, a limit on the rate or many
+//! parallel connections make no source slow. Connections share the link; therefore sources are compared by what all
+//! connections would receive together if each were as fast ([`Speed::link`]).
 //!
 //! ```text
-//! the current source brings r       another source, later in the order      another source, earlier in the order
-//! ─────────────────────────────     ───────────────────────────────────     ────────────────────────────────────
-//! it is known to bring s            leave for it if s > MUCH × r            return to it if s × BETTER > r
-//! nobody knows, or not any more     try it if r < LOW, or if some other registry brings more than MUCH × r;
-//!                                   once in RECHECK for all connections together
+//! the current source sends r       another source, later in the order      another source, earlier in the order
+//! ────────────────────────────     ───────────────────────────────────     ────────────────────────────────────
+//! it is known to send s            leave for it if s > LEAVE_FACTOR × r    return to it if s × KEEP_FACTOR > r
+//! its speed is unknown or old      try it if r < SLOW, or if some other registry sends more than LEAVE_FACTOR × r;
+//!                                  once in VALID_FOR for all connections together
 //! ```
 //!
-//! The factors differ, so nothing goes back and forth: who was left for a source that turns out less than [`BETTER`] times
-//! as fast is returned to, and then left only for one that is [`MUCH`] times as fast.
+//! The factors differ, so connections do not alternate between sources: if the new source turns out less than
+//! [`KEEP_FACTOR`] times as fast, the connection returns, and then leaves only for one [`LEAVE_FACTOR`] times as fast.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,187 +24,196 @@ use tokio::time::Instant;
 
 use super::rate_limit::Rate;
 
-/// A source is left for one that is so many times as fast. Less is what a busy link does to connections by chance.
-const MUCH: u64 = 4;
+/// A connection leaves its source for one that is so many times as fast. A busy link makes smaller differences by chance.
+const LEAVE_FACTOR: u64 = 4;
 
 /// A source that was tried instead of a preferred one has to be so many times as fast to be kept.
-const BETTER: u64 = 2;
+const KEEP_FACTOR: u64 = 2;
 
-/// In bytes a second, for all connections together: below this, a source that nobody has tried is worth a try. On a link
-/// that is as slow itself, that costs a request in [`RECHECK`].
-const LOW: u64 = 64 << 10;
+/// In bytes a second, for all connections together: below this, a source of unknown speed is worth a try. On a link that is
+/// as slow itself, that costs a request in [`VALID_FOR`].
+const SLOW: u64 = 64 << 10;
 
-/// So old a rate says nothing any more.
-const RECHECK: Duration = Duration::from_secs(10 * 60);
+/// A measurement older than this no longer counts.
+const VALID_FOR: Duration = Duration::from_secs(10 * 60);
 
-/// For so long a registry that could not be reached comes after one that answers. It may only be starting.
+/// For so long an unreachable registry is tried after one that answers. It may only be starting.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 
-/// Fewer bytes say nothing of a rate, unless they took long.
-pub(super) const TELLING: u64 = 256 << 10;
+/// The bytes from which a rate can be computed, unless they took long.
+pub(super) const MIN_SAMPLE: u64 = 256 << 10;
 
-/// A new figure counts for one part of so many.
-const WEIGHT: u64 = 4;
+/// A new measurement counts for one part of so many in the average.
+const AVERAGE_OVER: u64 = 4;
 
-/// By registry, whatever it is asked for.
-#[derive(Debug)]
-pub(super) struct Rates {
-    /// [`LOW`], or less under a limit on the rate.
-    low: u64,
-    known: Mutex<HashMap<String, Known>>,
-    /// Answers on their way.
-    busy: AtomicUsize,
-}
-
-/// In bytes a second.
+/// Bytes that one connection received in some time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    /// One connection, on average over some answers.
-    pace: u64,
-    /// All connections, if each were as fast as this one was last.
-    share: u64,
-    /// Until when these say something.
-    until: Option<Instant>,
-    /// Until when no connection is left only to try this registry.
-    tried_until: Option<Instant>,
+pub(super) struct Sample {
+    pub(super) bytes: u64,
+    pub(super) took: Duration,
+    /// The most connections that used the link at the same time.
+    pub(super) connections: usize,
 }
 
-impl Known {
-    fn fresh(self) -> Option<Self> {
-        is_to_come(self.until).then_some(self)
+/// The speeds of all registries, whatever they are asked for.
+#[derive(Debug)]
+pub(super) struct MirrorSpeeds {
+    /// [`SLOW`], or less under a limit on the rate.
+    slow: u64,
+    by_domain: Mutex<HashMap<String, Speed>>,
+    /// Responses that are being received.
+    active: AtomicUsize,
+}
+
+/// The speed of one registry, in bytes a second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Speed {
+    /// One connection, averaged over some answers.
+    connection: u64,
+    /// All connections together, if each were as fast as this one was last.
+    link: u64,
+    /// Until when these count.
+    valid_until: Option<Instant>,
+    /// Until when no connection leaves its source only to try this registry.
+    probed_until: Option<Instant>,
+}
+
+impl Speed {
+    fn valid(self) -> Option<Self> {
+        is_future(self.valid_until).then_some(self)
     }
 }
 
-fn is_to_come(moment: Option<Instant>) -> bool {
+fn is_future(moment: Option<Instant>) -> bool {
     moment.is_some_and(|moment| Instant::now() < moment)
 }
 
-/// Another source of what comes.
+/// Another source of the same content.
 #[derive(Clone, Debug)]
-pub(super) struct Rival {
+pub(super) struct Alternative {
     /// The registry.
     pub(super) domain: String,
-    /// It comes before the current source in the order of preference.
+    /// It precedes the current source in the order of preference.
     pub(super) is_preferred: bool,
 }
 
-/// An answer on its way, as long as it lives.
+/// A response that is being received, counted until it is dropped.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Rates>);
+pub(super) struct ActiveResponse(Arc<MirrorSpeeds>);
 
-impl Drop for Busy {
+impl Drop for ActiveResponse {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Rates {
-    /// Under a limit on the rate, if there is one, which makes nobody slow.
+impl MirrorSpeeds {
+    /// `limit` is the lowest limit on the rate, if there is one; it makes no source slow.
     pub(super) fn new(limit: Option<Rate>) -> Self {
         let limit = limit.map_or(u64::MAX, |limit| limit.bytes() as u64);
         Self {
-            low: LOW.min(limit / MUCH),
-            known: Mutex::default(),
-            busy: AtomicUsize::default(),
+            slow: SLOW.min(limit / LEAVE_FACTOR),
+            by_domain: Mutex::default(),
+            active: AtomicUsize::default(),
         }
     }
 
-    /// Counts an answer as one that uses the link.
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
-        self.busy.fetch_add(1, Ordering::Relaxed);
-        Busy(Arc::clone(self))
+    /// Counts a response as one that uses the link.
+    pub(super) fn begin_response(self: &Arc<Self>) -> ActiveResponse {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        ActiveResponse(Arc::clone(self))
     }
 
-    /// What one connection to the registry brings; 0 if nobody knows.
-    pub(super) fn pace(&self, domain: &str) -> u64 {
-        self.of(domain).fresh().map_or(0, |known| known.pace)
+    /// What one connection to the registry receives in a second; 0 if that is unknown.
+    pub(super) fn bytes_per_second(&self, domain: &str) -> u64 {
+        self.of(domain).valid().map_or(0, |speed| speed.connection)
     }
 
-    /// How many answers use the link now.
+    /// How many responses use the link now.
     pub(super) fn connections(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
+        self.active.load(Ordering::Relaxed)
     }
 
-    /// Notes what one of so many connections brought, and in which time. Gives what all of them would bring.
-    pub(super) fn note(&self, domain: &str, bytes: u64, took: Duration, connections: usize) -> u64 {
-        let pace = (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64;
-        let share = pace.saturating_mul(connections.max(1) as u64);
+    /// Records a sample of the registry. Returns what all connections would receive in a second at this speed.
+    pub(super) fn record(&self, domain: &str, sample: Sample) -> u64 {
+        let connection = (sample.bytes as f64 / sample.took.as_secs_f64().max(1e-6)) as u64;
+        let link = connection.saturating_mul(sample.connections.max(1) as u64);
         let mut all = self.all();
-        let known = all.entry(domain.to_owned()).or_default();
-        known.pace = match known.fresh() {
-            // What has collapsed is not averaged: claims would be too large for long.
-            Some(old) if old.pace > 0 && pace > old.pace / MUCH => {
-                old.pace / WEIGHT * (WEIGHT - 1) + pace / WEIGHT
+        let speed = all.entry(domain.to_owned()).or_default();
+        speed.connection = match speed.valid() {
+            // A collapsed speed is not averaged: ranges would be too large for long.
+            Some(old) if old.connection > 0 && connection > old.connection / LEAVE_FACTOR => {
+                old.connection / AVERAGE_OVER * (AVERAGE_OVER - 1) + connection / AVERAGE_OVER
             }
-            _ => pace,
+            _ => connection,
         };
-        known.pace = known.pace.max(1);
-        (known.share, known.until) = (share, Some(Instant::now() + RECHECK));
-        share
+        speed.connection = speed.connection.max(1);
+        (speed.link, speed.valid_until) = (link, Some(Instant::now() + VALID_FOR));
+        link
     }
 
-    /// Notes that nothing came, as slow as can be: whoever can ask another registry first does so for a while.
-    pub(super) fn failed(&self, domain: &str) {
+    /// Records that the registry sent nothing: other registries are asked first for a while.
+    pub(super) fn unreachable(&self, domain: &str) {
         let mut all = self.all();
-        let known = all.entry(domain.to_owned()).or_default();
-        (known.pace, known.share) = (0, 0);
-        known.until = Some(Instant::now() + AFTER_FAILURE);
-        known.tried_until = Some(Instant::now() + RECHECK);
+        let speed = all.entry(domain.to_owned()).or_default();
+        (speed.connection, speed.link) = (0, 0);
+        speed.valid_until = Some(Instant::now() + AFTER_FAILURE);
+        speed.probed_until = Some(Instant::now() + VALID_FOR);
     }
 
-    /// Notes that a connection is left for this registry. Not every verdict has that consequence: a piece of a blob only ends.
-    pub(super) fn tries(&self, domain: &str) {
+    /// Records that a connection leaves its source to try this registry. Not every [`RegistryError::Slow`] has that
+    /// consequence: a range of a blob only ends.
+    ///
+    /// [`RegistryError::Slow`]: super::RegistryError::Slow
+    pub(super) fn probed(&self, domain: &str) {
         let mut all = self.all();
-        all.entry(domain.to_owned()).or_default().tried_until = Some(Instant::now() + RECHECK);
+        all.entry(domain.to_owned()).or_default().probed_until = Some(Instant::now() + VALID_FOR);
     }
 
-    /// Whether so little comes that another source is worth a try.
-    pub(super) fn is_low(&self, share: u64) -> bool {
-        share < self.low
+    /// Whether the link is so slow that a source of unknown speed is worth a try.
+    pub(super) fn is_slow(&self, link: u64) -> bool {
+        link < self.slow
     }
 
-    /// For which of the rivals a connection to the registry is to be left, which brought `share` just now.
-    pub(super) fn better(&self, domain: &str, share: u64, rivals: &[Rival]) -> Option<String> {
+    /// The alternative for which a connection leaves the registry, whose last sample showed `link`.
+    pub(super) fn faster(&self, domain: &str, link: u64, alternatives: &[Alternative]) -> Option<String> {
         let all = self.all();
         let others = all.iter().filter(|(other, _)| other.as_str() != domain);
-        let elsewhere = others.filter_map(|(_, known)| known.fresh()).map(|it| it.share);
-        let is_low = self.is_low(share)
+        let elsewhere = others.filter_map(|(_, speed)| speed.valid()).map(|it| it.link);
+        let is_slow = self.is_slow(link)
             || elsewhere
                 .max()
-                .is_some_and(|best| best > share.saturating_mul(MUCH));
-        for rival in rivals.iter().filter(|rival| rival.domain != domain) {
-            let known = all.get(&rival.domain).copied().unwrap_or_default();
-            let is_better = match (known.fresh(), rival.is_preferred) {
-                (Some(rival), true) => rival.share.saturating_mul(BETTER) > share,
-                (Some(rival), false) => rival.share > share.saturating_mul(MUCH),
-                (None, _) => is_low && !is_to_come(known.tried_until),
+                .is_some_and(|best| best > link.saturating_mul(LEAVE_FACTOR));
+        for other in alternatives.iter().filter(|other| other.domain != domain) {
+            let speed = all.get(&other.domain).copied().unwrap_or_default();
+            let is_faster = match (speed.valid(), other.is_preferred) {
+                (Some(speed), true) => speed.link.saturating_mul(KEEP_FACTOR) > link,
+                (Some(speed), false) => speed.link > link.saturating_mul(LEAVE_FACTOR),
+                (None, _) => is_slow && !is_future(speed.probed_until),
             };
-            if is_better {
-                return Some(rival.domain.clone());
+            if is_faster {
+                return Some(other.domain.clone());
             }
         }
         None
     }
 
-    /// Which of these registries, in the order of preference, to ask first: one that is known to be much slower than a later
-    /// one comes after it.
-    pub(super) fn choose<'a>(&self, domains: impl Iterator<Item = &'a str>) -> Option<usize> {
-        let domains: Vec<&str> = domains.collect();
-        let shares: Vec<Option<u64>> = domains
-            .iter()
-            .map(|domain| self.of(domain).fresh().map(|known| known.share))
-            .collect();
-        let best = shares.iter().flatten().max().copied().unwrap_or_default();
-        let is_slow = |share: &Option<u64>| share.is_some_and(|share| best > share.saturating_mul(MUCH));
-        shares.iter().position(|share| !is_slow(share))
+    /// Which of these registries, in the order of preference, to ask first: one that is much slower than a later one is
+    /// skipped.
+    pub(super) fn first_not_slow<'a>(&self, domains: impl Iterator<Item = &'a str>) -> Option<usize> {
+        let link = |domain: &str| self.of(domain).valid().map(|speed| speed.link);
+        let links: Vec<Option<u64>> = domains.map(link).collect();
+        let best = links.iter().flatten().max().copied().unwrap_or_default();
+        let is_slow = |link: &Option<u64>| link.is_some_and(|link| best > link.saturating_mul(LEAVE_FACTOR));
+        links.iter().position(|link| !is_slow(link))
     }
 
-    fn of(&self, domain: &str) -> Known {
+    fn of(&self, domain: &str) -> Speed {
         self.all().get(domain).copied().unwrap_or_default()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Speed>> {
+        self.by_domain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,118 +224,130 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MIB: u64 = 1 << 20;
 
-    fn rival(domain: &str, is_preferred: bool) -> [Rival; 1] {
+    fn other(domain: &str, is_preferred: bool) -> [Alternative; 1] {
         let domain = domain.to_owned();
-        [Rival { domain, is_preferred }]
+        [Alternative { domain, is_preferred }]
     }
 
-    fn leaves(rates: &Rates, domain: &str, share: u64, other: &[Rival]) -> bool {
-        rates.better(domain, share, other).is_some()
+    fn leaves(speeds: &MirrorSpeeds, domain: &str, link: u64, others: &[Alternative]) -> bool {
+        speeds.faster(domain, link, others).is_some()
+    }
+
+    fn record(speeds: &MirrorSpeeds, domain: &str, bytes: u64, connections: usize) -> u64 {
+        let sample = Sample {
+            bytes,
+            took: SECOND,
+            connections,
+        };
+        speeds.record(domain, sample)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_source_is_slow_only_beside_another_one() {
-        let rates = Rates::new(None);
-        let (origin, mirror) = (rival("origin", false), rival("mirror", true));
-        assert!(!leaves(&rates, "mirror", 1, &[]));
+        let speeds = MirrorSpeeds::new(None);
+        let (origin, mirror) = (other("origin", false), other("mirror", true));
+        assert!(!leaves(&speeds, "mirror", 1, &[]));
         assert!(
-            !leaves(&rates, "mirror", LOW, &origin),
-            "slow, but nobody is faster"
+            !leaves(&speeds, "mirror", SLOW, &origin),
+            "slow, but no source is known to be faster"
         );
-        rates.note("origin", MIB, SECOND, 1);
-        assert!(leaves(&rates, "mirror", MIB / 5, &origin));
-        assert!(!leaves(&rates, "mirror", MIB / 3, &origin));
-        assert!(!leaves(&rates, "origin", MIB, &mirror));
-        rates.note("mirror", MIB / 3, SECOND, 1);
+        record(&speeds, "origin", MIB, 1);
+        assert!(leaves(&speeds, "mirror", MIB / 5, &origin));
+        assert!(!leaves(&speeds, "mirror", MIB / 3, &origin));
+        assert!(!leaves(&speeds, "origin", MIB, &mirror));
+        record(&speeds, "mirror", MIB / 3, 1);
         assert!(
-            !leaves(&rates, "origin", MIB, &mirror),
+            !leaves(&speeds, "origin", MIB, &mirror),
             "three times as fast as the mirror"
         );
         assert!(
-            leaves(&rates, "origin", MIB / 2, &mirror),
+            leaves(&speeds, "origin", MIB / 2, &mirror),
             "not worth leaving the mirror"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_source_that_nobody_knows_is_tried_once_and_not_by_all() {
-        let rates = Rates::new(None);
-        let origin = rival("origin", false);
-        assert!(leaves(&rates, "mirror", 1, &origin));
-        assert!(leaves(&rates, "mirror", 1, &origin), "nobody has left for it");
-        rates.tries("origin");
-        assert!(!leaves(&rates, "mirror", 1, &origin), "it is being tried");
-        rates.note("mirror", 10, SECOND, 1);
-        rates.note("origin", 12, SECOND, 1);
+    async fn a_source_of_unknown_speed_is_tried_by_one_connection() {
+        let speeds = MirrorSpeeds::new(None);
+        let origin = other("origin", false);
+        assert!(leaves(&speeds, "mirror", 1, &origin));
         assert!(
-            leaves(&rates, "origin", 12, &rival("mirror", true)),
-            "no better, so back"
+            leaves(&speeds, "mirror", 1, &origin),
+            "no connection has left for it"
+        );
+        speeds.probed("origin");
+        assert!(!leaves(&speeds, "mirror", 1, &origin), "it is being tried");
+        record(&speeds, "mirror", 10, 1);
+        record(&speeds, "origin", 12, 1);
+        assert!(
+            leaves(&speeds, "origin", 12, &other("mirror", true)),
+            "no faster, so it returns"
         );
         for _ in 0..10 {
-            assert!(!leaves(&rates, "mirror", 10, &origin), "and there it stays");
+            assert!(!leaves(&speeds, "mirror", 10, &origin), "and stays there");
         }
-        tokio::time::sleep(RECHECK).await;
+        tokio::time::sleep(VALID_FOR).await;
         assert!(
-            leaves(&rates, "mirror", 10, &origin),
+            leaves(&speeds, "mirror", 10, &origin),
             "until something may have changed"
         );
 
-        let rates = Rates::new(None);
-        rates.note("elsewhere", MIB, SECOND, 1);
+        let speeds = MirrorSpeeds::new(None);
+        record(&speeds, "elsewhere", MIB, 1);
         assert!(
-            leaves(&rates, "mirror", MIB / 5, &origin),
-            "far below what else is seen"
+            leaves(&speeds, "mirror", MIB / 5, &origin),
+            "far slower than another registry"
         );
-        rates.failed("origin");
+        speeds.unreachable("origin");
         assert!(
-            !leaves(&rates, "mirror", MIB / 5, &origin),
+            !leaves(&speeds, "mirror", MIB / 5, &origin),
             "it could not be reached"
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn connections_that_share_a_link_are_not_slow() {
-        let rates = Arc::new(Rates::new(None));
-        assert_eq!(rates.note("origin", MIB, SECOND, 1), MIB);
-        let busy: Vec<Busy> = (0..8).map(|_| rates.busy()).collect();
-        let share = rates.note("mirror", MIB / 8, SECOND, rates.connections());
-        assert_eq!((rates.pace("mirror"), share), (MIB / 8, MIB));
-        assert!(!leaves(&rates, "mirror", share, &rival("origin", false)));
-        drop(busy);
-        assert_eq!(rates.connections(), 0);
+        let speeds = Arc::new(MirrorSpeeds::new(None));
+        assert_eq!(record(&speeds, "origin", MIB, 1), MIB);
+        let active: Vec<ActiveResponse> = (0..8).map(|_| speeds.begin_response()).collect();
+        let link = record(&speeds, "mirror", MIB / 8, speeds.connections());
+        assert_eq!((speeds.bytes_per_second("mirror"), link), (MIB / 8, MIB));
+        assert!(!leaves(&speeds, "mirror", link, &other("origin", false)));
+        drop(active);
+        assert_eq!(speeds.connections(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_that_is_not_much_slower_is_asked_first() {
-        let rates = Rates::new(None);
+    async fn the_first_source_that_is_not_much_slower_is_asked_first() {
+        let speeds = MirrorSpeeds::new(None);
         let order = ["mirror", "second", "origin"];
-        let first = |rates: &Rates| rates.choose(order.into_iter());
-        assert_eq!(first(&rates), Some(0));
-        rates.note("origin", MIB, SECOND, 1);
-        assert_eq!(first(&rates), Some(0), "nobody knows the mirror");
-        rates.note("mirror", 1, SECOND, 1);
-        assert_eq!(first(&rates), Some(1), "nor the second");
-        rates.note("second", 1, SECOND, 1);
-        assert_eq!(first(&rates), Some(2));
-        tokio::time::sleep(RECHECK).await;
-        assert_eq!(first(&rates), Some(0));
-        rates.note("origin", MIB, SECOND, 1);
-        rates.failed("mirror");
-        assert_eq!(first(&rates), Some(1));
+        let first = |speeds: &MirrorSpeeds| speeds.first_not_slow(order.into_iter());
+        assert_eq!(first(&speeds), Some(0));
+        record(&speeds, "origin", MIB, 1);
+        assert_eq!(first(&speeds), Some(0), "the mirror is unknown");
+        record(&speeds, "mirror", 1, 1);
+        assert_eq!(first(&speeds), Some(1), "so is the second");
+        record(&speeds, "second", 1, 1);
+        assert_eq!(first(&speeds), Some(2));
+        tokio::time::sleep(VALID_FOR).await;
+        assert_eq!(first(&speeds), Some(0));
+        record(&speeds, "origin", MIB, 1);
+        speeds.unreachable("mirror");
+        assert_eq!(first(&speeds), Some(1));
         tokio::time::sleep(AFTER_FAILURE).await;
-        assert_eq!(first(&rates), Some(0), "it may be back");
-        assert_eq!(rates.choose(std::iter::empty()), None);
+        assert_eq!(first(&speeds), Some(0), "it may be back");
+        assert_eq!(speeds.first_not_slow(std::iter::empty()), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pace_is_an_average_until_it_collapses() {
-        let rates = Rates::new(None);
-        assert_eq!(rates.pace("a"), 0);
-        rates.failed("a");
-        for (brings, expected) in [(400, 400), (800, 500), (10, 10)] {
-            rates.note("a", brings, SECOND, 1);
-            assert_eq!(rates.pace("a"), expected);
+    async fn a_speed_is_an_average_until_it_collapses() {
+        let speeds = MirrorSpeeds::new(None);
+        assert_eq!(speeds.bytes_per_second("a"), 0);
+        speeds.unreachable("a");
+        for (bytes, expected) in [(400, 400), (800, 500), (10, 10)] {
+            record(&speeds, "a", bytes, 1);
+            assert_eq!(speeds.bytes_per_second("a"), expected);
         }
-        assert_eq!(rates.pace("b"), 0, "each has its own");
+        assert_eq!(speeds.bytes_per_second("b"), 0, "each has its own");
     }
 }

@@ -1,27 +1,27 @@
-//! Where an image is really pulled from: its mirrors in order, its own registry last.
+//! Finds the sources of an image in registries.conf: its mirrors in order, then its own registry.
 //!
-//! The original reference stays what the store is told; only requests go to [`PullSource::reference`].
+//! The image is stored under its original reference; only requests use [`PullSource::reference`].
 
 use crate::oci::Reference;
 
 use super::registries_conf::{Endpoint, RegistriesConf, RegistriesConfError, Registry, Serves};
 
-/// One place to ask.
+/// A mirror, or the registry itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PullSource {
-    /// The reference as this place knows it.
+    /// The reference at this source.
     pub reference: Reference,
-    /// Its certificate is not checked, and plain HTTP will do.
+    /// Its certificate is not verified, and plain HTTP is allowed.
     pub insecure: bool,
 }
 
 impl RegistriesConf {
-    /// Where to pull `reference` from, best first. Never empty: blocked places are left out, and when all are
-    /// blocked that is the error.
+    /// The sources of `reference`, in the order of preference. Never empty: blocked sources are left out, and it is an error
+    /// if all are blocked.
     pub fn pull_sources(&self, reference: &Reference) -> Result<Vec<PullSource>, RegistriesConfError> {
         let mut blocked = None;
         let mut sources = self.all_pull_sources(reference)?;
-        // `blocked` is about the place that is contacted: `blocked = true` beside mirrors means mirrors only.
+        // `blocked` concerns the location that is contacted: `blocked = true` beside mirrors means mirrors only.
         sources.retain(|source| match self.find(&source.reference.repository()) {
             Some(table) if table.blocked => {
                 blocked = Some(table.prefix.clone());
@@ -38,7 +38,7 @@ impl RegistriesConf {
         }
     }
 
-    /// The same, blocked places included.
+    /// The same, with blocked sources.
     pub(super) fn all_pull_sources(
         &self,
         reference: &Reference,
@@ -60,7 +60,7 @@ impl RegistriesConf {
             .collect()
     }
 
-    /// The table with the longest prefix that `name`, a reference or the beginning of one, falls under.
+    /// The table with the longest prefix that matches `name`, a reference or the beginning of one.
     pub(super) fn find(&self, name: &str) -> Option<&Registry> {
         let mut best: Option<&Registry> = None;
         for table in self.registries.values() {
@@ -74,7 +74,7 @@ impl RegistriesConf {
 }
 
 impl Registry {
-    /// Who serves references of this kind: mirrors in their order, and then itself.
+    /// The endpoints for references of this kind: mirrors in their order, then the registry itself.
     pub(super) fn endpoints(&self, reference: &Reference) -> impl Iterator<Item = &Endpoint> {
         let mirrors = self.mirrors.iter().filter(|mirror| match mirror.serves {
             Serves::All => true,
@@ -85,7 +85,7 @@ impl Registry {
     }
 }
 
-/// Replaces the matched beginning of the reference by the endpoint's location.
+/// Replaces the matched prefix of the reference by the endpoint's location.
 fn rewrite(
     reference: &Reference,
     table: &Registry,
@@ -98,7 +98,7 @@ fn rewrite(
         _ => return Ok(reference.clone()),
     };
     let rewritten = format!("{}{}", endpoint.location, &text[length..]);
-    // A location such as `mirror` makes a name without a registry, which `ParseNamed` refuses too.
+    // A location such as `mirror` makes a name without a registry, which containers/image refuses too (`ParseNamed`).
     match rewritten.parse::<Reference>() {
         Ok(parsed) if !parsed.domain().is_empty() && parsed.to_string() == rewritten => Ok(parsed),
         _ => Err(RegistriesConfError::Rewrite {
@@ -108,8 +108,8 @@ fn rewrite(
     }
 }
 
-/// How much of `name` the prefix stands for, if it is under it. A prefix ends where a part of the name ends;
-/// `*.example.com` stands for any host below example.com, its port not included.
+/// The length of the match, if `name` has this prefix. A prefix ends where a component of the name ends; `*.example.com`
+/// matches any host below example.com, without its port.
 fn match_length(name: &str, prefix: &str) -> Option<usize> {
     let length = match prefix.strip_prefix('*') {
         Some(domain) if domain.starts_with('.') => {
@@ -129,6 +129,7 @@ fn match_length(name: &str, prefix: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::registries_conf::parse_text;
     use super::*;
 
     #[test]
@@ -142,7 +143,7 @@ mod tests {
             ("[::1]:5000/q", "[::1]:5000/q/a/b:1"),
         ] {
             let table = format!("[[registry]]\nprefix = 'quay.io'\nlocation = '{location}'");
-            let conf = RegistriesConf::parse_one(&table).expect("valid");
+            let conf = parse_text(&table).expect("valid");
             let found = conf.pull_sources(&"quay.io/a/b:1".parse().expect("a reference"));
             let found = found.map_or(String::new(), |sources| sources[0].reference.to_string());
             assert_eq!(found, rewritten, "{location}");
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_blocked_registry_is_pulled_from_its_mirrors_or_not_at_all() {
-        let conf = RegistriesConf::parse_one(
+        let conf = parse_text(
             "[[registry]]\nlocation = 'quay.io'\nblocked = true\n[[registry.mirror]]\nlocation = 'local:5000/q'\n\
              insecure = true\npull-from-mirror = 'digest-only'",
         )

@@ -1,38 +1,47 @@
-//! Registries: from a reference to bytes, over whatever mirrors, logins and faults lie between.
+//! Pulls manifests and blobs from registries, over their mirrors, with logins, certificates, proxies and retries.
 //!
 //! ```text
-//! RegistriesConf ─full_name→ Reference           what a name without registry means  registries_conf, short_names
-//! Registries ── sources ──→ PullSource*          registries.conf: mirrors first      registries_conf, mirrors
-//!      ├────── resolve ──→ ResolvedImage         manifests and config, verified      resolve
-//!      ├────── attempts ─→ Attempts              the one retry loop                  retry, rates, watch
-//!      ├────── read_range → Bytes                 a few of a blob's, unverified       part
-//!      └────── open_blob → BlobStream            one answer, its range checked       blob
+//! RegistriesConf ─full_name→ Reference            completes names without a registry    registries_conf, short_names
+//! Registries ── sources ───→ PullSource*          from registries.conf, mirrors first   registries_conf, mirrors
+//!      ├────── resolve ───→ ResolvedImage         index, manifest and config, verified  resolve
+//!      ├────── attempts ──→ Attempts              the one retry loop                    attempts, retry_context
+//!      │                                          silent and slow sources               watchdog, mirror_speed
+//!      ├────── read_range → Bytes                 a short range of a blob, unverified   read_range
+//!      └────── open_blob ─→ BlobStream            a blob or a range of it               blob_stream, content_range
 //!                              │
-//!                            Client              one per registry: scheme, login     client, challenge, auth
-//!                              │                 which pull secret                   credentials, auth_file
-//!                            Http                limits, redirects, trust            http, trouble, tls, certs_d
-//!                              │                 over how many connections  lane
-//!                              │                 which way, to which address         proxy, no_proxy, tunnel, names
-//!                            RateLimiter         how fast, all together            limit
+//!                            GetRequest           range, media types, credentials       get_request, credentials
+//!                            RegistryClient       scheme and login of one registry      registry_client, auth_challenge,
+//!                              │                                                        bearer_token
+//!                            HttpClient           timeouts, redirects, TLS, proxies     http_client, tls, certs_d, proxy,
+//!                              │                                                        no_proxy, tunnel_error, dns
+//!                              │                  one connection for each blob          blob_connection
+//!                            RateLimiter          the rate of all of them together      rate_limit
 //! ```
 //!
-//! The bytes of a [`BlobStream`] are not verified: who receives them hashes them (`spool`). Nothing here knows what a
+//! The bytes of a [`BlobStream`] are not verified; the caller compares their digest (`spool`). Nothing here knows what a
 //! release or an operator is.
 
+mod aliases;
+mod attempts;
 mod auth_challenge;
 mod auth_file;
 mod bearer_token;
 mod blob_connection;
 mod blob_stream;
+mod certificate_verifier;
 mod certs_d;
+mod content_range;
+mod credential;
 mod credentials;
 mod dns;
 mod error;
 mod error_response;
+mod get_request;
 mod http_client;
 mod mirror_speed;
 mod mirrors;
 mod no_proxy;
+mod pem;
 mod proxy;
 mod rate_limit;
 mod read_range;
@@ -41,7 +50,7 @@ mod registries_conf;
 mod registries_conf_corpus;
 mod registry_client;
 mod resolve;
-mod retry;
+mod retry_context;
 mod short_names;
 mod tls;
 mod transport_error;
@@ -56,56 +65,58 @@ use std::time::Duration;
 use crate::oci::Reference;
 use crate::report::Observer;
 
-pub use blob_stream::{BlobStream, Wanted};
-pub use credentials::{Credential, Credentials, CredentialsError, Origin};
+pub use attempts::Attempts;
+pub use blob_stream::{BlobRange, BlobStream};
+pub use credential::{Credential, CredentialOrigin, CredentialsError};
+pub use credentials::Credentials;
 pub use dns::DnsFiles;
 pub use error::{Kind, Message, RegistryError};
 pub use http_client::IDLE_TIMEOUT;
 pub use mirrors::PullSource;
 pub use no_proxy::NoProxy;
+pub use pem::Pem;
 pub use proxy::{Proxies, Proxy, ProxyError};
 pub use rate_limit::{
     LimitRate, LimitRateError, LimitSettings, Rate, RateError, RateLimiter, TransferPermit,
 };
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
-pub use retry::Attempts;
 pub use short_names::ShortNameError;
-pub use tls::{ClusterAuthorities, Pem, SystemRoots};
+pub use tls::{ClusterAuthorities, SystemRoots};
 
 use dns::DnsResolver;
-use http_client::{Http, Way};
+use http_client::{HttpClient, Route};
 use rate_limit::SocksProxy;
-use registry_client::Client;
-use retry::RetryContext;
+use registry_client::RegistryClient;
+use retry_context::RetryContext;
 use tls::Trust;
 
-/// What registries are to be reached with; `settings` fills it in.
+/// How registries are reached; `settings` resolves it.
 #[derive(Clone, Debug)]
 pub struct RegistrySettings {
-    /// `registries.conf` first, an empty text if there is none, then its drop-ins in the order in which they count.
+    /// `registries.conf` first, with an empty text if there is none, then its drop-ins in their order.
     pub registries_conf: Vec<ConfText>,
-    /// Pull secrets, asked in this order. All must exist.
+    /// Pull secrets, searched in this order. All must exist.
     pub auth_files: Vec<PathBuf>,
-    /// Whom the system trusts.
+    /// The authorities that the system trusts.
     pub system_roots: SystemRoots,
-    /// Whom we trust beside that.
+    /// Further authorities.
     pub ca_certificates: Vec<Pem>,
-    /// And whom the cluster trusts: what of these cannot be used is passed over, for the node may do without.
+    /// The cluster's authorities. Unusable ones are skipped, because the node may not need them.
     pub cluster_authorities: Vec<ClusterAuthorities>,
-    /// `certs.d` directories; the first that has one for a host is taken.
+    /// `certs.d` directories; the first that has a directory for a host is used.
     pub certs_dirs: Vec<PathBuf>,
-    /// What is reached through which proxy.
+    /// The proxies, and the hosts that use none.
     pub proxies: Proxies,
-    /// Where names are looked up.
+    /// The resolver files of this process.
     pub dns_files: DnsFiles,
-    /// And where else if that does not help: the node's files, if they are not the same.
+    /// The node's resolver files, if they differ: for names that the others do not resolve.
     pub node_dns_files: Option<DnsFiles>,
-    /// When to stop trying although nothing is wrong for good: after so long in which no byte came. Never, if there is
-    /// a deadline instead.
+    /// The time without any byte after which operations give up although a retry may help. Nothing if the run has a
+    /// deadline instead.
     pub give_up_after: Option<Duration>,
     /// How long a registry may be silent before the connection is dropped.
     pub idle_timeout: Duration,
-    /// How much all of them together may bring in a second.
+    /// The limit on the rate of all connections together.
     pub limit: LimitSettings,
 }
 
@@ -128,20 +139,20 @@ impl Default for RegistrySettings {
     }
 }
 
-/// All registries, as this node is configured to see them.
+/// All registries, with the configuration of this node.
 #[derive(Debug)]
 pub struct Registries {
     conf: RegistriesConf,
     credentials: Credentials,
     trust: Trust,
     proxies: Arc<Proxies>,
-    names: DnsResolver,
+    dns: DnsResolver,
     idle_timeout: Duration,
     limit: Arc<RateLimiter>,
     forwarder: Option<Arc<SocksProxy>>,
-    pace: Arc<RetryContext>,
+    retry_context: Arc<RetryContext>,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
-    clients: Mutex<HashMap<(String, bool), Arc<Client>>>,
+    clients: Mutex<HashMap<(String, bool), Arc<RegistryClient>>>,
 }
 
 impl Registries {
@@ -149,15 +160,15 @@ impl Registries {
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
         let conf = RegistriesConf::parse(&settings.registries_conf)?;
         let credentials = Credentials::read(&settings.auth_files)?;
-        let lowest = settings.limit.rate.lowest();
+        let lowest_limit = settings.limit.rate.lowest();
         let (proxies, limit) = (
             Arc::new(settings.proxies),
             Arc::new(RateLimiter::new(settings.limit)),
         );
-        let names = DnsResolver::new(settings.dns_files, settings.node_dns_files);
+        let dns = DnsResolver::new(settings.dns_files, settings.node_dns_files);
         let forwarder = match limit.is_limited() {
             true => Some(Arc::new(
-                SocksProxy::start(&limit, &names, &proxies).map_err(RegistryError::Limit)?,
+                SocksProxy::start(&limit, &dns, &proxies).map_err(RegistryError::Limit)?,
             )),
             false => None,
         };
@@ -172,17 +183,17 @@ impl Registries {
                 &proxies,
             )?,
             proxies,
-            names,
+            dns,
             idle_timeout: settings.idle_timeout,
             limit,
             forwarder,
-            pace: Arc::new(RetryContext::new(observer, settings.give_up_after, lowest)),
+            retry_context: Arc::new(RetryContext::new(observer, settings.give_up_after, lowest_limit)),
             clients: Mutex::default(),
         })
     }
 
-    /// Where to pull `reference` from, best first. A name without a registry is an error: those of the version spec were
-    /// completed by then, and a release or an operator that has one is not as it should be.
+    /// The sources of `reference`, in the order of preference. A name without a registry is an error: names of the version
+    /// spec are completed before, and names in a release or an operator must have a registry.
     pub fn sources(&self, reference: &Reference) -> Result<Vec<PullSource>, RegistryError> {
         if reference.is_short() {
             return Err(RegistryError::NoRegistry(reference.to_string()));
@@ -190,22 +201,23 @@ impl Registries {
         Ok(self.conf.pull_sources(reference)?)
     }
 
-    /// Begins an operation that may take several attempts. `what` is for messages, `images` are those that need it.
+    /// Begins an operation of several attempts. `what` is for messages; `images` are those that need the result.
     pub fn attempts(&self, what: String, images: Vec<String>, sources: Vec<PullSource>) -> Attempts {
-        Attempts::new(&self.pace, what, images, sources)
+        Attempts::new(&self.retry_context, what, images, sources)
     }
 
-    /// What one connection to the source's registry brings, in bytes a second; 0 if nobody knows.
+    /// What one connection to the source's registry receives in a second; 0 if that is unknown.
     pub fn bytes_per_second(&self, source: &PullSource) -> u64 {
-        self.pace.rates.pace(source.reference.domain())
+        let speeds = &self.retry_context.speeds;
+        speeds.bytes_per_second(source.reference.domain())
     }
 
-    /// What bounds the rate of all of them together.
+    /// The limit on the rate of all connections together.
     pub fn limit(&self) -> Arc<RateLimiter> {
         Arc::clone(&self.limit)
     }
 
-    fn client(&self, source: &PullSource) -> Result<Arc<Client>, RegistryError> {
+    fn client(&self, source: &PullSource) -> Result<Arc<RegistryClient>, RegistryError> {
         let domain = source.reference.domain();
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (domain.to_owned(), source.insecure);
@@ -213,15 +225,15 @@ impl Registries {
             return Ok(client.clone());
         }
         let tls = self.trust.config(domain, source.insecure)?;
-        let way = Way {
+        let route = Route {
             proxies: Arc::clone(&self.proxies),
-            names: self.names.clone(),
+            dns: self.dns.clone(),
             limit: self.limit(),
             forwarder: self.forwarder.clone(),
         };
-        let http = Http::new(tls, way, source.insecure, self.idle_timeout)
-            .map_err(|error| http_client::transport(error, &format!("registry `{domain}`")))?;
-        let client = Arc::new(Client::new(domain, source.insecure, http));
+        let http = HttpClient::new(tls, route, source.insecure, self.idle_timeout)
+            .map_err(|error| http_client::failed_request(error, &format!("registry `{domain}`")))?;
+        let client = Arc::new(RegistryClient::new(domain, source.insecure, http));
         Ok(clients.entry(key).or_insert(client).clone())
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts that are reached without a proxy: `NO_PROXY`, as Go's `golang.org/x/net/http/httpproxy` reads it, and so CRI-O.
+//! Parses `NO_PROXY`, the hosts that are reached without a proxy, as Go (`golang.org/x/net/http/httpproxy`) and so CRI-O do.
 //!
 //! ```text
 //! *                          everything
@@ -8,8 +8,8 @@
 //! .example.com, *.example.com   all below it
 //! ```
 //!
-//! This machine itself never needs a proxy. A name is compared as it is written in the image's reference and not looked up,
-//! so `10.0.0.0/8` says nothing about a registry that is named. What is none of these matches nothing, as in Go.
+//! Loopback is never reached through a proxy. A name is compared as it is written in the image's reference and not resolved,
+//! so `10.0.0.0/8` does not match a registry with a host name. Any other entry matches nothing, as in Go.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ struct Network {
     prefix: u32,
 }
 
-/// As text, for Go compares it so; any, if there is none.
+/// As text, because Go compares it as text; empty for any port.
 #[derive(Clone, Debug)]
 struct Port(String);
 
@@ -85,7 +85,7 @@ impl NoProxy {
         });
     }
 
-    /// Whether `url`, which has a host, is to be reached without a proxy.
+    /// Whether `url`, which has a host, is reached without a proxy.
     pub(super) fn covers(&self, url: &Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -172,7 +172,7 @@ fn split_port(entry: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// The name as a URL has it: `示例.com` is `xn--fsq092h.com`.
+/// The name in the form of URLs: `示例.com` is `xn--fsq092h.com`.
 fn ascii(name: &str) -> String {
     if name.is_ascii() {
         return name.to_owned();

@@ -1,13 +1,14 @@
-//! Proxies: which URL goes through which, and what they are told about us.
+//! Chooses the proxy for a URL, and parses the URLs of proxies with their credentials.
 //!
 //! ```text
 //! https://registry/…   CONNECT registry:443 to the proxy of HTTPS, then TLS with the registry through that tunnel
 //! http://registry/…    GET http://registry/… to the proxy of HTTP
 //! ```
 //!
-//! Decided for every URL anew, as a registry may send us to a CDN that is reached another way. The proxy resolves the
-//! target's name, we only its own: a node behind a proxy often has no name server that knows the world. An `https` proxy
-//! must have a certificate that the system trusts, whatever `certs.d` and `insecure` say of the registry behind it.
+//! The proxy is chosen for every URL anew, because a registry may redirect to a CDN that is reached in another way. The proxy
+//! resolves the target's name, and only the proxy's name is resolved here: a node behind a proxy often has no name server for
+//! public names. An `https` proxy must have a certificate that the system trusts, whatever `certs.d` and `insecure` state for
+//! the registry behind it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -27,22 +28,22 @@ use super::no_proxy::NoProxy;
 pub struct Proxy {
     /// Without user and password.
     url: Url,
-    /// What `Proxy-Authorization` says, if the URL has a user.
+    /// `Proxy-Authorization`, if the URL has a user.
     authorization: Option<SecretString>,
 }
 
-/// Why a text names no proxy. Never repeats the text: there may be a password in it.
+/// Why a text is not the URL of a proxy. Never repeats the text: there may be a password in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
     /// SOCKS, for instance.
     #[error("only proxies by `http://` and `https://` are supported")]
     Scheme,
     /// Not `host`, `host:port` or a URL.
-    #[error("it is no URL of a proxy: {0}")]
+    #[error("it is not the URL of a proxy: {0}")]
     Url(String),
-    /// `http://user:pass/word@proxy`: everything from the slash on is taken for a path.
+    /// `http://user:pass/word@proxy`: everything from the slash on would be a path.
     #[error(
-        "it is no URL of a proxy: there is a `@` behind its host\nhint: in a user or password write `%2F` for `/`, `%3F` for `?`, `%23` for `#`"
+        "it is not the URL of a proxy: there is a `@` after its host\nhint: in a user or password write `%2F` for `/`, `%3F` for `?`, `%23` for `#`"
     )]
     Ambiguous,
     /// `http://user:100%@proxy`
@@ -57,7 +58,7 @@ impl FromStr for Proxy {
 
     fn from_str(text: &str) -> Result<Self, ProxyError> {
         let text = text.trim();
-        // The parser would leave them out.
+        // The parser of URLs would drop them.
         if text.contains(|letter: char| letter.is_control() || letter == ' ') {
             return Err(ProxyError::Url("there is a blank in it".into()));
         }
@@ -84,7 +85,7 @@ impl FromStr for Proxy {
                 Some(format!("Basic {}", BASE64_STANDARD.encode(both)).into())
             }
         };
-        // These cannot fail for a URL that has a host.
+        // These cannot fail for a URL with a host.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         url.set_path("");
@@ -132,7 +133,7 @@ impl Proxy {
         (self.url.host_str().unwrap_or_default(), port)
     }
 
-    /// The same where `address` stands for it. By TLS it keeps its name, which its certificate is for.
+    /// The same proxy, reached at `address`. By TLS it keeps its name, which its certificate is for.
     pub(super) fn at(&self, address: SocketAddr) -> Self {
         let mut stand_in = self.clone();
         // These cannot fail for a URL that has a host.
@@ -145,8 +146,9 @@ impl Proxy {
         stand_in
     }
 
-    /// What it is called where something stands for it, if it is reached by TLS and has an address in the place of a name:
-    /// a URL with an address leads there and nowhere else. Nobody else can have that name, and `tls` knows whose it is.
+    /// The name of the proxy when it is reached at another address, if it is reached by TLS and its URL has an IP address: a
+    /// URL with an IP address would lead to that address. No other host can have this name (`.invalid`: RFC 2606), and `tls`
+    /// maps it to the proxy.
     pub(super) fn alias(&self) -> Option<String> {
         let host = self.tls_host()?.trim_start_matches('[').trim_end_matches(']');
         Some(match host.parse().ok()? {
@@ -155,8 +157,8 @@ impl Proxy {
         })
     }
 
-    /// What asks it for a tunnel to the host of `url`. Tells user and password.
-    pub(super) fn question(&self, url: &Url) -> Option<String> {
+    /// The CONNECT request for a tunnel to the host of `url`, with user and password.
+    pub(super) fn connect_request(&self, url: &Url) -> Option<String> {
         let (host, port) = (url.host_str()?, url.port_or_known_default()?);
         let authorization = self
             .authorization
@@ -190,19 +192,19 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// All that is set; by default everything is reached directly.
+/// The configured proxies; by default everything is reached directly.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     /// For URLs with `http`.
     pub http: Option<Proxy>,
-    /// For URLs with `https`; never in the place of the other.
+    /// For URLs with `https`; never used instead of the other.
     pub https: Option<Proxy>,
-    /// What goes through neither.
+    /// The hosts that use neither.
     pub except: NoProxy,
 }
 
 impl Proxies {
-    /// The proxy for a URL, if it is not reached directly.
+    /// The proxy for a URL; nothing if it is reached directly.
     pub fn for_url(&self, url: &Url) -> Option<&Proxy> {
         let proxy = match url.scheme() {
             "https" => self.https.as_ref(),
@@ -212,9 +214,9 @@ impl Proxies {
         proxy.filter(|_| !self.except.covers(url))
     }
 
-    /// Has a client ask here before each connection.
+    /// Makes a client choose the proxy here before each connection.
     pub(super) fn set(self: &Arc<Self>, mut builder: ClientBuilder) -> ClientBuilder {
-        // One for each scheme, for each has its own password.
+        // One for each scheme, because each has its own password.
         for (scheme, proxy) in [("http", &self.http), ("https", &self.https)] {
             let Some(proxy) = proxy else { continue };
             let proxies = Arc::clone(self);
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_named_by_a_url_or_by_host_and_port() {
+    fn a_proxy_is_a_url_or_a_host_and_port() {
         for (text, expected) in [
             ("http://proxy.example:3128", "http://proxy.example:3128"),
             ("HTTPS://proxy.example/", "https://proxy.example:443"),
@@ -264,16 +266,16 @@ mod tests {
             ("http://proxy", None),
         ] {
             let proxy: Proxy = text.parse().expect(text);
-            let said = proxy.authorization.as_ref().map(ExposeSecret::expose_secret);
+            let sent = proxy.authorization.as_ref().map(ExposeSecret::expose_secret);
             let expected = expected.map(|both| format!("Basic {}", BASE64_STANDARD.encode(both)));
-            assert_eq!(said, expected.as_deref(), "{text}");
+            assert_eq!(sent, expected.as_deref(), "{text}");
             let shown = format!("{proxy:?} {proxy} {}", proxy.url);
             assert_eq!(shown, "Proxy(http://proxy:80) http://proxy:80 http://proxy/");
         }
     }
 
     #[test]
-    fn what_names_no_proxy_is_refused_without_repeating_it() {
+    fn an_invalid_url_is_refused_and_not_repeated() {
         for text in [
             "socks5://user:hunter2@proxy:1080",
             "ftp://user:hunter2@proxy",

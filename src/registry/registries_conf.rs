@@ -1,8 +1,9 @@
-//! `registries.conf`, version 2, its drop-ins, and version 1 as containers/image converts it.
+//! Parses registries.conf: version 2, its drop-ins, and version 1 as containers/image converts it.
 //!
-//! A file that containers/image refuses, and CRI-O with it, is refused here too. What the look-ups make of the tables is in
-//! `mirrors`; aliases and search registries, for names that name no registry, are in `short_names`. `short-name-mode` is
-//! checked and then left: CRI-O overrides it with its own (`types.SystemContext`), and we ask nobody in any mode.
+//! The format is that of containers-registries.conf(5), and the checks are those of containers/image
+//! (`pkg/sysregistriesv2`): a file that containers/image refuses, and CRI-O with it, is refused here too. Lookups are in
+//! `mirrors`; names without a registry are completed in `short_names`. `short-name-mode` is checked and then ignored: CRI-O
+//! overrides it with its own (`types.SystemContext`), and no mode asks a person here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,38 +12,46 @@ use serde::Deserialize;
 
 use crate::oci::is_domain;
 
-use super::short_names::{Aliases, Search};
+use super::aliases::Aliases;
 
-/// What stands in `credential-helpers` for the pull secrets themselves; everything else there is a program.
+/// The entry of `credential-helpers` that means the pull secrets; every other entry is a program.
 pub(super) const AUTH_FILES: &str = "containers-auth.json";
 
 /// A configuration file's text and where it was read, for errors.
 #[derive(Clone, Debug)]
 pub struct ConfText {
-    /// Where it lies.
+    /// The file.
     pub path: PathBuf,
-    /// What it says.
+    /// Its content.
     pub text: String,
 }
 
-/// All files in one.
+/// The configuration merged from all files.
 #[derive(Clone, Debug, Default)]
 pub struct RegistriesConf {
     /// By prefix, each once.
     pub(super) registries: BTreeMap<String, Registry>,
     pub(super) aliases: Aliases,
     /// The last file's that has any, an empty list included.
-    pub(super) search: Option<Search>,
+    pub(super) search: Option<SearchRegistries>,
     /// The last file's that has any, an empty list included.
     pub(super) credential_helpers: Option<CredentialHelpers>,
 }
 
-/// Where containers/image looks for credentials, in this order.
+/// `unqualified-search-registries`: the registries that a name without one may mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SearchRegistries {
+    pub(super) hosts: Vec<String>,
+    /// The file with the list.
+    pub(super) origin: PathBuf,
+}
+
+/// Where containers/image finds credentials, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CredentialHelpers {
     /// [`AUTH_FILES`] or the name of a program. Never empty.
     pub(super) names: Vec<String>,
-    /// The file that says so.
+    /// The file with the list.
     pub(super) origin: PathBuf,
 }
 
@@ -51,15 +60,15 @@ pub(super) struct CredentialHelpers {
 pub(super) struct Registry {
     /// `example.com`, `example.com/team`, or `*.example.com`.
     pub(super) prefix: String,
-    /// Where it is to be had: with this location instead of the prefix. Empty: as it is.
+    /// Its location, which replaces the prefix. Empty: the prefix stays.
     pub(super) endpoint: Endpoint,
-    /// Not to be contacted under its own name; its mirrors may be.
+    /// It must not be contacted under its own name, but its mirrors may be.
     pub(super) blocked: bool,
     /// In order of preference.
     pub(super) mirrors: Vec<Endpoint>,
 }
 
-/// A place that images are pulled from.
+/// A location that images are pulled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) location: String,
@@ -67,7 +76,7 @@ pub(super) struct Endpoint {
     pub(super) serves: Serves,
 }
 
-/// What a mirror is asked for.
+/// The references that a mirror is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serves {
     All,
@@ -83,10 +92,10 @@ pub enum RegistriesConfError {
     Toml {
         /// Which file.
         path: PathBuf,
-        /// As the parser says it, with line and column.
+        /// The parser's error, with line and column.
         source: Box<toml::de::Error>,
     },
-    /// TOML, but without sense.
+    /// TOML, but not a valid configuration.
     #[error("`{}`: {why}", path.display())]
     Invalid {
         /// Which file.
@@ -94,20 +103,20 @@ pub enum RegistriesConfError {
         /// Which entry, and what is wrong with it.
         why: String,
     },
-    /// A `location` makes a reference of something that is none.
+    /// A `location` turns a reference into something that is not one.
     #[error("`registries.conf` turns `{reference}` into `{rewritten}`, which is not a reference")]
     Rewrite {
         /// The original.
         reference: String,
-        /// What it was turned into.
+        /// The result.
         rewritten: String,
     },
-    /// Nothing is left to pull from.
+    /// No source is left to pull from.
     #[error("registry `{prefix}` is blocked in `registries.conf` and has no mirror for `{reference}`")]
     Blocked {
         /// The prefix of the table that blocks it.
         prefix: String,
-        /// What was asked for.
+        /// The image.
         reference: String,
     },
 }
@@ -135,14 +144,15 @@ impl RegistriesConf {
         }
         Ok(merged)
     }
+}
 
-    /// A text without a file, for tests and for callers that made it themselves.
-    pub fn parse_one(text: &str) -> Result<Self, RegistriesConfError> {
-        Self::parse(&[ConfText {
-            path: Path::new("registries.conf").into(),
-            text: text.into(),
-        }])
-    }
+/// The configuration of a single file.
+#[cfg(test)]
+pub(super) fn parse_text(text: &str) -> Result<RegistriesConf, RegistriesConfError> {
+    RegistriesConf::parse(&[ConfText {
+        path: Path::new("registries.conf").into(),
+        text: text.into(),
+    }])
 }
 
 #[derive(Deserialize)]
@@ -222,13 +232,13 @@ impl File {
         }
         let mut registries = BTreeMap::new();
         for table in tables {
-            // Of several in one file the first counts, although a later file's would.
+            // Of several in one file the first counts; of several files the last.
             registries.entry(table.prefix.clone()).or_insert(table);
         }
         Ok(RegistriesConf {
             registries,
             aliases: Aliases::check(self.aliases.unwrap_or_default(), path)?,
-            search: search.map(|hosts| searched(hosts, path)).transpose()?,
+            search: search.map(|hosts| search_registries(hosts, path)).transpose()?,
             credential_helpers: self.credential_helpers.map(|names| CredentialHelpers {
                 names: if names.is_empty() {
                     vec![AUTH_FILES.to_owned()]
@@ -241,14 +251,14 @@ impl File {
     }
 }
 
-fn searched(hosts: Vec<String>, path: &Path) -> Result<Search, String> {
+fn search_registries(hosts: Vec<String>, path: &Path) -> Result<SearchRegistries, String> {
     let hosts = hosts.iter().map(|entry| match trimmed(entry)? {
         host if is_domain(host) => Ok(host.to_owned()),
         _ => Err(format!(
             "`unqualified-search-registries` has `{entry}`, which is not a host"
         )),
     });
-    Ok(Search {
+    Ok(SearchRegistries {
         hosts: hosts.collect::<Result<_, String>>()?,
         origin: path.to_owned(),
     })

@@ -1,7 +1,7 @@
-//! registries.conf files that nobody in this project wrote, against what containers/image's own code makes of them:
-//! `expected/registries-conf-lookups.json` of the corpus.
+//! Tests the parser of registries.conf with files from other projects, against the results of containers/image's own code
+//! (`expected/registries-conf-lookups.json` of the corpus).
 
-// A test says what it skipped and how much it compared.
+// A test prints what it skipped and how much it compared.
 #![allow(clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::oci::Reference;
 use super::ConfText;
 use super::registries_conf::{AUTH_FILES, Endpoint, File, RegistriesConf, Serves};
 
-/// Where the files lie; nothing, and a word about it, where there is no corpus.
+/// The directory of the files; nothing, with a message, if there is no corpus.
 fn corpus() -> Option<PathBuf> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
     if !corpus.exists() {
@@ -46,12 +46,12 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no `{key}`: {value}"))
 }
 
-/// A list that may be null, which is as good as empty.
+/// A list that may be null, which counts as empty.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What `pull-from-mirror` and `mirror-by-digest-only` come to together.
+/// What `pull-from-mirror` and `mirror-by-digest-only` mean together.
 fn serves(mirror: &str, by_digest_only: bool) -> Serves {
     match mirror {
         "" if by_digest_only => Serves::DigestOnly,
@@ -70,7 +70,7 @@ fn endpoint(location: &str, insecure: &Value, serves: Serves) -> Endpoint {
     }
 }
 
-/// What was compared, for a test that skips half in silence proves nothing.
+/// How much was compared. Without these numbers the test would pass if half of the files were skipped.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     configurations: usize,
@@ -78,7 +78,7 @@ struct Counts {
     registries: usize,
     lookups: usize,
     unmatched: usize,
-    /// Look-ups of something that is no reference.
+    /// Lookups of something that is not a reference.
     not_a_name: usize,
     sources: usize,
 }
@@ -143,7 +143,7 @@ fn registries(conf: &RegistriesConf, case: &Value, name: &str, counts: &mut Coun
     }
 }
 
-/// What is not about one registry.
+/// The lists that do not concern one registry.
 fn lists(conf: &RegistriesConf, files: &[ConfText], case: &Value, name: &str) {
     let search = conf.search.as_ref();
     let hosts: &[String] = search.map_or(&[], |search| &search.hosts);

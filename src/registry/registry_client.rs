@@ -1,61 +1,48 @@
-//! One registry: its scheme, how it wants us to log in, requests with the right credentials.
+//! Sends requests to one registry: finds out its scheme and how to log in, and retries once with a fresh login after a 401.
 //!
-//! There is no ping. A request is sent as it was last welcome; a 401 teaches how to log in, and the request is sent once
-//! more. So a token that expired in the middle of a run, or that the registry forgot, costs one request.
+//! There is no ping of `/v2/`. A request is sent in the way that was accepted last; a 401 states how to log in, and the
+//! request is sent once more. So a token that expired in the middle of a run, or that the registry forgot, costs one request.
 //!
-//! The first request of all goes alone, and the others wait until it is answered or has failed: they then know how to log
-//! in, and by HTTP/2 they take its connection instead of one each, blobs excepted (`lane`).
+//! The first request to a registry is sent alone, and the others wait until it is answered or has failed: they then know how
+//! to log in, and by HTTP/2 they share its connection instead of opening one each (blobs excepted, see `blob_connection`).
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Response, StatusCode};
 use tokio::sync::MutexGuard;
 
 use crate::cancel::Cancel;
-use crate::oci::Reference;
 
 use super::auth_challenge::Challenge;
 use super::bearer_token::{TokenRequest, Tokens, basic};
 use super::blob_connection::BlobConnection;
-use super::credentials::Credential;
+use super::credential::Credential;
 use super::error::RegistryError;
-use super::error_response::failure;
-use super::http_client::{self, Http};
-use super::watchdog::Watch;
+use super::error_response::{error_response, login_refused};
+use super::get_request::GetRequest;
+use super::http_client::{self, HttpClient};
 
-/// Docker Hub's API does not live where its images' names point.
+/// The host of Docker Hub's API, which is not the host in the names of its images.
 const DOCKER_HUB: &str = "registry-1.docker.io";
 
+/// The requests to one registry.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct RegistryClient {
     /// `host[:port]`
     host: String,
     insecure: bool,
-    http: Http,
-    /// Settled by the first answer; always HTTPS unless insecure.
+    http: HttpClient,
+    /// Set by the first answer; always HTTPS unless `insecure`.
     scheme: OnceLock<&'static str>,
     challenge: Mutex<Option<Challenge>>,
     tokens: Tokens,
-    /// Whether there was a first request; locked while it is on its way.
+    /// Whether the first request was sent; locked until it is answered.
     has_begun: tokio::sync::Mutex<bool>,
 }
 
-/// A request for something below `/v2/<repository>/`.
-pub(super) struct Get<'a> {
-    /// Whose repository, and in messages.
-    pub(super) reference: &'a Reference,
-    /// `manifests/<tag or digest>`, `blobs/<digest>`
-    pub(super) path: String,
-    pub(super) headers: HeaderMap,
-    pub(super) credential: Option<&'a Credential>,
-    /// The thing and the registry, for messages.
-    pub(super) what: &'a str,
-    pub(super) watch: &'a Watch,
-}
-
-impl Client {
-    pub(super) fn new(domain: &str, insecure: bool, http: Http) -> Self {
+impl RegistryClient {
+    pub(super) fn new(domain: &str, insecure: bool, http: HttpClient) -> Self {
         Self {
             host: match domain {
                 "docker.io" => DOCKER_HUB.into(),
@@ -70,32 +57,35 @@ impl Client {
         }
     }
 
-    /// Sends the request, logging in if need be. Whatever is answered but 401 and 403 is returned; these two are
-    /// errors unless they come from behind a redirect, where our credentials do not go.
-    pub(super) async fn get(&self, get: &Get<'_>, cancel: &Cancel) -> Result<Response, RegistryError> {
-        let first_turn = self.take_first_turn(cancel).await?;
-        self.ask(get, &self.http.following, first_turn, cancel).await
+    /// Sends the request, and logs in if the registry requires it. Returns every answer except 401 and 403; these two are
+    /// errors unless they are answers of another host after a redirect, which our credentials are not sent to.
+    pub(super) async fn get(&self, get: &GetRequest<'_>, cancel: &Cancel) -> Result<Response, RegistryError> {
+        let first_request = self.begin_first_request(cancel).await?;
+        self.send_with_login(get, &self.http.following, first_request, cancel)
+            .await
     }
 
-    /// The same for a body that may be large, which is to come over a connection of its own.
-    pub(super) async fn get_on_lane(
+    /// The same for a body that may be large, which gets a connection of its own.
+    pub(super) async fn get_on_own_connection(
         &self,
-        get: &Get<'_>,
+        get: &GetRequest<'_>,
         cancel: &Cancel,
     ) -> Result<(Response, Option<BlobConnection>), RegistryError> {
-        // Only then it is known whether there are lanes.
-        let first_turn = self.take_first_turn(cancel).await?;
-        let lane = self.http.lane(get.what)?;
-        let by = lane.as_ref().map_or(&self.http.following, BlobConnection::client);
-        let response = self.ask(get, by, first_turn, cancel).await?;
-        Ok((response, lane))
+        // The first answer shows whether the registry speaks HTTP/2.
+        let first_request = self.begin_first_request(cancel).await?;
+        let connection = self.http.blob_connection(&get.what)?;
+        let client = connection
+            .as_ref()
+            .map_or(&self.http.following, BlobConnection::client);
+        let response = self.send_with_login(get, client, first_request, cancel).await?;
+        Ok((response, connection))
     }
 
-    async fn ask(
+    async fn send_with_login(
         &self,
-        get: &Get<'_>,
-        by: &reqwest::Client,
-        mut first_turn: Option<MutexGuard<'_, bool>>,
+        get: &GetRequest<'_>,
+        client: &reqwest::Client,
+        mut first_request: Option<MutexGuard<'_, bool>>,
         cancel: &Cancel,
     ) -> Result<Response, RegistryError> {
         let mut rejected: Option<HeaderValue> = None;
@@ -105,43 +95,46 @@ impl Client {
                 Some(challenge) => self.authorize(challenge, get, rejected.as_ref(), cancel).await?,
                 None => None,
             };
-            let response = self.send(get, by, authorization.as_ref(), cancel).await?;
-            self.http.learn(&response);
-            let from_here = !self.is_elsewhere(&response);
-            let presented = get.credential.filter(|_| authorization.is_some());
+            let response = self.send(get, client, authorization.as_ref(), cancel).await?;
+            self.http.learn_version(&response);
+            let from_here = !self.is_redirected(&response);
+            let presented = get.credential.as_ref().filter(|_| authorization.is_some());
             if response.status() == StatusCode::FORBIDDEN && from_here {
-                return Err(failure(response, true, presented, get.what, get.watch, cancel).await);
+                return Err(login_refused(response, presented, &get.what, &get.watchdog, cancel).await);
             }
             if response.status() != StatusCode::UNAUTHORIZED || !from_here {
                 return Ok(response);
             }
-            let has_password = get.credential.is_some_and(Credential::has_password);
-            let learnt = Challenge::first(response.headers(), has_password);
-            let learnt = learnt.map_err(|why| RegistryError::Challenge {
-                what: http_client::asked(get.what, &response),
+            let has_password = get.credential.as_ref().is_some_and(Credential::has_password);
+            let challenged = Challenge::first(response.headers(), has_password);
+            let challenged = challenged.map_err(|why| RegistryError::Challenge {
+                what: http_client::describe(&get.what, &response),
                 why,
             })?;
-            let is_worth_it = match learnt {
+            let is_answerable = match challenged {
                 Challenge::Bearer(_) => true,
                 // The same password again would be refused again.
-                Challenge::Basic => challenge.as_ref() != Some(&learnt) && has_password,
+                Challenge::Basic => challenge.as_ref() != Some(&challenged) && has_password,
             };
-            if rejected.is_some() || !is_worth_it {
-                return Err(failure(response, true, presented, get.what, get.watch, cancel).await);
+            if rejected.is_some() || !is_answerable {
+                return Err(login_refused(response, presented, &get.what, &get.watchdog, cancel).await);
             }
-            self.learn(learnt);
-            drop(first_turn.take());
+            self.set_challenge(challenged);
+            drop(first_request.take());
             // An anonymous request counts as a rejection too: one answer to a 401, not two.
             rejected = Some(authorization.unwrap_or_else(|| HeaderValue::from_static("none")));
         }
     }
 
-    /// For the first request, what the others wait for; they do not wait for each other.
-    async fn take_first_turn(&self, cancel: &Cancel) -> Result<Option<MutexGuard<'_, bool>>, RegistryError> {
+    /// For the first request, the guard that the others wait for; they do not wait for each other.
+    async fn begin_first_request(
+        &self,
+        cancel: &Cancel,
+    ) -> Result<Option<MutexGuard<'_, bool>>, RegistryError> {
         let mut has_begun = tokio::select! {
             biased;
             stopped = cancel.stopped() => return Err(stopped.into()),
-            turn = self.has_begun.lock() => turn,
+            guard = self.has_begun.lock() => guard,
         };
         let is_first = !std::mem::replace(&mut *has_begun, true);
         Ok(is_first.then_some(has_begun))
@@ -154,27 +147,30 @@ impl Client {
             .clone()
     }
 
-    fn learn(&self, challenge: Challenge) {
+    fn set_challenge(&self, challenge: Challenge) {
         *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = Some(challenge);
     }
 
     async fn authorize(
         &self,
         challenge: &Challenge,
-        get: &Get<'_>,
+        get: &GetRequest<'_>,
         rejected: Option<&HeaderValue>,
         cancel: &Cancel,
     ) -> Result<Option<HeaderValue>, RegistryError> {
         match challenge {
-            Challenge::Basic => Ok(get.credential.filter(|it| it.has_password()).map(basic)),
+            Challenge::Basic => {
+                let credential = get.credential.as_ref().filter(|it| it.has_password());
+                Ok(credential.map(basic))
+            }
             Challenge::Bearer(server) => {
                 let request = TokenRequest {
                     server,
                     scope: format!("repository:{}:pull", get.reference.path()),
-                    credential: get.credential,
+                    credential: get.credential.as_ref(),
                     https_only: !self.insecure,
-                    what: get.what,
-                    watch: get.watch,
+                    what: &get.what,
+                    watchdog: &get.watchdog,
                 };
                 let tokens = &self.tokens;
                 tokens
@@ -185,12 +181,12 @@ impl Client {
         }
     }
 
-    /// HTTPS first. An insecure registry that cannot be reached so is tried by HTTP, as containers/image does, and
-    /// the scheme that brought an answer is kept.
+    /// Sends the request by HTTPS. An insecure registry that does not answer by HTTPS is asked by HTTP, as containers/image
+    /// does (`docker/docker_client.go`, `detectProperties`), and the scheme that was answered is kept.
     async fn send(
         &self,
-        get: &Get<'_>,
-        by: &reqwest::Client,
+        get: &GetRequest<'_>,
+        client: &reqwest::Client,
         authorization: Option<&HeaderValue>,
         cancel: &Cancel,
     ) -> Result<Response, RegistryError> {
@@ -201,19 +197,22 @@ impl Client {
                 get.reference.path(),
                 get.path
             );
-            let request = by.get(url).headers(get.headers.clone());
+            let request = client.get(url).headers(get.headers.clone());
             match authorization {
                 Some(value) => request.header(AUTHORIZATION, value),
                 None => request,
             }
         };
         if let Some(scheme) = self.scheme.get() {
-            let sent = self.http.send(request(scheme), get.what, get.watch, cancel).await;
+            let sent = self
+                .http
+                .send(request(scheme), &get.what, &get.watchdog, cancel)
+                .await;
             return sent.map_err(|failed| failed.error);
         }
         let over_tls = match self
             .http
-            .send(request("https"), get.what, get.watch, cancel)
+            .send(request("https"), &get.what, &get.watchdog, cancel)
             .await
         {
             Ok(response) => {
@@ -223,20 +222,24 @@ impl Client {
             Err(failed) if !(self.insecure && failed.unconnected) => return Err(failed.error),
             Err(failed) => failed.error,
         };
-        match self.http.send(request("http"), get.what, get.watch, cancel).await {
+        match self
+            .http
+            .send(request("http"), &get.what, &get.watchdog, cancel)
+            .await
+        {
             Ok(response) => {
                 self.scheme.get_or_init(|| "http");
                 Ok(response)
             }
             Err(failed) => {
-                tracing::debug!("before plain HTTP: {over_tls}");
+                tracing::debug!("by HTTPS, before the attempt by HTTP: {over_tls}");
                 Err(failed.error)
             }
         }
     }
 
-    /// Whether the answer comes from another host than the registry.
-    fn is_elsewhere(&self, response: &Response) -> bool {
+    /// Whether another host than the registry answered, after a redirect.
+    fn is_redirected(&self, response: &Response) -> bool {
         let url = response.url();
         let ours = reqwest::Url::parse(&format!("{}://{}", url.scheme(), self.host));
         !ours.is_ok_and(|ours| {
@@ -244,12 +247,21 @@ impl Client {
         })
     }
 
-    /// The error that an answer without success stands for.
-    pub(super) async fn refusal(&self, response: Response, get: &Get<'_>, cancel: &Cancel) -> RegistryError {
-        let redirected = self.is_elsewhere(&response);
-        let mut error = failure(response, false, None, get.what, get.watch, cancel).await;
-        if let RegistryError::Status { redirected: from, .. } = &mut error {
-            *from = redirected;
+    /// The error for an answer without success.
+    pub(super) async fn error_response(
+        &self,
+        response: Response,
+        get: &GetRequest<'_>,
+        cancel: &Cancel,
+    ) -> RegistryError {
+        let redirected = self.is_redirected(&response);
+        let mut error = error_response(response, &get.what, &get.watchdog, cancel).await;
+        if let RegistryError::Status {
+            redirected: is_redirected,
+            ..
+        } = &mut error
+        {
+            *is_redirected = redirected;
         }
         error
     }

@@ -1,8 +1,9 @@
-//! From a reference to everything about an image but its layers' bytes.
+//! Resolves an image reference: downloads the image's index, manifest and config, and verifies each.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
 use reqwest::StatusCode;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::CONTENT_TYPE;
 
 use crate::cancel::Cancel;
 use crate::oci::{
@@ -11,19 +12,19 @@ use crate::oci::{
 };
 
 use super::Registries;
+use super::attempts::Attempts;
 use super::error::RegistryError;
 use super::http_client;
 use super::mirrors::PullSource;
-use super::registry_client::Get;
-use super::watchdog::Watch;
+use super::watchdog::Watchdog;
 
 impl Registries {
-    /// Finds the image that `reference` names for `platform`: its list, if there is one, its manifest and its
-    /// config, each verified. What is `known` by the digest of its bytes, to the store perhaps, is not asked for; a reference by digest of which all is known needs
-    /// no registry.
+    /// Resolves `reference` to the image for `platform`: its index, if it has one, its manifest and its config, each
+    /// verified. What `known` returns for the digest of its bytes, from the store for instance, is not downloaded; a
+    /// reference by digest of which all is known needs no registry.
     ///
-    /// Everything comes from the sources of `reference` as it stands: a mirror for tags also has the
-    /// manifests that its lists name.
+    /// Everything is downloaded from the sources of `reference` as it is: a mirror for tags also has the manifests that its
+    /// indexes name.
     pub async fn resolve(
         &self,
         reference: &Reference,
@@ -56,7 +57,7 @@ impl Registries {
         ResolvedImage::assemble(list, manifest, config).map_err(unusable)
     }
 
-    /// The manifest or list with this digest, or the one that the reference's tag means now.
+    /// The manifest or index with this digest, or the one that the reference's tag names now.
     async fn manifest(
         &self,
         reference: &Reference,
@@ -86,27 +87,20 @@ impl Registries {
             limit: MAX_MANIFEST_SIZE,
             digest,
         };
-        let mut attempts = self.attempts(
+        let attempts = self.attempts(
             format!("the manifest of `{reference}`"),
             vec![reference.to_string()],
             sources.to_vec(),
         );
-        loop {
-            let source = attempts.next(cancel).await?;
-            let parsed = match self.item(&source, &item, &attempts.watch(), cancel).await {
-                Ok((content, content_type)) => {
-                    attempts.done();
-                    parse(&content, content_type.as_deref()).map(|manifest| (content, manifest))
-                }
-                Err(error) => Err(error),
-            };
+        let read = |content: Content, content_type: Option<String>| {
+            let parsed = parse(&content, content_type.as_deref()).map(|manifest| (content, manifest));
             match parsed {
-                Ok(found) => return Ok(found),
-                // The digest says that every source has these bytes.
-                Err(error @ RegistryError::Manifest { .. }) if digest.is_some() => return Err(error),
-                Err(error) => attempts.failed(error),
+                // The digest matched, so every source has these bytes.
+                Err(error) if digest.is_some() => Ok(Err(error)),
+                parsed => parsed.map(Ok),
             }
-        }
+        };
+        self.download(&item, attempts, read, cancel).await?
     }
 
     async fn config(
@@ -127,57 +121,59 @@ impl Registries {
             limit: image.config_size.min(MAX_CONFIG_SIZE),
             digest: Some(image.config),
         };
-        let mut attempts = self.attempts(
+        let attempts = self.attempts(
             format!("the config of `{reference}`"),
             vec![reference.to_string()],
             sources,
         );
+        self.download(&item, attempts, |content, _| Ok(content), cancel)
+            .await
+    }
+
+    /// Downloads an item from the first source that has it and whose content `read` accepts.
+    async fn download<T>(
+        &self,
+        item: &Item,
+        mut attempts: Attempts,
+        read: impl Fn(Content, Option<String>) -> Result<T, RegistryError>,
+        cancel: &Cancel,
+    ) -> Result<T, RegistryError> {
         loop {
             let source = attempts.next(cancel).await?;
-            match self.item(&source, &item, &attempts.watch(), cancel).await {
-                Ok((content, _)) => {
-                    attempts.done();
-                    return Ok(content);
+            let downloaded = self.item(&source, item, attempts.watchdog(), cancel).await;
+            match downloaded.and_then(|(content, content_type)| read(content, content_type)) {
+                Ok(result) => {
+                    attempts.succeeded();
+                    return Ok(result);
                 }
                 Err(error) => attempts.failed(error),
             }
         }
     }
 
-    /// Something small, whole in memory, and its Content-Type. `Docker-Content-Digest` is not looked at.
+    /// Asks one source for an item, whole in memory. Returns its Content-Type too; `Docker-Content-Digest` is ignored.
     async fn item(
         &self,
         source: &PullSource,
         item: &Item,
-        watch: &Watch,
+        watchdog: Arc<Watchdog>,
         cancel: &Cancel,
     ) -> Result<(Content, Option<String>), RegistryError> {
-        let what = format!("{} from `{}`", item.name, source.reference.repository());
-        let accept = HeaderValue::from_str(&item.accept).expect("media types are ASCII");
         let client = self.client(source)?;
-        let credential = self.credentials.find(&source.reference)?;
-        let get = Get {
-            reference: &source.reference,
-            path: item.path.clone(),
-            headers: HeaderMap::from_iter([(ACCEPT, accept)]),
-            credential: credential.as_ref(),
-            what: &what,
-            watch,
-        };
+        let get = self.get(&item.name, item.path.clone(), source, watchdog)?;
+        let get = get.accept(&item.accept);
         let response = client.get(&get, cancel).await?;
         if response.status() != StatusCode::OK {
-            return Err(client.refusal(response, &get, cancel).await);
+            return Err(client.error_response(response, &get, cancel).await);
         }
-        let content_type = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
+        let content_type = response.headers().get(CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok());
         let content_type = content_type.map(str::to_owned);
-        let bytes: Bytes = http_client::body(response, item.limit, &what, watch, cancel).await?;
+        let bytes = http_client::body(response, item.limit, &get.what, &get.watchdog, cancel).await?;
         let content = Content::new(bytes);
         match item.digest {
             Some(digest) if digest != content.digest() => Err(RegistryError::WrongDigest {
-                what,
+                what: get.what,
                 found: content.digest(),
                 mixed: false,
             }),
@@ -186,7 +182,7 @@ impl Registries {
     }
 }
 
-/// A manifest or a config to be fetched.
+/// A manifest or a config.
 struct Item {
     name: String,
     path: String,
@@ -196,7 +192,7 @@ struct Item {
     digest: Option<Digest>,
 }
 
-/// What is known, if it is what it should be.
+/// The known content, if its digest is right.
 fn at_hand(known: &(dyn Fn(&Digest) -> Option<Content> + Sync), digest: Digest) -> Option<Content> {
     known(&digest).filter(|content| content.digest() == digest)
 }

@@ -1,15 +1,15 @@
-//! DnsResolver without a registry, completed as CRI-O completes them: `ubi8/ubi:8.9`, `busybox`.
+//! Completes image names without a registry, such as `ubi8/ubi:8.9` or `busybox`, as CRI-O completes them.
 //!
 //! ```text
 //! busybox:1 ─→ an alias of short-name-aliases.conf, else of registries.conf and its drop-ins ─→ quay.io/x/busybox:1
 //!           └→ no alias: each of `unqualified-search-registries` ─→ one: that one; several or none: refused
 //! ```
 //!
-//! An alias stands for a repository, and the tag or digest goes with it (containers/image `pkg/shortnames`). With several
-//! search registries nobody but CRI-O can say what a pod gets that names its image so: up to 1.33 it takes the first that
-//! answers at that moment, since 1.34 it refuses unless crio.conf says `short_name_mode = "disabled"`. An image under a
-//! guessed name would be no use to the pod, so the name is refused instead. No mode of `short-name-mode` changes that
-//! here: they differ in whether a person is asked.
+//! An alias stands for a repository, and the tag or digest is added (containers/image `pkg/shortnames`). With several search
+//! registries the image that a pod gets depends on CRI-O: up to 1.33 it takes the first registry that answers at that moment;
+//! since 1.34 it refuses the name unless crio.conf has `short_name_mode = "disabled"`. A pod could not use an image under a
+//! guessed name, so the name is refused. No mode of `short-name-mode` changes that here: the modes differ in whether a person
+//! is asked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,32 +18,13 @@ use serde::Deserialize;
 
 use crate::oci::Reference;
 
+use super::aliases::Aliases;
 use super::registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
-
-/// Short repository names and what they stand for.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Aliases(BTreeMap<String, Alias>);
-
-#[derive(Clone, Debug)]
-struct Alias {
-    /// A repository with its registry. None where a file takes an earlier file's alias back, by the empty text.
-    repository: Option<String>,
-    /// The file that says so.
-    origin: PathBuf,
-}
-
-/// `unqualified-search-registries`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Search {
-    pub(super) hosts: Vec<String>,
-    /// The file that says so.
-    pub(super) origin: PathBuf,
-}
 
 /// Why a name without a registry cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShortNameError {
-    /// There is nothing to complete it with; CRI-O would refuse it as well.
+    /// It has no alias, and there is no search registry. CRI-O would refuse it as well.
     #[error(
         "`{name}` names no registry, and the node's registries.conf has neither an alias for it nor a search registry\n\
          hint: write the full name, as in `quay.io/{name}`"
@@ -65,14 +46,14 @@ pub enum ShortNameError {
         /// What it may mean, in the order in which they are searched.
         candidates: Vec<String>,
     },
-    /// What it is completed to is no name.
+    /// The completed name is not an image reference.
     #[error("`{name}` names no registry, and `{}` makes `{candidate}` of it, which is not an image reference", origin.display())]
     NotAName {
         /// As written, with the tag.
         name: String,
         /// The file with the alias or the search registry.
         origin: PathBuf,
-        /// What became of it.
+        /// The completed name.
         candidate: String,
     },
 }
@@ -83,7 +64,7 @@ fn one_of(candidates: &[String]) -> String {
 }
 
 impl RegistriesConf {
-    /// Adds the aliases of `short-name-aliases.conf`, where podman writes down what people chose. They go before those of
+    /// Adds the aliases of `short-name-aliases.conf`, where podman records the choices of its users. They precede those of
     /// registries.conf.
     pub fn with_recorded_aliases(mut self, file: &ConfText) -> Result<Self, RegistriesConfError> {
         #[derive(Deserialize)]
@@ -103,8 +84,7 @@ impl RegistriesConf {
         Ok(self)
     }
 
-    /// What CRI-O pulls, and later looks for in the store, when a pod names its image so. A name that has a registry
-    /// stays as it is.
+    /// The name by which CRI-O pulls the image, and later finds it in the store. A name with a registry is not changed.
     pub fn full_name(&self, name: &Reference) -> Result<Reference, ShortNameError> {
         if !name.is_short() {
             return Ok(name.clone());
@@ -143,52 +123,11 @@ fn complete(candidate: String, name: &Reference, origin: &Path) -> Result<Refere
     }
 }
 
-impl Aliases {
-    /// Refuses what containers/image refuses, which is all or nothing.
-    pub(super) fn check(table: BTreeMap<String, String>, path: &Path) -> Result<Self, String> {
-        let aliases = table.into_iter().map(|(alias, name)| {
-            if !alias.parse::<Reference>().is_ok_and(|parsed| parsed.is_short()) || has_target(&alias) {
-                return Err(format!("alias `{alias}` must be a name without registry, tag or digest"));
-            }
-            let repository = match name.as_str() {
-                "" => None,
-                name => match name.parse::<Reference>() {
-                    Ok(parsed) if !parsed.is_short() && !has_target(name) => Some(parsed.repository()),
-                    _ => {
-                        return Err(format!(
-                            "alias `{alias}` must stand for a registry and a repository without tag or digest, not `{name}`"
-                        ));
-                    }
-                },
-            };
-            let origin = path.to_owned();
-            Ok((alias, Alias { repository, origin }))
-        });
-        Ok(Self(aliases.collect::<Result<_, _>>()?))
-    }
-
-    /// A later file's aliases replace an earlier one's.
-    pub(super) fn extend(&mut self, later: Self) {
-        self.0.extend(later.0);
-    }
-
-    fn find(&self, repository: &str) -> Option<(&str, &Path)> {
-        let alias = self.0.get(repository)?;
-        Some((alias.repository.as_deref()?, &alias.origin))
-    }
-}
-
-/// Whether a tag or a digest follows the repository.
-fn has_target(name: &str) -> bool {
-    name.rsplit('/')
-        .next()
-        .is_some_and(|last| last.contains([':', '@']))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use super::super::registries_conf::parse_text;
     use super::*;
 
     fn conf_text(text: &str) -> ConfText {
@@ -198,7 +137,7 @@ mod tests {
         }
     }
 
-    /// The full name, or the beginning of the complaint.
+    /// The full name, or the error.
     fn full(conf: &RegistriesConf, name: &str) -> String {
         match conf.full_name(&name.parse().unwrap()) {
             Ok(full) => full.to_string(),
@@ -281,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn what_people_chose_goes_before_the_configuration() {
-        let conf = RegistriesConf::parse_one("[aliases]\na = 'a.io/a'\nb = 'b.io/b'").unwrap();
+    fn recorded_aliases_precede_the_configuration() {
+        let conf = parse_text("[aliases]\na = 'a.io/a'\nb = 'b.io/b'").unwrap();
         let recorded = conf_text("[aliases]\n  \"a\" = \"chosen.io/a\"\n");
         let conf = conf.with_recorded_aliases(&recorded).unwrap();
         assert_eq!(full(&conf, "a:1"), "chosen.io/a:1");
@@ -296,12 +235,12 @@ mod tests {
         );
     }
 
-    /// As on nodes, whose registries.conf the machine-config operator writes.
+    /// With the registries.conf that the machine-config operator writes on nodes.
     #[test]
-    fn a_name_that_may_mean_two_images_is_refused_with_both() {
+    fn an_ambiguous_name_is_refused_and_both_candidates_are_listed() {
         let conf = "unqualified-search-registries = ['registry.access.redhat.com', 'docker.io']\nshort-name-mode = ''";
         for mode in ["''", "'permissive'", "'enforcing'", "'disabled'"] {
-            let conf = RegistriesConf::parse_one(&conf.replace("''", mode)).unwrap();
+            let conf = parse_text(&conf.replace("''", mode)).unwrap();
             assert_eq!(
                 full(&conf, "busybox"),
                 "`busybox:latest` names no registry, and `registries.conf` has several to search; which one CRI-O takes \
@@ -309,49 +248,11 @@ mod tests {
                  `registry.access.redhat.com/busybox:latest` or `docker.io/library/busybox:latest`"
             );
         }
-        let none = RegistriesConf::parse_one("unqualified-search-registries = []").unwrap();
+        let none = parse_text("unqualified-search-registries = []").unwrap();
         assert!(
             full(&none, "busybox").contains("neither an alias"),
             "{}",
             full(&none, "busybox")
         );
-    }
-
-    #[test]
-    fn aliases_are_checked_as_containers_image_checks_them() {
-        let digest = format!("@sha256:{}", "d3".repeat(32));
-        let check = |alias: &str, name: &str| {
-            let table = BTreeMap::from([(alias.to_owned(), name.to_owned())]);
-            Aliases::check(table, Path::new("")).is_ok()
-        };
-        for (name, valid) in [
-            ("docker.io/library/fedora", true),
-            ("localhost/fedora", true),
-            ("localhost:5000/namespace/fedora", true),
-            ("", true),
-            ("docker.io/library/fedora:latest", false),
-            (&format!("docker.io/library/fedora{digest}"), false),
-            ("fedora", false),
-            ("library/fedora:latest", false),
-            ("library/fedora", false),
-            ("$$4455%%", false),
-            ("docker://foo", false),
-            (" ", false),
-        ] {
-            assert_eq!(check("x", name), valid, "{name}");
-        }
-        for (alias, valid) in [
-            ("fedora", true),
-            ("library/fedora", true),
-            ("1234567489", true),
-            ("docker.io/library/fedora", false),
-            ("localhost/fedora", false),
-            ("fedora:latest", false),
-            (&format!("fedora{digest}"), false),
-            ("$$4455%%", false),
-            ("", false),
-        ] {
-            assert_eq!(check(alias, "quay.io/x"), valid, "{alias}");
-        }
     }
 }

@@ -1,7 +1,7 @@
-//! Why a proxy gives no tunnel.
+//! Finds out with which status a proxy refuses a tunnel (CONNECT, RFC 9110, 9.3.6).
 //!
-//! reqwest asks for a tunnel and tells no more than that there is none, be it for a moment, for good, or for want of a
-//! password: tinyproxy 1.11 answers 401 to a wrong one and not 407. So the proxy is asked once more, to hear its answer.
+//! reqwest requests the tunnel and reports only that there is none: not whether for a moment, for good, or because of a
+//! missing password (tinyproxy 1.11 answers 401 to a wrong one, not 407). So the proxy is asked once more for its status.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,34 +13,34 @@ use tokio::net::TcpStream;
 use super::dns::DnsResolver;
 use super::proxy::Proxy;
 
-/// How long the answer may take: it took the last one less than a connection may.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the answer may take. The last one took less than a connection may.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The first line of an answer is shorter.
-const MAX_LINE: u64 = 256;
+/// The longest status line that is read.
+const MAX_STATUS_LINE: u64 = 256;
 
-/// The status with which `proxy` refuses a tunnel to the host of `url`; nothing if it grants one now, cannot be asked, or
-/// is to be asked by TLS, for which it is not worth the trouble.
-pub(super) async fn refusal(proxy: &Proxy, url: &Url, names: &DnsResolver) -> Option<u16> {
-    let asked = tokio::time::timeout(PATIENCE, ask(proxy, url, names)).await;
-    asked.ok()?.filter(|status| !(200..300).contains(status))
+/// The status with which `proxy` refuses a tunnel to the host of `url`. Nothing if it grants one now, cannot be reached, or
+/// speaks TLS, which this probe does not.
+pub(super) async fn refusal(proxy: &Proxy, url: &Url, dns: &DnsResolver) -> Option<u16> {
+    let probed = tokio::time::timeout(TIMEOUT, probe(proxy, url, dns)).await;
+    probed.ok()?.filter(|status| !(200..300).contains(status))
 }
 
-async fn ask(proxy: &Proxy, url: &Url, names: &DnsResolver) -> Option<u16> {
+async fn probe(proxy: &Proxy, url: &Url, dns: &DnsResolver) -> Option<u16> {
     let (host, port) = proxy.plain_address()?;
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = match literal.parse::<IpAddr>() {
         Ok(address) => vec![address],
-        Err(_) => names.addresses(host).await.ok()?,
+        Err(_) => dns.addresses(host).await.ok()?,
     };
     let addresses: Vec<_> = addresses
         .into_iter()
         .map(|address| SocketAddr::new(address, port))
         .collect();
     let mut connection = TcpStream::connect(addresses.as_slice()).await.ok()?;
-    let question = proxy.question(url)?;
-    connection.write_all(question.as_bytes()).await.ok()?;
-    let (mut line, mut limited) = (Vec::new(), connection.take(MAX_LINE));
+    let request = proxy.connect_request(url)?;
+    connection.write_all(request.as_bytes()).await.ok()?;
+    let (mut line, mut limited) = (Vec::new(), connection.take(MAX_STATUS_LINE));
     while !line.contains(&b'\n') && limited.read_buf(&mut line).await.ok()? > 0 {}
     status(&line)
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_three_digits_in_the_first_line() {
+    fn the_status_is_three_digits_of_the_first_line() {
         for (line, expected) in [
             (&b"HTTP/1.1 407 Proxy Authentication Required\r\n"[..], Some(407)),
             (b"HTTP/1.0 502\r\n", Some(502)),

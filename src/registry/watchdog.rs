@@ -1,8 +1,8 @@
-//! Watches one answer come: says when a registry is silent, and ends it when another source is much faster.
+//! Watches the answers of one source: reports a silent registry, and ends a slow answer when another source is faster.
 //!
-//! Every wait for a registry or a token server goes through here, so none is silent: after [`NOTICE`] without a byte it is
-//! said for what the run waits, and again as long as it lasts. Time in which nobody asks for bytes does not count, for the
-//! disk may be the slower side.
+//! Every wait for a registry or a token server passes through here, so none is silent: after [`NOTICE`] without a byte the
+//! observer is notified of what the run waits for, and again as long as that lasts. Only time spent waiting for bytes counts,
+//! because the disk may be slower than the link.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,70 +15,64 @@ use tokio::time::Instant;
 use crate::report::{Event, Operation};
 
 use super::error::RegistryError;
-use super::mirror_speed::{Rates, Rival, TELLING};
-use super::retry::RetryContext;
+use super::mirror_speed::{ActiveResponse, Alternative, MIN_SAMPLE, MirrorSpeeds, Sample};
+use super::retry_context::RetryContext;
 
-/// So long nothing may come before that is told.
+/// How long a source may be silent before the observer is notified.
 const NOTICE: Duration = Duration::from_secs(5);
 
-/// How long we wait for bytes before their rate is judged: longer than a slow start or a lost packet lasts.
-const SPELL: Duration = Duration::from_secs(10);
+/// The time spent waiting for bytes after which a source is compared with others: longer than a slow start or a lost packet
+/// lasts.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// As soon as this, a rate of some bytes is known well enough to claim more by it.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// The time after which [`MIN_SAMPLE`] bytes are a first measurement of an unknown source.
+const FIRST_MEASUREMENT: Duration = Duration::from_secs(1);
 
-/// In a spell that brings as much, the operation does not wait.
+/// An operation that receives as much in an interval is not waiting.
 const MOVES: u64 = 16 << 10;
 
-/// An answer that is awaited, and the next ones from the same source.
+/// What watches the answers of one source to one operation.
 #[derive(Debug)]
-pub(super) struct Watch {
-    pace: Arc<RetryContext>,
+pub(super) struct Watchdog {
+    context: Arc<RetryContext>,
     operation: Arc<Operation>,
     /// The source's registry.
     domain: String,
-    /// Other sources that may be asked as well.
-    rivals: Vec<Rival>,
+    /// Other sources that are worth a request.
+    alternatives: Vec<Alternative>,
     began: Instant,
-    spell: Mutex<Spell>,
-    /// Somebody was told that the operation waits.
-    is_told: AtomicBool,
+    /// What was received in the current interval.
+    interval: Mutex<Sample>,
+    /// The observer was notified that the operation waits.
+    is_reported: AtomicBool,
 }
 
-/// Time spent waiting, and what came in it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Spell {
-    waited: Duration,
-    came: u64,
-    /// The most answers that used the link at the same time.
-    connections: usize,
-}
-
-impl Watch {
+impl Watchdog {
     pub(super) fn new(
-        pace: Arc<RetryContext>,
+        context: Arc<RetryContext>,
         operation: Arc<Operation>,
         domain: String,
-        rivals: Vec<Rival>,
+        alternatives: Vec<Alternative>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            pace,
+            context,
             operation,
             domain,
-            rivals,
+            alternatives,
             began: Instant::now(),
-            spell: Mutex::default(),
-            is_told: AtomicBool::new(false),
+            interval: Mutex::default(),
+            is_reported: AtomicBool::new(false),
         })
     }
 
-    pub(super) fn rates(&self) -> &Arc<Rates> {
-        &self.pace.rates
+    /// Counts a response as one that uses the link.
+    pub(super) fn begin_response(&self) -> ActiveResponse {
+        self.context.speeds.begin_response()
     }
 
-    /// A request of which nothing is known but that it was sent to `host`. Says so, and how long that lasts.
+    /// Waits for the head of an answer to the request that was `sent` to `host`, and reports how long that takes.
     pub(super) async fn head<T>(&self, what: &str, host: &str, sent: impl Future<Output = T>) -> T {
-        self.tell(Event::Requested {
+        self.report(Event::Requested {
             operation: Arc::clone(&self.operation),
             host: host.to_owned(),
         });
@@ -86,13 +80,13 @@ impl Watch {
         loop {
             match tokio::time::timeout(NOTICE, &mut sent).await {
                 Ok(answer) => return answer,
-                Err(_elapsed) => self.tell_silence(what, host, began.elapsed()),
+                Err(_elapsed) => self.report_silence(what, host, began.elapsed()),
             }
         }
     }
 
-    /// The next bytes of a body. An error if they come so slowly that another source is worth it.
-    pub(super) async fn piece(
+    /// Waits for the next bytes of a body. An error if they arrive so slowly that another source is worth a request.
+    pub(super) async fn chunk(
         &self,
         what: &str,
         next: impl Future<Output = Result<Option<Bytes>, RegistryError>>,
@@ -100,148 +94,158 @@ impl Watch {
         let (began, mut next) = (Instant::now(), pin!(next));
         let mut counted = began;
         loop {
-            let piece = tokio::time::timeout(NOTICE, &mut next).await;
+            let chunk = tokio::time::timeout(NOTICE, &mut next).await;
             let waited = std::mem::replace(&mut counted, Instant::now()).elapsed();
-            match piece {
-                Ok(piece) => {
-                    let piece = piece?;
-                    self.weigh(what, piece.as_ref().map_or(0, Bytes::len) as u64, waited)?;
-                    return Ok(piece);
+            match chunk {
+                Ok(chunk) => {
+                    let chunk = chunk?;
+                    self.count(what, chunk.as_ref().map_or(0, Bytes::len) as u64, waited)?;
+                    return Ok(chunk);
                 }
                 Err(_elapsed) => {
-                    self.tell_silence(what, &self.domain, began.elapsed());
-                    self.weigh(what, 0, waited)?;
+                    self.report_silence(what, &self.domain, began.elapsed());
+                    self.count(what, 0, waited)?;
                 }
             }
         }
     }
 
-    /// Notes that the operation does not wait any more.
-    pub(super) fn moves(&self) {
-        if self.is_told.swap(false, Ordering::Relaxed) {
-            self.pace.observer.observe(Event::WaitEnded {
+    /// Notifies the observer that the operation no longer waits.
+    fn report_progress(&self) {
+        if self.is_reported.swap(false, Ordering::Relaxed) {
+            self.context.observer.observe(Event::WaitEnded {
                 operation: Arc::clone(&self.operation),
             });
         }
     }
 
-    /// Notes that what came after another source was left for this one was all that was wanted: too little to tell a rate,
-    /// but enough to ask this one first.
-    pub(super) fn is_better(&self) {
-        let Spell {
-            came, connections, ..
-        } = self.spell();
-        if self.rates().pace(&self.domain) == 0 {
-            self.rates()
-                .note(&self.domain, came, self.began.elapsed(), connections);
+    /// Records the speed of a source that answered whole after another one was left: the answer was too short for a
+    /// measurement, but shows that this source is to be asked first.
+    pub(super) fn record_short_answer(&self) {
+        let speeds = self.speeds();
+        if speeds.bytes_per_second(&self.domain) == 0 {
+            let took = self.began.elapsed();
+            let answer = Sample {
+                took,
+                ..self.current_interval()
+            };
+            speeds.record(&self.domain, answer);
         }
     }
 
-    /// Notes what came in which time. Gives what all connections would bring, or an error if another source is worth it.
-    pub(super) fn judge(&self, what: &str, came: u64, took: Duration) -> Result<u64, RegistryError> {
-        let Spell { connections, .. } = self.spell();
-        self.judge_one_of(connections, what, came, took)
+    /// A sample of the source, with as many connections as used the link in the current interval.
+    pub(super) fn sample(&self, bytes: u64, took: Duration) -> Sample {
+        Sample {
+            bytes,
+            took,
+            ..self.current_interval()
+        }
     }
 
-    fn judge_one_of(
-        &self,
-        connections: usize,
-        what: &str,
-        came: u64,
-        took: Duration,
-    ) -> Result<u64, RegistryError> {
-        let share = self.rates().note(&self.domain, came, took, connections);
-        let is_open = |rival: &&Rival| !self.pace.is_quiet(&rival.domain);
-        let rivals: Vec<Rival> = self.rivals.iter().filter(is_open).cloned().collect();
-        match self.rates().better(&self.domain, share, &rivals) {
+    /// Records a sample and compares the source with the others. Returns what all connections would receive in a second, or
+    /// an error if another source is worth leaving this one.
+    pub(super) fn assess(&self, what: &str, sample: Sample) -> Result<u64, RegistryError> {
+        let link = self.speeds().record(&self.domain, sample);
+        let is_open = |other: &&Alternative| self.context.throttled_until(&other.domain).is_none();
+        let alternatives: Vec<_> = self.alternatives.iter().filter(is_open).cloned().collect();
+        match self.speeds().faster(&self.domain, link, &alternatives) {
             Some(other) => Err(RegistryError::Slow {
                 what: what.into(),
-                came,
-                took,
+                received: sample.bytes,
+                took: sample.took,
                 other,
             }),
-            None => Ok(share),
+            None => Ok(link),
         }
     }
 
-    fn weigh(&self, what: &str, came: u64, waited: Duration) -> Result<(), RegistryError> {
-        let (spell, is_over) = {
-            let connections = self.rates().connections();
-            let mut spell = self.spell.lock().unwrap_or_else(PoisonError::into_inner);
-            spell.came += came;
-            spell.waited += waited;
-            spell.connections = spell.connections.max(connections);
-            let is_over = spell.waited >= SPELL;
-            let now = *spell;
+    /// Adds bytes to the current interval, and assesses it when it is over.
+    fn count(&self, what: &str, bytes: u64, waited: Duration) -> Result<(), RegistryError> {
+        let speeds = self.speeds();
+        let (sample, is_over) = {
+            let connections = speeds.connections();
+            let mut interval = self.interval.lock().unwrap_or_else(PoisonError::into_inner);
+            interval.bytes += bytes;
+            interval.took += waited;
+            interval.connections = interval.connections.max(connections);
+            let sample = *interval;
+            let is_over = sample.took >= INTERVAL;
             if is_over {
-                *spell = Spell {
+                *interval = Sample {
                     connections,
-                    ..Spell::default()
+                    ..Sample::default()
                 };
             }
-            (now, is_over)
+            (sample, is_over)
         };
-        if spell.came >= MOVES {
-            self.moves();
+        if sample.bytes >= MOVES {
+            self.report_progress();
         }
         if !is_over {
-            let is_telling = spell.came >= TELLING && spell.waited >= FIRST_LOOK;
-            if is_telling && self.rates().pace(&self.domain) == 0 {
-                self.rates()
-                    .note(&self.domain, spell.came, spell.waited, spell.connections);
+            let is_measurement = sample.bytes >= MIN_SAMPLE && sample.took >= FIRST_MEASUREMENT;
+            if is_measurement && speeds.bytes_per_second(&self.domain) == 0 {
+                speeds.record(&self.domain, sample);
             }
             return Ok(());
         }
-        let share = self.judge_one_of(spell.connections, what, spell.came, spell.waited)?;
-        if self.rates().is_low(share) {
-            let rate = spell.came as f64 / spell.waited.as_secs_f64();
+        let link = self.assess(what, sample)?;
+        if speeds.is_slow(link) {
+            let rate = sample.bytes as f64 / sample.took.as_secs_f64();
             let domain = &self.domain;
-            self.tell_waiting(format!("{what}: `{domain}` sends only {rate:.0} bytes a second"));
+            self.report_waiting(format!("{what}: `{domain}` sends only {rate:.0} bytes a second"));
         }
-        match self.pace.stuck_for() {
-            // The retry loop gives up, if nothing else can be tried.
+        match self.context.stalled() {
+            // `Attempts` gives up, if no other source can be tried.
             Some(_) => Err(RegistryError::Transport {
                 what: what.into(),
-                why: format!("only {} bytes came in {} s", spell.came, spell.waited.as_secs()),
+                why: format!(
+                    "received only {} bytes in {} s",
+                    sample.bytes,
+                    sample.took.as_secs()
+                ),
                 lasting: false,
             }),
             None => Ok(()),
         }
     }
 
-    fn spell(&self) -> Spell {
-        *self.spell.lock().unwrap_or_else(PoisonError::into_inner)
+    fn speeds(&self) -> &Arc<MirrorSpeeds> {
+        &self.context.speeds
     }
 
-    fn tell_silence(&self, what: &str, host: &str, lasts: Duration) {
-        self.tell_waiting(format!(
+    fn current_interval(&self) -> Sample {
+        *self.interval.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report_silence(&self, what: &str, host: &str, lasts: Duration) {
+        self.report_waiting(format!(
             "{what}: no answer from `{host}` for {} s",
             lasts.as_secs()
         ));
     }
 
-    fn tell_waiting(&self, why: String) {
-        self.tell(Event::Waiting {
+    fn report_waiting(&self, why: String) {
+        self.report(Event::Waiting {
             operation: Arc::clone(&self.operation),
             why,
         });
     }
 
-    fn tell(&self, event: Event) {
-        self.is_told.store(true, Ordering::Relaxed);
-        self.pace.observer.observe(event);
+    fn report(&self, event: Event) {
+        self.is_reported.store(true, Ordering::Relaxed);
+        self.context.observer.observe(event);
     }
 }
 
 #[cfg(test)]
-impl Watch {
-    /// Of a source that is the only one, and that nobody needs.
+impl Watchdog {
+    /// One of a source without alternatives, which notifies no observer.
     pub(super) fn idle() -> Arc<Self> {
-        struct Nobody;
-        impl crate::report::Observer for Nobody {
+        struct NoObserver;
+        impl crate::report::Observer for NoObserver {
             fn observe(&self, _: Event) {}
         }
-        let pace = Arc::new(RetryContext::new(Arc::new(Nobody), None, None));
-        Self::new(pace, Arc::default(), "registry".to_owned(), Vec::new())
+        let context = Arc::new(RetryContext::new(Arc::new(NoObserver), None, None));
+        Self::new(context, Arc::default(), "registry".to_owned(), Vec::new())
     }
 }

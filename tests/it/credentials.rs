@@ -40,11 +40,11 @@ fn a_pull_secret_that_cannot_be_used_ends_the_run_before_anything_is_asked() {
     let auths = |entry: &str| format!(r#"{{"auths":{{"HOST":{entry}}}}}"#);
     let good = auths(&entry("me:hunter2"));
     for (text, helpers, says) in [
-        ("", "", "config.json` is not as expected at line 1, column 0"),
+        ("", "", "config.json` is not valid at line 1, column 0"),
         (
             "{\n \"auths\": {\"hunter2\"",
             "",
-            "config.json` is not as expected at line 2, column",
+            "config.json` is not valid at line 2, column",
         ),
         (r#"{"auths":{"HOST":"hunter2"}}"#, "", "at line 1, column"),
         (
@@ -68,8 +68,8 @@ fn a_pull_secret_that_cannot_be_used_ends_the_run_before_anything_is_asked() {
             "",
             "refers to a credential helper",
         ),
-        (&good, conf, "wants the program `secretservice` asked for `HOST`"),
-        ("{}", after, "wants the program `secretservice` asked for `HOST`"),
+        (&good, conf, "names the program `secretservice` for `HOST`"),
+        ("{}", after, "names the program `secretservice` for `HOST`"),
     ] {
         let world = TestNode::trusting(&[registry.host()]);
         let place = "etc/containers/registries.conf";

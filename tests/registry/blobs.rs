@@ -346,7 +346,7 @@ async fn a_length_that_is_not_the_manifests_is_named() {
     assert!(
         error
             .to_string()
-            .contains("has 1001 bytes where the manifest says 1000"),
+            .contains("has 1001 bytes where the manifest states 1000"),
         "{error}"
     );
     assert_eq!(error.kind(), Kind::DigestMismatch);

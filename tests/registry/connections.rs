@@ -179,7 +179,7 @@ async fn a_content_length_that_lies_is_named_or_mended() {
     assert!(
         error
             .to_string()
-            .contains("has 60007 bytes where the manifest says 60000"),
+            .contains("has 60007 bytes where the manifest states 60000"),
         "{error}"
     );
     // And a range that says less than it sends: the end is missing, and is asked for.

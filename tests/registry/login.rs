@@ -195,7 +195,7 @@ async fn a_refused_credential_is_named_and_not_told() {
     assert_eq!(
         said,
         format!(
-            "blob {} from `{host}/team/a` (its token from `127.0.0.1`): the registry answers 401 to the credentials \
+            "blob {} from `{host}/team/a` (token from `127.0.0.1`): the registry answers 401 to the credentials \
              under `{host}` of `{}`: UNAUTHORIZED: who are you",
             Digest::of(&world.bytes),
             world.dir.path().join("auth.json").display(),

@@ -116,7 +116,7 @@ async fn a_size_that_changes_under_a_partial_is_named() {
         assert_eq!(error.kind(), Kind::DigestMismatch, "{error}");
         let text = error.to_string();
         assert!(
-            text.contains("has 50001 bytes where the manifest says 50000"),
+            text.contains("has 50001 bytes where the manifest states 50000"),
             "{text}"
         );
         let partial = format!("{}.partial", spoke_precache::oci::Digest::of(&world.bytes));

@@ -35,9 +35,9 @@ use tokio::time::timeout;
 use super::RateLimiter;
 use super::socks::{self, Target};
 use super::throttled_stream::ThrottledStream;
+use crate::http::dns_failure;
 use crate::registry::dns::DnsResolver;
 use crate::registry::proxy::{Proxies, Proxy};
-use crate::registry::transport_error;
 
 /// How long a client may take to name its target. It is this process, or another one on the node.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -234,12 +234,11 @@ impl Shared {
         let host = bare(&target.host);
         let addresses = match host.parse::<IpAddr>() {
             Ok(address) => vec![address],
-            Err(_) => self.names.addresses(host).await.map_err(|error| {
-                io::Error::other(transport_error::brief(&[
-                    "dns error".to_owned(),
-                    error.to_string(),
-                ]))
-            })?,
+            Err(_) => self
+                .names
+                .addresses(host)
+                .await
+                .map_err(|error| io::Error::other(dns_failure(&error)))?,
         };
         let patience = CONNECT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut failure = io::Error::other("the name has no address");

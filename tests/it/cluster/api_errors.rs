@@ -173,7 +173,7 @@ fn a_busy_api_is_waited_for() {
     let image = ["--image", &format!("{front}/zoo/base:latest")];
     // Without it, nothing works.
     let without = run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(8);
-    without.says("UnknownIssuer");
+    without.says("signed by unknown authority");
 
     api.fault(Fault::busy("/", 1));
     let running = start(&world, &api, &[FOR_EVER, ALL], &image);

@@ -98,7 +98,7 @@ fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
     let world = TestNode::trusting(&[]);
     run(&world)
         .exits(8)
-        .says("UnknownIssuer")
+        .says("signed by unknown authority")
         .says("hint: put the certificate of its authority into");
     // Whom the node trusts; but we have not said who we are.
     world.write(
@@ -125,7 +125,7 @@ fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
     let other = TestNode::trusting(&[]);
     other.write("etc/containers/certs.d/127.0.0.1:5443/ca.crt", &stranger.pem());
     other.write("etc/docker/certs.d/127.0.0.1:5443/ca.crt", &authority.pem());
-    run(&other).exits(8).says("UnknownIssuer");
+    run(&other).exits(8).says("signed by unknown authority");
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn a_proxy_with_a_password_is_told_it_and_nobody_else() {
             };
             run(&none)
                 .exits(4)
-                .says("proxy `http://10.77.0.1:3128` wants a user and password (407)");
+                .says("proxy `http://10.77.0.1:3128` requires a user and password (407)");
             let refused = run(&wrong).exits(4);
             let refused = match (kind, image) {
                 // It answers 401 to a wrong password, as a registry does.
@@ -209,7 +209,7 @@ fn a_proxy_by_tls_must_be_one_that_the_node_trusts() {
         site.run(&world, &variables, &args(image))
             .exits(8)
             .says("proxy `https://10.77.0.1:3129` cannot be reached: ")
-            .says("UnknownIssuer");
+            .says("signed by unknown authority");
     }
     world.write(
         "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",

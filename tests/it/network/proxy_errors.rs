@@ -30,13 +30,13 @@ fn a_proxy_that_refuses_or_is_not_there_is_named() {
         (
             right,
             "forbidden.test/a:1",
-            format!("{through} does not connect us: it answers 403"),
+            format!("{through} refuses the connection: it answers 403"),
         ),
         // Nobody listens there.
         (
             right,
             "registry.test:5003/a:1",
-            format!("{through} does not connect us: it answers 503"),
+            format!("{through} refuses the connection: it answers 503"),
         ),
         (
             "10.77.0.1:9",
@@ -122,7 +122,7 @@ fn a_proxy_that_fails_for_a_while_costs_time_and_few_bytes() {
         Harm::Reset(5000),
     ]);
     address("add");
-    let run = run.wait().exits(0).says("does not connect us: it answers 5");
+    let run = run.wait().exits(0).says("refuses the connection: it answers 5");
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     let unique: u64 = image().layers.iter().map(|layer| layer.size).sum();
     let (passed, harmed) = (harming.passed(), harming.harmed());
