@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use spoke_precache::image_request::Requester;
-use spoke_precache::oci::{Content, DiffId, Digest, LayerDescriptor, ResolvedImage};
-use spoke_precache::plan::{Here, Need, Plan, Wanted};
+use spoke_precache::oci::{Content, DiffId, Digest, Layer, LayerDescriptor, ResolvedImage};
+use spoke_precache::plan::{ImageAction, ImageToPlan, Plan, Present};
 
 const MB: u64 = 1_000_000;
 /// Images of a release, without the release image.
@@ -41,12 +41,12 @@ const BATCH: usize = 10;
 const CUTS: [u64; 5] = [10, 25, 50, 75, 90];
 
 fn main() {
-    let plan = Plan::build((0..IMAGES).map(image).collect(), vec![], &Here::default());
+    let plan = Plan::build((0..IMAGES).map(image).collect(), vec![], &Present::default());
     let all: u64 = plan.blobs.iter().map(|blob| blob.size).sum();
     let images: Vec<Vec<Digest>> = plan
         .images
         .iter()
-        .map(|image| image.layers.iter().map(|layer| layer.blob).collect())
+        .map(|image| image.layers.iter().map(|planned| planned.layer.blob).collect())
         .collect();
     let sizes: HashMap<Digest, u64> = plan.blobs.iter().map(|blob| (blob.digest, blob.size)).collect();
     let in_order: Vec<Vec<Digest>> = plan.blobs.iter().map(|blob| vec![blob.digest]).collect();
@@ -105,28 +105,31 @@ fn arrivals(groups: &[Vec<Digest>], sizes: &HashMap<Digest, u64>) -> HashMap<Dig
     came
 }
 
-fn image(number: u64) -> Wanted {
+fn image(number: u64) -> ImageToPlan {
     let base = (number % 13 % BASES.len() as u64) as usize;
     let own = OWN[(number * 7 % OWN.len() as u64) as usize] + number * MB / 20;
     let lower = BASES[base]
         .iter()
         .enumerate()
         .map(|(depth, size)| (format!("base {} {depth}", size / MB), *size));
-    let layers = lower
-        .chain([(format!("own {number}"), own)])
-        .map(|(name, size)| LayerDescriptor {
+    let layers = lower.chain([(format!("own {number}"), own)]).map(|(name, size)| {
+        let descriptor = LayerDescriptor {
             blob: Digest::of(name.as_bytes()),
             size,
             media_type: "application/vnd.oci.image.layer.v1.tar+gzip".into(),
-            diff_id: DiffId(Digest::of(format!("tar of {name}").as_bytes())),
-        });
-    let layers = layers.collect();
+        };
+        (
+            descriptor,
+            DiffId(Digest::of(format!("tar of {name}").as_bytes())),
+        )
+    });
+    let layers = Layer::chain(layers);
     let content = || Content::new(Bytes::from(number.to_string()));
     let name = format!("image-{number:03}");
-    Wanted {
+    ImageToPlan {
         reference: format!("example.com/{name}:1").parse().expect("a reference"),
         requesters: vec![Requester::Release { tag: name }],
-        state: Need::Resolved(Arc::new(ResolvedImage {
+        action: ImageAction::Pull(Arc::new(ResolvedImage {
             list: None,
             manifest: content(),
             config: content(),

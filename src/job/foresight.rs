@@ -22,7 +22,11 @@ impl Foresight {
     /// Of an image that `plan` is to pull.
     pub(super) fn of(release: &Reference, plan: &Plan) -> Option<Self> {
         let image = plan.images.iter().find(|image| image.reference == *release)?;
-        let layers = image.layers.iter().rev().map(|layer| (layer.id, None));
+        let layers = image
+            .layers
+            .iter()
+            .rev()
+            .map(|planned| (planned.layer.id(), None));
         Some(Self {
             layers: layers.collect(),
         })

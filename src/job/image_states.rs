@@ -7,7 +7,7 @@ use super::Mode;
 use super::failure::Reason;
 use super::snapshot::Snapshot;
 use crate::oci::{LayerId, Reference, ResolvedImage};
-use crate::plan::Need;
+use crate::plan::ImageAction;
 
 /// Grows through the run; a failure stands.
 #[derive(Default)]
@@ -72,16 +72,16 @@ impl ImageStates {
     }
 
     /// What the plan is to make of the image.
-    pub(super) fn need(&self, reference: &Reference, sight: &Snapshot, mode: Mode) -> Need {
+    pub(super) fn need(&self, reference: &Reference, sight: &Snapshot, mode: Mode) -> ImageAction {
         if let Some(reason) = self.failed.get(reference) {
-            return Need::Failed(reason.message.clone());
+            return ImageAction::Failed(reason.message.clone());
         }
         if self.is_present(reference, sight, mode) {
-            return Need::Present;
+            return ImageAction::Present;
         }
         match self.resolved.get(reference) {
-            Some(image) => Need::Resolved(Arc::clone(image)),
-            None => Need::Failed("no registry has answered for it yet".to_owned()),
+            Some(image) => ImageAction::Pull(Arc::clone(image)),
+            None => ImageAction::Failed("no registry has answered for it yet".to_owned()),
         }
     }
 

@@ -12,7 +12,7 @@
 //! `machine-os-content` and the extensions come by `podman pull`, which reuses what is in the store.
 
 use crate::image_request::Requester;
-use crate::plan::{Need, Plan, PlannedImage};
+use crate::plan::{ImageAction, Plan, PlannedImage};
 use crate::report::Size;
 
 /// Tags of a payload, perhaps with a stream behind: `rhel-coreos-9`.
@@ -46,7 +46,7 @@ impl OsImages {
         bytes: impl Fn(&PlannedImage) -> Option<u64>,
     ) -> Option<Self> {
         let wanted = plan.images.iter();
-        let wanted = wanted.filter(|image| !matches!(image.need, Need::Failed(_)));
+        let wanted = wanted.filter(|image| !matches!(image.action, ImageAction::Failed(_)));
         let images: Vec<_> = wanted
             .filter_map(|image| Some((tag(image)?.to_owned(), bytes(image)?)))
             .collect();
@@ -151,7 +151,7 @@ mod tests {
             let image = PlannedImage {
                 reference: "quay.io/a/b:1".parse().unwrap(),
                 requesters: vec![Requester::Release { tag: name.to_owned() }],
-                need: Need::Present,
+                action: ImageAction::Present,
                 layers: Vec::new(),
                 bytes: 0,
             };

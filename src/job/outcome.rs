@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::cancel::{Cancel, Stopped};
 use crate::exit_code::{Ending, Failure};
 use crate::oci::{Digest, Reference, ResolvedImage};
-use crate::plan::{Need, Plan};
+use crate::plan::{ImageAction, Plan};
 use crate::preflight::Verdict;
 use crate::report::OperatorReport;
 
@@ -49,12 +49,12 @@ impl Outcome {
         });
         let digests = digests.collect();
         let failures = plan.images.iter().filter_map(|image| {
-            match (knowledge.failure(&image.reference), &image.need) {
+            match (knowledge.failure(&image.reference), &image.action) {
                 (Some(reason), _) => Some(reason.failure),
-                (None, Need::Present) => None,
+                (None, ImageAction::Present) => None,
                 // To be pulled is what a plan says of it, and no failure.
-                (None, Need::Resolved(_)) if mode == Mode::Plan => None,
-                (None, Need::Resolved(_) | Need::Failed(_)) => Some(Failure::Incomplete),
+                (None, ImageAction::Pull(_)) if mode == Mode::Plan => None,
+                (None, ImageAction::Pull(_) | ImageAction::Failed(_)) => Some(Failure::Incomplete),
             }
         });
         let space = verdict.as_ref().filter(|verdict| !verdict.fits);

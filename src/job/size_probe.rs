@@ -20,7 +20,7 @@ use super::error::JobError;
 use super::off_the_task;
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Reference};
-use crate::plan::{BlobTask, Plan, TarLength, tar_length, telling_bytes};
+use crate::plan::{BlobTask, Plan, TarLength, tar_length, tar_length_range};
 use crate::registry::Registries;
 use crate::spool::Spool;
 
@@ -119,7 +119,7 @@ impl SizeProbe {
         let types: HashMap<Digest, &str> = plan
             .layers
             .iter()
-            .map(|layer| (layer.blob, layer.media_type.as_str()))
+            .map(|task| (task.layer.blob, task.layer.media_type.as_str()))
             .collect();
         let question = |blob: &BlobTask| {
             let media_type = *types.get(&blob.digest)?;
@@ -127,7 +127,7 @@ impl SizeProbe {
                 blob: blob.digest,
                 size: blob.size,
                 media_type: media_type.to_owned(),
-                range: telling_bytes(media_type, blob.size)?,
+                range: tar_length_range(media_type, blob.size)?,
                 reference: plan.images[*blob.images.first()?].reference.clone(),
             })
         };

@@ -9,7 +9,7 @@ use super::snapshot::Snapshot;
 use super::{JobConfig, Mode};
 use crate::cancel::Cancel;
 use crate::oci::{Digest, LayerId};
-use crate::plan::{Action, Need, Plan};
+use crate::plan::{ImageAction, LayerAction, Plan};
 use crate::preflight::{Demand, Holds, Space, Spaces, Verdict, verdict};
 use crate::report::Size;
 use crate::spool::{Spool, SpoolEntry};
@@ -110,13 +110,13 @@ fn cached(plan: &Plan, sight: &Snapshot) -> u64 {
     let present = plan
         .images
         .iter()
-        .filter(|image| matches!(image.need, Need::Present));
+        .filter(|image| matches!(image.action, ImageAction::Present));
     let whole = present.filter_map(|image| sight.image(&image.reference));
     let reused = plan.images.iter().flat_map(|image| &image.layers);
-    let reused = reused.filter(|layer| layer.action == Action::Reuse);
+    let reused = reused.filter(|planned| planned.action == LayerAction::Reuse);
     let layers: HashSet<LayerId> = whole
         .flat_map(|image| image.layers.iter().copied())
-        .chain(reused.map(|layer| layer.id))
+        .chain(reused.map(|planned| planned.layer.id()))
         .collect();
     let unpacked = layers
         .iter()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::image_request::Requester;
 use crate::oci::{Digest, Reference};
-use crate::plan::{BlobTask, Need, Plan};
+use crate::plan::{BlobTask, ImageAction, Plan};
 use crate::report::{Event, ImagePhase, Observer};
 
 /// Remembers what was said of each image last.
@@ -101,18 +101,18 @@ impl StatusReporter {
                 self.told.get(&image.reference),
                 Some(ImagePhase::Present | ImagePhase::Pulled)
             );
-            match (&image.need, was_there) {
-                (Need::Present, false) => {
+            match (&image.action, was_there) {
+                (ImageAction::Present, false) => {
                     let store = additional(&image.reference);
                     let reason =
                         store.map(|root| format!("in the additional image store `{}`", root.display()));
                     self.say(&image.reference, ImagePhase::Present, reason);
                 }
-                (Need::Resolved(_) | Need::Failed(_), true) => {
+                (ImageAction::Pull(_) | ImageAction::Failed(_), true) => {
                     tracing::warn!("`{}` was removed from the store meanwhile", image.reference);
                     self.say(&image.reference, ImagePhase::Pending, None);
                 }
-                (Need::Present, true) | (Need::Resolved(_) | Need::Failed(_), false) => {}
+                (ImageAction::Present, true) | (ImageAction::Pull(_) | ImageAction::Failed(_), false) => {}
             }
         }
         for image in &plan.excluded {
@@ -140,7 +140,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::plan::{Here, Wanted};
+    use crate::plan::{ImageToPlan, Present};
     use crate::report::Recorder;
 
     fn blob(digest: &Digest, size: u64, spooled: u64) -> BlobTask {
@@ -155,12 +155,12 @@ mod tests {
 
     /// A plan with one image, for which `blobs` are brought.
     fn plan(blobs: Vec<BlobTask>) -> Plan {
-        let wanted = Wanted {
+        let wanted = ImageToPlan {
             reference: "example.com/a:1".parse().unwrap(),
             requesters: vec![Requester::Additional],
-            state: Need::Present,
+            action: ImageAction::Present,
         };
-        let plan = Plan::build(vec![wanted], Vec::new(), &Here::default());
+        let plan = Plan::build(vec![wanted], Vec::new(), &Present::default());
         Plan { blobs, ..plan }
     }
 
@@ -204,14 +204,20 @@ mod tests {
         let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
         let observer: Arc<dyn Observer> = recorder.clone();
         let mut teller = StatusReporter::new(observer);
-        let expected = [(Need::Present, 1), (Need::Failed("no answer yet".to_owned()), 0)];
-        for (state, present) in expected {
-            let wanted = Wanted {
+        let expected = [
+            (ImageAction::Present, 1),
+            (ImageAction::Failed("no answer yet".to_owned()), 0),
+        ];
+        for (action, present) in expected {
+            let wanted = ImageToPlan {
                 reference: "example.com/a:1".parse().unwrap(),
                 requesters: vec![Requester::Additional],
-                state,
+                action,
             };
-            teller.tell(&Plan::build(vec![wanted], Vec::new(), &Here::default()), |_| None);
+            teller.tell(
+                &Plan::build(vec![wanted], Vec::new(), &Present::default()),
+                |_| None,
+            );
             assert_eq!(recorder.report(124).totals.images_present, present);
         }
         assert_eq!(recorder.report(124).totals.images_failed, 0);

@@ -1,26 +1,73 @@
-//! An image as a registry described it: everything but its layers' bytes.
+//! One image as its registry describes it: manifest, config and layers, checked against each other.
 
 use oci_distribution::config::ROOTFS_TYPE;
 use serde::Deserialize;
 
 use super::go_schema::CONFIG;
-use super::{Content, DiffId, Digest, ImageId, ImageManifest, LayerId, Manifest, ManifestError, go_json};
+use super::{
+    Content, DiffId, Digest, ImageId, ImageManifest, LayerDescriptor, LayerId, Manifest, ManifestError,
+    go_json,
+};
 
-/// One layer of a manifest, beside the diffID that the config promises for it.
+/// One layer of one image: its blob as the manifest describes it, its tar as the config describes it, and its position
+/// on the layers below.
+///
+/// [`Layer::chain`] alone makes them, so `id` always follows from `parent` and `diff_id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerDescriptor {
-    /// Digest of the blob as it travels, that is, compressed.
+pub struct Layer {
+    id: LayerId,
+    parent: Option<LayerId>,
+    diff_id: DiffId,
+    /// Digest of the compressed blob.
     pub blob: Digest,
-    /// Length of that blob in bytes, as the manifest says.
+    /// Length of the compressed blob in bytes.
     pub size: u64,
-    /// The manifest's media type; what the bytes really are is seen when they are unpacked.
+    /// The manifest's media type. Unpacking detects the compression from the bytes themselves.
     pub media_type: String,
-    /// Digest of the uncompressed tar, as the config says.
-    pub diff_id: DiffId,
 }
 
-/// Manifest, config and, when the reference led to one, the list; parsed once and checked against each other:
-/// as many layers as diffIDs, the config's digest as the manifest names it.
+impl Layer {
+    /// The layers of one image, each on the one before it. `layers` has the base layer first.
+    pub fn chain(layers: impl IntoIterator<Item = (LayerDescriptor, DiffId)>) -> Vec<Self> {
+        let mut parent = None;
+        let layers = layers.into_iter().map(|(descriptor, diff_id)| {
+            let LayerDescriptor {
+                blob,
+                size,
+                media_type,
+            } = descriptor;
+            let id = LayerId::of(parent, diff_id);
+            let below = parent.replace(id);
+            Self {
+                id,
+                parent: below,
+                diff_id,
+                blob,
+                size,
+                media_type,
+            }
+        });
+        layers.collect()
+    }
+
+    /// Its id in the store.
+    pub fn id(&self) -> LayerId {
+        self.id
+    }
+
+    /// The layer below; none for a base layer.
+    pub fn parent(&self) -> Option<LayerId> {
+        self.parent
+    }
+
+    /// Digest of the uncompressed tar.
+    pub fn diff_id(&self) -> DiffId {
+        self.diff_id
+    }
+}
+
+/// Manifest, config and, if the reference named one, the list; parsed once and checked against each other:
+/// as many layers as diffIDs, and the config's digest is the one in the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedImage {
     /// The manifest list or OCI index that the reference named, if it named one.
@@ -30,16 +77,16 @@ pub struct ResolvedImage {
     /// The image's config.
     pub config: Content,
     /// Base layer first.
-    pub layers: Vec<LayerDescriptor>,
+    pub layers: Vec<Layer>,
     /// The config's `created`, if it has one, as written there.
     pub created: Option<String>,
 }
 
 impl ResolvedImage {
-    /// Puts together what was received, and checks each against the other: the config is the one that the
-    /// manifest names, in digest and length, and promises one diffID for each layer.
+    /// Assembles an image from the received documents. Refuses a config that differs from the manifest's descriptor in
+    /// digest or length, and one without exactly one diffID for each layer.
     ///
-    /// Whether `manifest` is an instance of `list` was settled when it was chosen.
+    /// The caller has checked that `manifest` is an instance of `list`.
     pub fn assemble(
         list: Option<Content>,
         manifest: Content,
@@ -53,21 +100,14 @@ impl ResolvedImage {
         let layers = image.layers.into_iter().zip(facts.diff_ids);
         Ok(Self {
             list,
-            layers: layers
-                .map(|(layer, diff_id)| LayerDescriptor {
-                    blob: layer.blob,
-                    size: layer.size,
-                    media_type: layer.media_type,
-                    diff_id,
-                })
-                .collect(),
+            layers: Layer::chain(layers),
             manifest,
             config,
             created: facts.created,
         })
     }
 
-    /// The digest that the reference led to: the list's, if there is one, else the manifest's.
+    /// The digest that the reference resolved to: the list's, if there is one, else the manifest's.
     pub fn digest(&self) -> Digest {
         self.list.as_ref().unwrap_or(&self.manifest).digest()
     }
@@ -79,17 +119,17 @@ impl ResolvedImage {
 
     /// The ids of its layers in the store, base layer first.
     pub fn layer_ids(&self) -> Vec<LayerId> {
-        LayerId::chain(self.layers.iter().map(|layer| layer.diff_id))
+        self.layers.iter().map(Layer::id).collect()
     }
 }
 
-/// What the store needs to know of a config.
+/// The facts of a config that the store needs.
 struct ConfigFacts {
     created: Option<String>,
     diff_ids: Vec<DiffId>,
 }
 
-/// The fields of a config that matter here.
+/// The fields of a config that are read.
 #[derive(Deserialize)]
 struct Config {
     created: Option<String>,
@@ -99,7 +139,8 @@ struct Config {
 #[derive(Deserialize)]
 struct Rootfs {
     r#type: String,
-    /// The first that is none ends the parsing; as texts, a config of nothing else would take twenty times its length.
+    /// Parsed as digests and not as text, so that the first invalid one ends the parsing. As text, a config that is one
+    /// long array would take twenty times its length in memory.
     diff_ids: Vec<DiffId>,
 }
 
@@ -174,7 +215,7 @@ mod tests {
 
         let image = assemble(manifest(good.digest(), size), &good).expect("both agree");
         assert_eq!(image.created.as_deref(), Some("2024-01-01T00:00:00Z"));
-        assert_eq!(image.layers[0].diff_id, DiffId(Digest::of(b"tar")));
+        assert_eq!(image.layers[0].diff_id(), DiffId(Digest::of(b"tar")));
 
         let other = config(2);
         let error = assemble(manifest(good.digest(), size), &other);

@@ -74,12 +74,12 @@ pub struct ImageManifest {
     /// Its length in bytes, at most [`MAX_CONFIG_SIZE`].
     pub config_size: u64,
     /// Base layer first.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerDescriptor>,
 }
 
-/// A layer as a manifest names it.
+/// A layer's descriptor in a manifest (OCI image spec, descriptor.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
+pub struct LayerDescriptor {
     /// Digest of the blob as it travels.
     pub blob: Digest,
     /// Its length in bytes.
@@ -230,13 +230,13 @@ impl ImageManifest {
             layers: manifest
                 .layers
                 .into_iter()
-                .map(Layer::check)
+                .map(LayerDescriptor::check)
                 .collect::<Result<_, _>>()?,
         })
     }
 }
 
-impl Layer {
+impl LayerDescriptor {
     fn check(layer: Descriptor) -> Result<Self, ManifestError> {
         let blob = digest(&layer.digest)?;
         let kind = layer.media_type.as_str();

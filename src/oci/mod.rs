@@ -17,10 +17,11 @@ mod reference;
 pub use content::Content;
 pub use digest::{Digest, DigestError, Hasher};
 pub use id::{DiffId, ImageId, LayerId};
-pub use image::{LayerDescriptor, ResolvedImage};
+pub use image::{Layer, ResolvedImage};
 pub use index::Index;
 pub use manifest::{
-    ACCEPTED_MEDIA_TYPES, ImageManifest, Layer, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest, ManifestError,
+    ACCEPTED_MEDIA_TYPES, ImageManifest, LayerDescriptor, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest,
+    ManifestError,
 };
 pub use platform::Platform;
 pub(crate) use reference::is_domain;

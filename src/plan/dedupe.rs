@@ -1,26 +1,27 @@
-//! Every image once, in the order of importance.
+//! Merges requests for the same image, and orders images by priority.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use super::{ExcludedImage, Need, Wanted};
+use super::{ExcludedImage, ImageAction, ImageToPlan};
+use crate::image_request::Requester;
 use crate::oci::Reference;
 
-/// Merges what has the same name and orders by the most important requester, otherwise as given. Additional images name
-/// components of the release now and then, and a payload may list one pullspec under several tags.
-pub(super) fn wanted(images: Vec<Wanted>) -> Vec<Wanted> {
-    let mut places = HashMap::new();
-    let mut selected: Vec<Wanted> = Vec::with_capacity(images.len());
+/// Each reference once, ordered by its most important requester, otherwise in the given order. Duplicates are ordinary:
+/// additional images may name components of the release, and a payload may list one pullspec under several tags.
+pub(super) fn merge(images: Vec<ImageToPlan>) -> Vec<ImageToPlan> {
+    let mut positions = HashMap::new();
+    let mut merged: Vec<ImageToPlan> = Vec::with_capacity(images.len());
     for image in images {
-        match places.entry(image.reference.clone()) {
-            Entry::Vacant(place) => {
-                place.insert(selected.len());
-                selected.push(image);
+        match positions.entry(image.reference.clone()) {
+            Entry::Vacant(position) => {
+                position.insert(merged.len());
+                merged.push(image);
             }
-            Entry::Occupied(place) => {
-                let first = &mut selected[*place.get()];
-                if rank(&image.state) > rank(&first.state) {
-                    first.state = image.state;
+            Entry::Occupied(position) => {
+                let first = &mut merged[*position.get()];
+                if precedence(&image.action) > precedence(&first.action) {
+                    first.action = image.action;
                 }
                 for requester in image.requesters {
                     if !first.requesters.contains(&requester) {
@@ -30,33 +31,29 @@ pub(super) fn wanted(images: Vec<Wanted>) -> Vec<Wanted> {
             }
         }
     }
-    for image in &mut selected {
-        image.requesters.sort_by_key(|requester| requester.priority());
+    for image in &mut merged {
+        image.requesters.sort_by_key(Requester::priority);
     }
-    selected.sort_by_key(|image| {
-        image
-            .requesters
-            .first()
-            .map_or(u8::MAX, |requester| requester.priority())
-    });
-    selected
+    merged.sort_by_key(|image| image.requesters.first().map_or(u8::MAX, Requester::priority));
+    merged
 }
 
-/// Which of two things known about one name stands. Work is safer than no work: pulling what is present costs a
-/// commit, taking for present what is not would be a lie.
-fn rank(need: &Need) -> u8 {
-    match need {
-        Need::Failed(_) => 0,
-        Need::Present => 1,
-        Need::Resolved(_) => 2,
+/// Which of two actions for one reference applies. Pulling a present image only costs a commit; skipping a missing one
+/// would report success for it.
+fn precedence(action: &ImageAction) -> u8 {
+    match action {
+        ImageAction::Failed(_) => 0,
+        ImageAction::Present => 1,
+        ImageAction::Pull(_) => 2,
     }
 }
 
-/// Drops exclusions of images that another requester wants, and repetitions.
-pub(super) fn excluded(images: Vec<ExcludedImage>, wanted: &[Wanted]) -> Vec<ExcludedImage> {
-    let mut seen: HashSet<Reference> = wanted.iter().map(|image| image.reference.clone()).collect();
-    let unseen = images
+/// Each excluded image once, without those that another requester wants.
+pub(super) fn excluded(images: Vec<ExcludedImage>, requested: &[ImageToPlan]) -> Vec<ExcludedImage> {
+    let requested = requested.iter().map(|image| image.reference.clone());
+    let mut seen: HashSet<Reference> = requested.collect();
+    let images = images
         .into_iter()
         .filter(|image| seen.insert(image.reference.clone()));
-    unseen.collect()
+    images.collect()
 }

@@ -1,54 +1,58 @@
-//! In which order to bring layers, so that a run which is cut off leaves as many whole images as its bytes allow.
+//! Orders layers so that images complete as early as possible: a run that is cut off leaves as many complete images as its
+//! bytes allow.
 //!
-//! Layers form a forest, for each has one parent. To bring one costs its missing bytes; with the last layer of its chain
-//! an image is whole. That is scheduling one machine under out-tree precedences with weights, and Horn (1972, "Single-machine
-//! job sequencing with treelike precedence ordering and linear delay penalties") gives an order that no other beats in
-//! the sum over all images of the bytes until each is whole: a layer and those above it are one block as long as the
-//! block above completes more images for a byte than the one below, and blocks go in the order of that ratio.
+//! Layers form a forest, because each has one parent. A layer costs its missing bytes; the last layer of its chain completes
+//! an image. This is single-machine scheduling with weights and out-tree precedence. Horn (1972, "Single-machine job
+//! sequencing with treelike precedence ordering and linear delay penalties") gives an optimal order: no other has a smaller
+//! sum, over all images, of the bytes until the image is complete. A layer and the layers above it form one block as long as
+//! the block above completes more images per byte than the block below, and blocks are ordered by that ratio.
 //!
-//! A base of 80 MB under 100 small images so comes before a stand-alone image of 50 MB, and after one of 5 MB.
+//! For example, a base of 80 MB under 100 small images goes before a single image of 50 MB, and after one of 5 MB.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 
-use super::{Action, LayerTask, PlannedImage};
+use super::{LayerAction, LayerTask, PlannedImage};
 
-/// DownloadSlots in `layers`, in the order in which to bring them; more important images' layers first. `missing` tells
-/// the bytes that a layer costs. Of `layers`, parents come before their children.
-pub(super) fn whole_images_first(
+/// Indexes into `layers`, in the order to pull them; layers of images with higher priority first. `missing` returns the
+/// bytes that a layer costs. `layers` has parents before their children.
+pub(super) fn by_images_per_byte(
     images: &[PlannedImage],
     layers: &[LayerTask],
     missing: impl Fn(&LayerTask) -> u64,
 ) -> Vec<usize> {
-    let places: HashMap<_, _> = layers
+    let positions: HashMap<_, _> = layers
         .iter()
         .enumerate()
-        .map(|(place, layer)| (layer.id, place))
+        .map(|(position, task)| (task.layer.id(), position))
         .collect();
     let mut completes = vec![0; layers.len()];
     for image in images {
-        let last = image.layers.iter().rfind(|layer| layer.action != Action::Reuse);
-        if let Some(place) = last.and_then(|layer| places.get(&layer.id)) {
-            completes[*place] += 1;
+        let last = image
+            .layers
+            .iter()
+            .rfind(|planned| planned.action != LayerAction::Reuse);
+        if let Some(position) = last.and_then(|planned| positions.get(&planned.layer.id())) {
+            completes[*position] += 1;
         }
     }
-    let priority = |layer: &LayerTask| images[layer.images[0]].priority();
-    // What the blocks above each layer come to, until it takes them.
+    let priority = |task: &LayerTask| images[task.images[0]].priority();
+    // The finished blocks above each layer, until the layer's own block takes them.
     let mut above: Vec<BinaryHeap<Block>> = layers.iter().map(|_| BinaryHeap::new()).collect();
     let mut roots: BinaryHeap<(Reverse<u8>, Block)> = BinaryHeap::new();
-    for (place, layer) in layers.iter().enumerate().rev() {
+    for (position, task) in layers.iter().enumerate().rev() {
         let mut block = Block {
-            images: completes[place],
-            // A layer of no bytes costs a request all the same, and a ratio needs a divisor.
-            bytes: u128::from(missing(layer)) + 1,
-            layers: vec![place],
-            above: std::mem::take(&mut above[place]),
+            images: completes[position],
+            // A layer without missing bytes still costs work, and a ratio needs a divisor.
+            bytes: u128::from(missing(task)) + 1,
+            layers: vec![position],
+            above: std::mem::take(&mut above[position]),
         };
         block.grow();
-        let parent = layer.parent.and_then(|parent| places.get(&parent));
-        match parent.filter(|parent| priority(&layers[**parent]) == priority(layer)) {
+        let parent = task.layer.parent().and_then(|parent| positions.get(&parent));
+        match parent.filter(|parent| priority(&layers[**parent]) == priority(task)) {
             Some(parent) => above[*parent].push(block),
-            None => roots.push((Reverse(priority(layer)), block)),
+            None => roots.push((Reverse(priority(task)), block)),
         }
     }
     let mut order = Vec::with_capacity(layers.len());
@@ -59,19 +63,19 @@ pub(super) fn whole_images_first(
     order
 }
 
-/// Layers that go together, each after its parent; the greater one goes first.
+/// Layers that are pulled together, each after its parent; the greater block goes first.
 struct Block {
-    /// That are whole with it.
+    /// Number of images that it completes.
     images: u64,
-    /// That it costs.
+    /// Its cost.
     bytes: u128,
     layers: Vec<usize>,
-    /// Blocks that can come after this one.
+    /// Blocks that may follow this one.
     above: BinaryHeap<Block>,
 }
 
 impl Block {
-    /// Takes in what lies above as long as that completes more images for a byte.
+    /// Merges blocks from above as long as they complete more images per byte.
     fn grow(&mut self) {
         while self.above.peek().is_some_and(|best| best.ratio(self).is_ge())
             && let Some(mut best) = self.above.pop()
@@ -83,7 +87,7 @@ impl Block {
         }
     }
 
-    /// Which of the two completes more images for a byte.
+    /// Which of the two completes more images per byte.
     fn ratio(&self, other: &Self) -> Ordering {
         (u128::from(self.images) * other.bytes).cmp(&(u128::from(other.images) * self.bytes))
     }
@@ -120,8 +124,8 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::image_request::Requester;
-    use crate::oci::{Content, DiffId, Digest, LayerDescriptor, ResolvedImage};
-    use crate::plan::{Here, Need, Plan, Wanted};
+    use crate::oci::{Content, DiffId, Digest, Layer, LayerDescriptor, ResolvedImage};
+    use crate::plan::{ImageAction, ImageToPlan, Plan, Present};
 
     /// Layers as `(parent, bytes)`, the parent one of those before, and for each how many images end with it.
     #[derive(Clone, Debug)]
@@ -137,28 +141,30 @@ mod tests {
             chain
         }
 
-        fn wanted(&self) -> Vec<Wanted> {
+        fn images(&self) -> Vec<ImageToPlan> {
             let ends = self
                 .0
                 .iter()
                 .enumerate()
                 .flat_map(|(layer, (_, _, images))| (0..*images).map(move |n| (layer, n)));
             let image = |(end, number)| {
-                let layers = self.chain(end).into_iter().map(|layer| LayerDescriptor {
-                    blob: blob(layer),
-                    size: self.0[layer].1,
-                    media_type: "application/vnd.oci.image.layer.v1.tar".into(),
-                    diff_id: DiffId(blob(layer)),
+                let layers = self.chain(end).into_iter().map(|layer| {
+                    let descriptor = LayerDescriptor {
+                        blob: blob(layer),
+                        size: self.0[layer].1,
+                        media_type: "application/vnd.oci.image.layer.v1.tar".into(),
+                    };
+                    (descriptor, DiffId(blob(layer)))
                 });
                 let config = Bytes::from(format!("{end} {number}"));
-                Wanted {
+                ImageToPlan {
                     reference: format!("example.com/image-{end}:{number}").parse().unwrap(),
                     requesters: vec![Requester::Additional],
-                    state: Need::Resolved(Arc::new(ResolvedImage {
+                    action: ImageAction::Pull(Arc::new(ResolvedImage {
                         list: None,
                         manifest: Content::new(config.clone()),
                         config: Content::new(config),
-                        layers: layers.collect(),
+                        layers: Layer::chain(layers),
                         created: None,
                     })),
                 }
@@ -166,7 +172,7 @@ mod tests {
             ends.map(image).collect()
         }
 
-        /// The sum over all images of the bytes until each is whole, if layers come in this order.
+        /// The sum over all images of the bytes until each is complete, if layers arrive in this order.
         fn delay(&self, order: &[usize]) -> u64 {
             let mut sum = 0;
             for (end, (_, _, images)) in self.0.iter().enumerate() {
@@ -216,25 +222,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_order_makes_images_whole_earlier(forest in some_forest()) {
-            let plan = Plan::build(forest.wanted(), vec![], &Here::default());
+        fn no_other_order_completes_images_earlier(forest in some_forest()) {
+            let plan = Plan::build(forest.images(), vec![], &Present::default());
             let mut order: Vec<usize> = plan
                 .blobs
                 .iter()
                 .map(|task| (0..forest.0.len()).find(|layer| blob(*layer) == task.digest).unwrap())
                 .collect();
-            // Layers that nobody wants are not planned.
+            // Layers without an image are not planned.
             order.extend((0..forest.0.len()).filter(|layer| !order.contains(layer)).collect::<Vec<_>>());
             prop_assert_eq!(forest.delay(&order), forest.best_delay());
         }
     }
 
     #[test]
-    fn a_base_comes_first_if_it_completes_more_for_a_byte_than_what_stands_alone() {
+    fn a_base_goes_first_if_it_completes_more_images_per_byte_than_a_single_image() {
         const MB: u64 = 1_000_000;
         let mut layers = vec![(None, 80 * MB, 0), (None, 50 * MB, 1), (None, 5 * MB / 10, 1)];
         layers.extend([(Some(0), MB, 1); 100]);
-        let plan = Plan::build(Forest(layers).wanted(), vec![], &Here::default());
+        let plan = Plan::build(Forest(layers).images(), vec![], &Present::default());
         let sizes: Vec<u64> = plan.blobs.iter().map(|task| task.size).collect();
         assert_eq!(sizes[..3], [5 * MB / 10, 80 * MB, MB]);
         assert_eq!(*sizes.last().unwrap(), 50 * MB);

@@ -1,12 +1,12 @@
-//! The plan as JSON for machines: `apiVersion: spoke-precache/v1`, `kind: Plan`.
+//! Writes the plan as JSON: `apiVersion: spoke-precache/v1`, `kind: Plan`.
 
 use serde::Serialize;
 
-use super::{Action, Need, Plan, PlannedImage, PlannedLayer, Totals};
+use super::{ImageAction, LayerAction, Plan, PlannedImage, PlannedLayer, Totals};
 use crate::image_request::Requester;
 use crate::report::{API_VERSION, LimitReport, OperatorReport, RequesterKind};
 
-/// The plan as a document. `S` is the verdict on space, which is none of the plan's business.
+/// The plan as a document. `S` is the result of the space check, which the plan does not interpret.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanDocument<'a, S> {
@@ -28,7 +28,7 @@ pub struct PlanDocument<'a, S> {
 struct Image<'a> {
     name: String,
     source: Option<RequesterKind>,
-    /// The payload's tags that name it.
+    /// Its tags in the payload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<&'a str>,
     action: &'static str,
@@ -62,8 +62,8 @@ struct Excluded<'a> {
 }
 
 impl<'a, S: Serialize> PlanDocument<'a, S> {
-    /// The document for `plan`, with the operators whose images it names, the verdict on space when one was reached, and
-    /// the limit if there is one.
+    /// The document for `plan`, with the requested operators, the result of the space check if there was one, and the rate
+    /// limit if there is one.
     pub fn new(
         plan: &'a Plan,
         operators: &'a [OperatorReport],
@@ -95,10 +95,10 @@ impl<'a> Image<'a> {
             name: image.reference.to_string(),
             source: image.requesters.first().map(Requester::kind),
             tags: image.requesters.iter().filter_map(tag).collect(),
-            action: action_of(&image.need),
-            reason: match &image.need {
-                Need::Failed(reason) => Some(reason),
-                Need::Present | Need::Resolved(_) => None,
+            action: action_of(&image.action),
+            reason: match &image.action {
+                ImageAction::Failed(reason) => Some(reason),
+                ImageAction::Present | ImageAction::Pull(_) => None,
             },
             bytes: image.bytes,
             layers: image.layers.iter().map(Layer::of).collect(),
@@ -107,29 +107,30 @@ impl<'a> Image<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn of(layer: &'a PlannedLayer) -> Self {
+    fn of(planned: &'a PlannedLayer) -> Self {
+        let layer = &planned.layer;
         Self {
-            id: layer.id.to_string(),
-            parent: layer.parent.map(|parent| parent.to_string()),
-            diff_id: layer.diff_id.to_string(),
+            id: layer.id().to_string(),
+            parent: layer.parent().map(|parent| parent.to_string()),
+            diff_id: layer.diff_id().to_string(),
             blob: layer.blob.to_string(),
             size: layer.size,
             media_type: &layer.media_type,
-            action: match layer.action {
-                Action::Reuse => "reuse",
-                Action::Fetch => "fetch",
-                Action::Share => "share",
+            action: match planned.action {
+                LayerAction::Reuse => "reuse",
+                LayerAction::Fetch => "fetch",
+                LayerAction::Share => "share",
             },
         }
     }
 }
 
 /// What a run does about an image, in one word.
-pub(super) fn action_of(need: &Need) -> &'static str {
-    match need {
-        Need::Present => "present",
-        Need::Resolved(_) => "pull",
-        Need::Failed(_) => "failed",
+pub(super) fn action_of(action: &ImageAction) -> &'static str {
+    match action {
+        ImageAction::Present => "present",
+        ImageAction::Pull(_) => "pull",
+        ImageAction::Failed(_) => "failed",
     }
 }
 

@@ -1,5 +1,7 @@
-//! The plan as a table for people, 100 columns wide. Names are shortened, reasons are not: a digest's beginning tells
-//! images apart, half an error explains nothing.
+//! Prints the plan as a table for people, 100 columns wide.
+//!
+//! Names are shortened, because the first digits of a digest identify an image. Reasons are not: half an error explains
+//! nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,24 +9,24 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::plan_json::action_of;
-use super::{Action, Need, Plan, PlannedImage};
+use super::{ImageAction, LayerAction, Plan, PlannedImage, Totals};
 use crate::registry::LimitSettings;
 use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};
 
-/// With the numbers' columns and the gaps this makes 100.
+/// Together with the columns of numbers and the gaps, 100.
 const REQUESTER_WIDTH: usize = 26;
 const NAME_WIDTH: usize = 36;
 
 /// Digits of a digest that are shown, as podman does.
 const SHORT_DIGEST: usize = 12;
 
-/// Of links that a site may have, in Mbit/s, unless `--limit-rate` lets less come: what its own will give is known when it
-/// does.
+/// Rates of typical links in Mbit/s, for the time estimate; the rate of the site's own link is not known before the run.
+/// `--limit-rate` lowers them.
 const RATES: [u64; 2] = [20, 100];
 
 impl Plan {
-    /// The table, then the operators that no catalog has, then the sums, then `space`, the verdict on space, when it is not
-    /// empty. Times are reckoned from `now`, for `limit` may go by the time of day.
+    /// The table, then the operators that no catalog has, then the totals, then `space`, the result of the space check, if it
+    /// is not empty. Times are calculated from `now`, because `limit` may depend on the time of day.
     pub fn table(
         &self,
         operators: &[OperatorReport],
@@ -56,7 +58,7 @@ impl Plan {
         for operator in operators {
             operator_rows(&mut table, operator);
         }
-        self.sums(&mut table, limit, now);
+        totals(&mut table, &self.totals, limit, now);
         if !space.is_empty() {
             table.push('\n');
             table.push_str(space.trim_end());
@@ -64,74 +66,77 @@ impl Plan {
         }
         table
     }
-
-    fn sums(&self, table: &mut String, limit: &LimitSettings, now: Timestamp) {
-        let sums = &self.totals;
-        line(
-            table,
-            format_args!(
-                "\nimages:    {} wanted: {} present, {} to pull, {} failed; {} excluded",
-                sums.images_wanted,
-                sums.images_present,
-                sums.images_to_pull,
-                sums.images_failed,
-                sums.images_excluded
-            ),
-        );
-        line(
-            table,
-            format_args!(
-                "layers:    {} to fetch, {} to reuse",
-                sums.layers_to_fetch, sums.layers_to_reuse
-            ),
-        );
-        line(
-            table,
-            format_args!(
-                "to fetch:  {} in {} blobs, each once, the largest {}; {} more in the spool",
-                Size(sums.bytes_to_fetch),
-                sums.blobs_to_fetch,
-                Size(sums.largest_layer),
-                Size(sums.bytes_in_spool)
-            ),
-        );
-        if sums.bytes_to_fetch > 0 {
-            let [slow, fast] = RATES.map(|rate| time_at(rate, sums.bytes_to_fetch, limit, now));
-            let [slower, faster] = RATES;
-            let times = match slow == fast && !limit.rate.is_unlimited() {
-                true => format!("{}, by the limit", Span(slow)),
-                false => format!("{} at {slower} Mbit/s, {} at {faster}", Span(slow), Span(fast)),
-            };
-            line(table, format_args!("in time:   {times}"));
-        }
-        if !limit.rate.is_unlimited() {
-            line(table, format_args!("limit:     {}", limit.describe(now)));
-        }
-        if limit.rate.has_windows() {
-            line(table, format_args!("           {}", limit.rate));
-        }
-        let guessed = match sums.unpacked_guessed {
-            0 => String::new(),
-            bytes => format!(", {} of it by a usual ratio", Size(bytes)),
-        };
-        let (about, least) = match sums.unpacked_at_least {
-            0 => ("about", String::new()),
-            bytes => (
-                "at least",
-                format!(", {} of it counted modulo 4 GiB by gzip", Size(bytes)),
-            ),
-        };
-        line(
-            table,
-            format_args!(
-                "unpacked:  {about} {}{guessed}{least}",
-                Size(sums.unpacked_estimate)
-            ),
-        );
-    }
 }
 
-/// At a rate in Mbit/s or what the limit leaves of it, headers left out, in whole seconds.
+fn totals(table: &mut String, totals: &Totals, limit: &LimitSettings, now: Timestamp) {
+    line(
+        table,
+        format_args!(
+            "\nimages:    {} requested: {} present, {} to pull, {} failed; {} excluded",
+            totals.images_wanted,
+            totals.images_present,
+            totals.images_to_pull,
+            totals.images_failed,
+            totals.images_excluded
+        ),
+    );
+    line(
+        table,
+        format_args!(
+            "layers:    {} to fetch, {} to reuse",
+            totals.layers_to_fetch, totals.layers_to_reuse
+        ),
+    );
+    line(
+        table,
+        format_args!(
+            "to fetch:  {} in {} blobs, the largest {}; {} already in the spool",
+            Size(totals.bytes_to_fetch),
+            totals.blobs_to_fetch,
+            Size(totals.largest_layer),
+            Size(totals.bytes_in_spool)
+        ),
+    );
+    if totals.bytes_to_fetch > 0 {
+        let [slow, fast] = RATES.map(|rate| time_at(rate, totals.bytes_to_fetch, limit, now));
+        let [slower, faster] = RATES;
+        let times = match slow == fast && !limit.rate.is_unlimited() {
+            true => format!("{} at the limit", Span(slow)),
+            false => format!(
+                "{} at {slower} Mbit/s, {} at {faster} Mbit/s",
+                Span(slow),
+                Span(fast)
+            ),
+        };
+        line(table, format_args!("time:      {times}"));
+    }
+    if !limit.rate.is_unlimited() {
+        line(table, format_args!("limit:     {}", limit.describe(now)));
+    }
+    if limit.rate.has_windows() {
+        line(table, format_args!("           {}", limit.rate));
+    }
+    let guessed = match totals.unpacked_guessed {
+        0 => String::new(),
+        bytes => format!(", {} of it estimated with a usual ratio", Size(bytes)),
+    };
+    let (about, least) = match totals.unpacked_at_least {
+        0 => ("about", String::new()),
+        bytes => (
+            "at least",
+            format!(", {} of it stated by gzip modulo 4 GiB", Size(bytes)),
+        ),
+    };
+    line(
+        table,
+        format_args!(
+            "unpacked:  {about} {}{guessed}{least}",
+            Size(totals.unpacked_estimate)
+        ),
+    );
+}
+
+/// Time at a rate in Mbit/s, or at the limit where that is lower, in whole seconds. Leaves out headers.
 fn time_at(rate: u64, bytes: u64, limit: &LimitSettings, now: Timestamp) -> Duration {
     let lasts = limit.transfer_time(bytes, rate * 1_000_000, now);
     Duration::from_secs(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
@@ -143,23 +148,23 @@ fn image_rows(table: &mut String, image: &PlannedImage) {
         [requester] => requester.to_string(),
         [requester, others @ ..] => format!("{requester} (+{})", others.len()),
     };
-    let cells = match image.need {
-        Need::Resolved(_) => [
-            image.layers_to(Action::Fetch).to_string(),
-            image.layers_to(Action::Share).to_string(),
-            image.layers_to(Action::Reuse).to_string(),
+    let cells = match image.action {
+        ImageAction::Pull(_) => [
+            image.count_layers(LayerAction::Fetch).to_string(),
+            image.count_layers(LayerAction::Share).to_string(),
+            image.count_layers(LayerAction::Reuse).to_string(),
             Size(image.bytes).to_string(),
         ],
-        Need::Present | Need::Failed(_) => ["-"; 4].map(str::to_owned),
+        ImageAction::Present | ImageAction::Failed(_) => ["-"; 4].map(str::to_owned),
     };
     row(
         table,
-        action_of(&image.need),
+        action_of(&image.action),
         &requester,
         &image.reference.to_string(),
         cells.each_ref().map(String::as_str),
     );
-    if let Need::Failed(reason) = &image.need {
+    if let ImageAction::Failed(reason) = &image.action {
         line(table, format_args!("        {}", Printable(reason)));
     }
 }
@@ -194,7 +199,7 @@ fn line(table: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(table, "{text}");
 }
 
-/// Cuts the digest to its beginning, then the front of the rest.
+/// Cuts the digest to its first digits, then the name from the left.
 fn shorten_name(name: &str, width: usize) -> String {
     let name = match name.split_once("@sha256:") {
         Some((repository, digest)) => {

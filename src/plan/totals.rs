@@ -1,41 +1,41 @@
-//! The sums over a plan.
+//! Adds up a plan: images, layers, blobs and bytes.
 
 use std::collections::HashSet;
 
 use serde::Serialize;
 
 use super::disk_estimate::{TarLength, disk_bytes};
-use super::{Action, BlobTask, ExcludedImage, LayerTask, Need, PlannedImage};
+use super::{BlobTask, ExcludedImage, ImageAction, LayerAction, LayerTask, PlannedImage};
 
-/// Sums over a plan. Sizes come from manifests, so from strangers: they are added up saturating.
+/// The sums of a plan. Sizes come from manifests, so from untrusted data: additions saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
-    /// Images that are asked for and not excluded.
+    /// Images that are requested and not excluded.
     pub images_wanted: u64,
-    /// Of these, whole in the store.
+    /// Of these, complete in the store.
     pub images_present: u64,
-    /// Of these, to be put there, if only their names are missing.
+    /// Of these, to pull, also if only their records are missing.
     pub images_to_pull: u64,
-    /// Of these, known to be out of reach.
+    /// Of these, known to be unavailable.
     pub images_failed: u64,
     /// Images that are excluded.
     pub images_excluded: u64,
     /// Layers to unpack, each once.
     pub layers_to_fetch: u64,
-    /// Layers that images to pull find in the store, each once.
+    /// Layers of images to pull that are in the store, each once.
     pub layers_to_reuse: u64,
-    /// Blobs of which something has to cross the link.
+    /// Blobs with missing bytes.
     pub blobs_to_fetch: u64,
-    /// Compressed bytes that have to cross the link.
+    /// Compressed bytes to download.
     pub bytes_to_fetch: u64,
-    /// Compressed bytes of planned blobs that are in the spool already.
+    /// Compressed bytes of planned blobs that are already in the spool.
     pub bytes_in_spool: u64,
-    /// What the layers to unpack will take up in the store, in bytes; an estimate.
+    /// Estimated disk space in the store of the layers to unpack, in bytes.
     pub unpacked_estimate: u64,
-    /// The part of it that rests on a usual ratio, for the blobs did not say how long their tars are.
+    /// The share of it that was estimated with a usual compression ratio, because the blobs do not state it.
     pub unpacked_guessed: u64,
-    /// The part of it that is the least it can be, for gzip counts a tar's length modulo 4 GiB.
+    /// The share of it that is a lower bound, because gzip states the length of a tar modulo 4 GiB.
     pub unpacked_at_least: u64,
     /// Compressed length of the largest blob, in bytes.
     pub largest_layer: u64,
@@ -48,23 +48,24 @@ impl Totals {
         layers: &[LayerTask],
         blobs: &[BlobTask],
     ) -> Self {
-        let count =
-            |wanted: fn(&Need) -> bool| images.iter().filter(|image| wanted(&image.need)).count() as u64;
+        let count = |is_it: fn(&ImageAction) -> bool| {
+            images.iter().filter(|image| is_it(&image.action)).count() as u64
+        };
         let unpacked = |counts: fn(&TarLength) -> bool| {
-            let tars = layers.iter().map(|layer| layer.tar).filter(counts);
+            let tars = layers.iter().map(|task| task.tar).filter(counts);
             sum(tars.map(|tar| disk_bytes(tar.bytes())))
         };
         let reused: HashSet<_> = images
             .iter()
             .flat_map(|image| &image.layers)
-            .filter(|layer| layer.action == Action::Reuse)
-            .map(|layer| layer.id)
+            .filter(|planned| planned.action == LayerAction::Reuse)
+            .map(|planned| planned.layer.id())
             .collect();
         Self {
             images_wanted: images.len() as u64,
-            images_present: count(|need| matches!(need, Need::Present)),
-            images_to_pull: count(|need| matches!(need, Need::Resolved(_))),
-            images_failed: count(|need| matches!(need, Need::Failed(_))),
+            images_present: count(|action| matches!(action, ImageAction::Present)),
+            images_to_pull: count(|action| matches!(action, ImageAction::Pull(_))),
+            images_failed: count(|action| matches!(action, ImageAction::Failed(_))),
             images_excluded: excluded.len() as u64,
             layers_to_fetch: layers.len() as u64,
             layers_to_reuse: reused.len() as u64,

@@ -12,7 +12,7 @@ use super::lock::{ImagesLock, SharedLayersLock};
 use super::store::Store;
 use super::{atomic_file, go_time};
 use crate::cancel::Cancel;
-use crate::oci::{Content, ImageId, LayerId, Reference, ResolvedImage};
+use crate::oci::{Content, ImageId, Layer, LayerId, Reference, ResolvedImage};
 
 /// What became of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Store {
         let top = chain.last().map(|layer| layer.to_string());
         if let Some(existing) = images.find(&id) {
             let recorded = existing.layer.as_deref().filter(|layer| !layer.is_empty());
-            let is_chain = || table.is_chain(recorded, image.layers.iter().map(|layer| layer.diff_id));
+            let is_chain = || table.is_chain(recorded, image.layers.iter().map(Layer::diff_id));
             if recorded != top.as_deref() && (!repairs || is_chain()) {
                 return Err(StoreError::Conflict {
                     what: format!("image {id}"),

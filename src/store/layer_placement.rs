@@ -54,8 +54,8 @@ impl<'p> LayerPlacement<'p> {
         NewLayer::new(
             spec.id(),
             spec.parent(),
-            spec.blob(),
-            spec.blob_size(),
+            spec.blob,
+            spec.size,
             &self.layer.unpacked,
             created,
         )

@@ -69,7 +69,7 @@ pub use image_tree::{Directory, DirectoryEntry, FileKind, Node, Tree};
 pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_tar::LayerTar;
 pub use layers_in_use::{HostState, LayersInUse};
-pub use stage::{LayerSpec, Stage, StagedLayer, StagingLayer};
+pub use stage::{Stage, StagedLayer, StagingLayer};
 pub use stage_dir::await_removal;
 pub use store::Store;
 pub use store_location::StoreLocation;

@@ -27,54 +27,11 @@ use super::stage_dir::{StageDir, sweep};
 use super::store::Store;
 use super::unpacked_layer::UnpackedLayer;
 use super::{atomic_file, layer_dir, remove_tree};
-use crate::oci::{DiffId, Digest, LayerDescriptor, LayerId};
+use crate::oci::Layer;
 
 /// How often a new name is tried before giving up. Each failure needs a sweeper that comes in the
 /// microseconds between our creating the directory and our locking it.
 const ATTEMPTS: usize = 100;
-
-/// Which layer is to be staged: its place in the chain and what it must turn out to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerSpec {
-    id: LayerId,
-    parent: Option<LayerId>,
-    diff_id: DiffId,
-    blob: Digest,
-    blob_size: u64,
-}
-
-impl LayerSpec {
-    /// The layer that `layer` describes, on top of `parent`.
-    pub fn new(parent: Option<LayerId>, layer: &LayerDescriptor) -> Self {
-        Self {
-            id: LayerId::of(parent, layer.diff_id),
-            parent,
-            diff_id: layer.diff_id,
-            blob: layer.blob,
-            blob_size: layer.size,
-        }
-    }
-
-    /// The layer's id in the store.
-    pub fn id(&self) -> LayerId {
-        self.id
-    }
-
-    /// The layer below.
-    pub fn parent(&self) -> Option<LayerId> {
-        self.parent
-    }
-
-    /// Digest of the blob, as the manifest says and as was verified when it was fetched.
-    pub fn blob(&self) -> Digest {
-        self.blob
-    }
-
-    /// Length of the blob in bytes.
-    pub fn blob_size(&self) -> u64 {
-        self.blob_size
-    }
-}
 
 /// A directory of this program's own inside the graph root. May be shared by threads.
 #[derive(Debug)]
@@ -87,14 +44,14 @@ pub struct Stage {
 #[derive(Debug)]
 pub struct StagingLayer {
     entry: StageEntry,
-    spec: LayerSpec,
+    spec: Layer,
 }
 
 /// A layer that lies unpacked, whole and verified. [`Store::commit_layers`] consumes it.
 #[derive(Debug)]
 pub struct StagedLayer {
     pub(super) entry: StageEntry,
-    pub(super) spec: LayerSpec,
+    pub(super) spec: Layer,
     pub(super) unpacked: UnpackedLayer,
     /// Whether the file system was synced since its last byte was written.
     pub(super) is_synced: bool,
@@ -131,16 +88,16 @@ impl Store {
 
 impl Stage {
     /// Makes room for a layer. Every call makes another, also for the same layer.
-    pub fn layer(&self, spec: LayerSpec) -> Result<StagingLayer, StoreError> {
+    pub fn layer(&self, spec: Layer) -> Result<StagingLayer, StoreError> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let entry = StageEntry {
             dir: Arc::clone(&self.dir),
-            name: format!("{serial}-{}", spec.id),
+            name: format!("{serial}-{}", spec.id()),
         };
         let path = entry.path();
         atomic_file::create_dir(&path, 0o700)?;
         atomic_file::create_dir(&path.join("diff"), BASE_MODE)?;
-        layer_dir::make_empty_dirs(&path, spec.parent.is_none())?;
+        layer_dir::make_empty_dirs(&path, spec.parent().is_none())?;
         Ok(StagingLayer { entry, spec })
     }
 }
@@ -151,7 +108,7 @@ pub(super) const BASE_MODE: u32 = 0o555;
 
 impl StagingLayer {
     /// Which layer it is.
-    pub fn spec(&self) -> &LayerSpec {
+    pub fn spec(&self) -> &Layer {
         &self.spec
     }
 
@@ -179,10 +136,10 @@ impl StagingLayer {
 
     /// Accepts the layer if its tar is the one that the image's config promises.
     pub fn finish(self, unpacked: UnpackedLayer) -> Result<StagedLayer, StoreError> {
-        if unpacked.diff_id != self.spec.diff_id {
+        if unpacked.diff_id != self.spec.diff_id() {
             return Err(StoreError::ContentMismatch {
-                layer: self.spec.id,
-                expected: self.spec.diff_id,
+                layer: self.spec.id(),
+                expected: self.spec.diff_id(),
                 found: unpacked.diff_id,
             });
         }
@@ -197,7 +154,7 @@ impl StagingLayer {
 
 impl StagedLayer {
     /// Which layer it is.
-    pub fn spec(&self) -> &LayerSpec {
+    pub fn spec(&self) -> &Layer {
         &self.spec
     }
 

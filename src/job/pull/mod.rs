@@ -31,13 +31,13 @@ use super::error::JobError;
 use super::failure::{Reason, TaskError};
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
-use crate::oci::{Digest, LayerDescriptor, LayerId};
-use crate::plan::{BlobTask, LayerTask, Need, Plan};
+use crate::oci::{Digest, LayerId};
+use crate::plan::{BlobTask, ImageAction, LayerTask, Plan};
 use crate::priority::IoPriority;
 use crate::report::{Event, ImagePhase, Observer};
 use crate::spool::{Spool, VerifiedBlob};
 use crate::store::unpack::{Limits, SpaceBudget, unpack};
-use crate::store::{LayerSpec, Stage, StagedLayer, Store};
+use crate::store::{Stage, StagedLayer, Store};
 use crate::write_back;
 use commit::{Committed, Committer, Ready};
 use release_first::{GLANCE, Vanguard};
@@ -125,7 +125,8 @@ impl Puller {
         halt: &Cancel,
         removals: &mut Vec<JoinHandle<()>>,
     ) -> Result<Pulled, JobError> {
-        let tasks: HashMap<LayerId, &LayerTask> = plan.layers.iter().map(|layer| (layer.id, layer)).collect();
+        let tasks: HashMap<LayerId, &LayerTask> =
+            plan.layers.iter().map(|task| (task.layer.id(), task)).collect();
         let mut board = PullTracker::new(plan);
         let unpacks = Semaphore::new(self.max_unpacks);
         let at_once = self.max_downloads + self.max_unpacks * BACKLOG;
@@ -230,7 +231,9 @@ impl Puller {
 
     fn layer_is_in(&self, id: LayerId, freed: Option<Digest>, tasks: &HashMap<LayerId, &LayerTask>) {
         if let Some(task) = tasks.get(&id) {
-            self.observer.observe(Event::LayerCommitted { bytes: task.size });
+            self.observer.observe(Event::LayerCommitted {
+                bytes: task.layer.size,
+            });
         }
         if let Some(Err(error)) = freed.map(|blob| self.spool.remove(&blob)) {
             tracing::warn!("a blob that is not needed any more stays in the spool: {error}");
@@ -295,7 +298,7 @@ impl Puller {
                 Ok(_permit) => self.stage(layer, &blob, halt).await,
                 Err(_closed) => Err(TaskError::Stopped),
             };
-            (layer.id, result)
+            (layer.layer.id(), result)
         });
         let unpacked: Vec<_> = unpacked.collect::<FuturesUnordered<_>>().collect().await;
         done.extend(unpacked);
@@ -319,7 +322,7 @@ impl Puller {
                 break;
             };
             let (mender, layer, halt) = (mender.clone(), LayerTask::clone(layer), halt.clone());
-            let (id, priority) = (layer.id, self.disk_priority);
+            let (id, priority) = (layer.layer.id(), self.disk_priority);
             let staged = tokio::task::spawn_blocking(move || {
                 let _lowered = priority.lower();
                 mender.stage(&layer, &halt)
@@ -342,7 +345,7 @@ impl Puller {
         blob: &VerifiedBlob,
         halt: &Cancel,
     ) -> Result<StagedLayer, TaskError> {
-        let spec = spec_of(layer);
+        let spec = layer.layer.clone();
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
         let (priority, onlooker) = (self.disk_priority, self.onlooker.clone());
         let (room, foreseen) = (Arc::clone(&self.room), layer.tar.bytes());
@@ -384,7 +387,7 @@ impl Puller {
         let resolve = |(index, staged): (usize, Vec<StagedLayer>)| {
             let image = &plan.images[index];
             // Only what is resolved can be ready.
-            let Need::Resolved(resolved) = &image.need else {
+            let ImageAction::Pull(resolved) = &image.action else {
                 return None;
             };
             let (image, name) = (Arc::clone(resolved), image.reference.clone());
@@ -419,17 +422,6 @@ pub(super) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> B
         images: references.cloned().collect(),
         connections,
     }
-}
-
-/// Where a layer belongs, and what it must turn out to be.
-pub(super) fn spec_of(layer: &LayerTask) -> LayerSpec {
-    let descriptor = LayerDescriptor {
-        blob: layer.blob,
-        size: layer.size,
-        media_type: layer.media_type.clone(),
-        diff_id: layer.diff_id,
-    };
-    LayerSpec::new(layer.parent, &descriptor)
 }
 
 /// Removes staged layers on a thread, for a large one takes seconds.

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::failure::{Reason, TaskError};
-use super::spec_of;
 use crate::cancel::Cancel;
 use crate::exit_code::Failure;
 use crate::oci::{LayerId, Reference, ResolvedImage};
@@ -40,7 +39,10 @@ impl LayerRepair {
         task: &LayerTask,
         halt: &Cancel,
     ) -> Result<Option<StagedLayer>, TaskError> {
-        let donors = self.inventory.layers_with(task.diff_id, &task.id).into_iter();
+        let donors = self
+            .inventory
+            .layers_with(task.layer.diff_id(), &task.layer.id())
+            .into_iter();
         let donors = donors.filter(|(home, _)| self.replaces || *home != StoreLocation::GraphRoot);
         for (home, donor) in donors.take(DONORS) {
             match self.stage_from(home, &donor, task, halt) {
@@ -48,10 +50,10 @@ impl LayerRepair {
                     let from = self.inventory.additional_root(home).map(Path::display);
                     match from {
                         Some(store) => {
-                            tracing::info!(layer = %task.id, %donor, %store, "unpacked a layer from an additional image store")
+                            tracing::info!(layer = %task.layer.id(), %donor, %store, "unpacked a layer from an additional image store")
                         }
                         None => {
-                            tracing::info!(layer = %task.id, %donor, "unpacked a layer from the store itself")
+                            tracing::info!(layer = %task.layer.id(), %donor, "unpacked a layer from the store itself")
                         }
                     }
                     return Ok(Some(staged));
@@ -65,7 +67,7 @@ impl LayerRepair {
                     }),
                 ) => return Err(trouble),
                 Err(TaskError::Image(reason)) => {
-                    tracing::debug!(layer = %task.id, %donor, "no donor: {}", reason.message);
+                    tracing::debug!(layer = %task.layer.id(), %donor, "no donor: {}", reason.message);
                 }
                 Err(trouble) => return Err(trouble),
             }
@@ -85,25 +87,25 @@ impl LayerRepair {
             Ok(None) => return Ok(None),
             // A server that is gone, or a disk that fails, which the graph root is not on; the layer can still be fetched.
             Err(error) if home != StoreLocation::GraphRoot => {
-                tracing::debug!(layer = %task.id, %donor, "no donor: {error}");
+                tracing::debug!(layer = %task.layer.id(), %donor, "no donor: {error}");
                 return Ok(None);
             }
             Err(error) => return Err(TaskError::storing(error)),
         };
         let size = self.inventory.tar_size(home, donor);
         let limits = Limits::estimated(size.unwrap_or(task.tar.bytes()), &self.room);
-        let staging = self.stage.layer(spec_of(task)).map_err(TaskError::storing)?;
+        let staging = self.stage.layer(task.layer.clone()).map_err(TaskError::storing)?;
         let diff = staging.open_diff().map_err(TaskError::storing)?;
         let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
         match unpack(tar, diff.as_fd(), &tar_split, limits, halt) {
             Ok(unpacked) => staging.finish(unpacked).map(Some).map_err(TaskError::storing),
             Err(UnpackError::Stopped(_)) => Err(TaskError::Stopped),
             Err(error) if error.is_no_space() || matches!(error, UnpackError::OverBudget { .. }) => {
-                Err(TaskError::unpacking(task.blob, error))
+                Err(TaskError::unpacking(task.layer.blob, error))
             }
             // The donor is damaged, or its tar-split does not make up its tar.
             Err(error) => {
-                tracing::debug!(layer = %task.id, %donor, "no donor: {error}");
+                tracing::debug!(layer = %task.layer.id(), %donor, "no donor: {error}");
                 Ok(None)
             }
         }

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::super::failure::Reason;
 use crate::oci::{Digest, LayerId};
-use crate::plan::{BlobTask, Need, Plan};
+use crate::plan::{BlobTask, ImageAction, Plan};
 
 /// What became of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +76,16 @@ pub(in crate::job) struct PullTracker<T> {
 impl<T> PullTracker<T> {
     pub(in crate::job) fn new(plan: &Plan) -> Self {
         let mut uncommitted = HashMap::new();
-        let layers = plan.layers.iter().map(|layer| {
-            *uncommitted.entry(layer.blob).or_default() += 1;
-            let images = layer.images.clone();
-            let (blob, place) = (layer.blob, LayerStage::Awaited);
-            (layer.id, Layer { blob, place, images })
+        let layers = plan.layers.iter().map(|task| {
+            let (id, blob) = (task.layer.id(), task.layer.blob);
+            *uncommitted.entry(blob).or_default() += 1;
+            let images = task.images.clone();
+            let place = LayerStage::Awaited;
+            (id, Layer { blob, place, images })
         });
         let layers: HashMap<_, _> = layers.collect();
         let images = plan.images.iter().map(|image| {
-            let ids = image.layers.iter().map(|layer| layer.id);
+            let ids = image.layers.iter().map(|planned| planned.layer.id());
             let own: Vec<LayerId> = ids.filter(|id| layers.contains_key(id)).collect();
             Image {
                 fate: ImageOutcome::Open,
@@ -94,8 +95,9 @@ impl<T> PullTracker<T> {
         });
         let images: Vec<_> = images.collect();
         let ready = plan.images.iter().zip(&images).enumerate();
-        let ready = ready
-            .filter(|(_, (planned, image))| matches!(planned.need, Need::Resolved(_)) && image.awaits == 0);
+        let ready = ready.filter(|(_, (planned, image))| {
+            matches!(planned.action, ImageAction::Pull(_)) && image.awaits == 0
+        });
         Self {
             ready: ready.map(|(index, _)| index).collect(),
             images,
@@ -211,31 +213,33 @@ mod tests {
     use super::*;
     use crate::exit_code::Failure;
     use crate::image_request::Requester;
-    use crate::oci::{Content, DiffId, LayerDescriptor, ResolvedImage};
-    use crate::plan::{Here, Wanted};
+    use crate::oci::{self, Content, DiffId, LayerDescriptor, ResolvedImage};
+    use crate::plan::{ImageToPlan, Present};
 
     /// Images, each written as its layers' letters, base first. A capital's blob is that of its small letter: two layers
     /// of one blob.
     fn plan(images: &[&str]) -> Plan {
-        let layer = |letter: char| LayerDescriptor {
-            blob: Digest::of(letter.to_lowercase().to_string().as_bytes()),
-            size: 1,
-            media_type: "application/vnd.oci.image.layer.v1.tar".into(),
-            diff_id: DiffId(Digest::of(letter.to_string().as_bytes())),
+        let layer = |letter: char| {
+            let descriptor = LayerDescriptor {
+                blob: Digest::of(letter.to_lowercase().to_string().as_bytes()),
+                size: 1,
+                media_type: "application/vnd.oci.image.layer.v1.tar".into(),
+            };
+            (descriptor, DiffId(Digest::of(letter.to_string().as_bytes())))
         };
         let content = |text: String| Content::new(Bytes::from(text));
-        let wanted = images.iter().enumerate().map(|(index, letters)| Wanted {
+        let wanted = images.iter().enumerate().map(|(index, letters)| ImageToPlan {
             reference: format!("example.com/i{index}:1").parse().unwrap(),
             requesters: vec![Requester::Additional],
-            state: Need::Resolved(Arc::new(ResolvedImage {
+            action: ImageAction::Pull(Arc::new(ResolvedImage {
                 list: None,
                 manifest: content(format!("manifest {index}")),
                 config: content(format!("config {index}")),
-                layers: letters.chars().map(layer).collect(),
+                layers: oci::Layer::chain(letters.chars().map(layer)),
                 created: None,
             })),
         });
-        Plan::build(wanted.collect(), Vec::new(), &Here::default())
+        Plan::build(wanted.collect(), Vec::new(), &Present::default())
     }
 
     /// The plan's layers by a name that a reader understands: `ab` is `b` on `a`.
@@ -243,7 +247,7 @@ mod tests {
         let named = plan.images.iter().zip(images).flat_map(|(image, letters)| {
             let upto = |index| letters.chars().take(index + 1).collect::<String>();
             let ids = image.layers.iter().enumerate();
-            ids.map(move |(index, layer)| (layer.id, upto(index)))
+            ids.map(move |(index, planned)| (planned.layer.id(), upto(index)))
         });
         named.collect()
     }
@@ -297,7 +301,7 @@ mod tests {
         let images = ["a", "A"];
         let plan = plan(&images);
         let mut board = PullTracker::new(&plan);
-        let ids: Vec<LayerId> = plan.layers.iter().map(|layer| layer.id).collect();
+        let ids: Vec<LayerId> = plan.layers.iter().map(|task| task.layer.id()).collect();
         assert_eq!((plan.blobs.len(), ids.len()), (1, 2));
         for id in &ids {
             assert!(board.stage(*id, ()).is_none());
@@ -324,7 +328,7 @@ mod tests {
             let images: Vec<&str> = images.iter().map(String::as_str).collect();
             let plan = plan(&images);
             let mut board = PullTracker::new(&plan);
-            let ids: Vec<LayerId> = plan.layers.iter().map(|layer| layer.id).collect();
+            let ids: Vec<LayerId> = plan.layers.iter().map(|task| task.layer.id()).collect();
             let (mut staged, mut spoilt) = (HashSet::new(), HashSet::new());
             // What came out again: with an image, or because nobody wants it.
             let (mut committed, mut thrown) = (HashSet::new(), HashSet::new());
@@ -351,15 +355,15 @@ mod tests {
                     for id in layers {
                         prop_assert!(staged.contains(&id) && committed.insert(id));
                     }
-                    for layer in &plan.images[index].layers {
-                        prop_assert!(committed.contains(&layer.id), "image {index} lacks a layer");
+                    for planned in &plan.images[index].layers {
+                        prop_assert!(committed.contains(&planned.layer.id()), "image {index} lacks a layer");
                     }
                     board.settle(index, ImageOutcome::Pulled);
                 }
             }
             for (index, image) in plan.images.iter().enumerate() {
-                let has = |set: &HashSet<LayerId>| image.layers.iter().any(|layer| set.contains(&layer.id));
-                let is_whole = image.layers.iter().all(|layer| staged.contains(&layer.id));
+                let has = |set: &HashSet<LayerId>| image.layers.iter().any(|it| set.contains(&it.layer.id()));
+                let is_whole = image.layers.iter().all(|it| staged.contains(&it.layer.id()));
                 prop_assert_eq!(failed.contains(&index), has(&spoilt));
                 // Without layers an image waits for the first look.
                 prop_assert!(!is_whole || taken.contains(&index) || image.layers.is_empty());

@@ -27,7 +27,7 @@ use crate::job::pull::{Laid, request_for};
 use crate::job::snapshot::Snapshot;
 use crate::job::{Mode, space};
 use crate::oci::{Digest, Reference, ResolvedImage};
-use crate::plan::{BlobTask, Need, Plan, Wanted};
+use crate::plan::{BlobTask, ImageAction, ImageToPlan, Plan};
 
 /// How long no answer may come before the images whose registries did answer are begun with.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -94,11 +94,11 @@ impl Reconciler<'_> {
         let answers: HashMap<Reference, Arc<ResolvedImage>> = answers
             .map(|(reference, image)| (reference, Arc::new(image)))
             .collect();
-        let wanted = requests.iter().map(|request| Wanted {
+        let wanted = requests.iter().map(|request| ImageToPlan {
             reference: request.reference.clone(),
             requesters: request.requesters.clone(),
-            state: match answers.get(&request.reference) {
-                Some(image) => Need::Resolved(Arc::clone(image)),
+            action: match answers.get(&request.reference) {
+                Some(image) => ImageAction::Pull(Arc::clone(image)),
                 None => self.knowledge.need(&request.reference, &sight, self.mode),
             },
         });

@@ -10,14 +10,14 @@ use crate::job::failure::Reason;
 use crate::job::off_the_task;
 use crate::job::snapshot::{Seen, Snapshot};
 use crate::oci::Reference;
-use crate::plan::{Need, Plan};
+use crate::plan::{ImageAction, Plan};
 use crate::report::ImagePhase;
 
 impl Reconciler<'_> {
     /// What is resolved and yet failed contradicts itself or another manifest.
     pub(super) fn fail_contradictions(&mut self, plan: &Plan) {
         for image in &plan.images {
-            if let Need::Failed(message) = &image.need
+            if let ImageAction::Failed(message) = &image.action
                 && self.knowledge.is_resolved(&image.reference)
             {
                 let (failure, message) = (Failure::Payload, message.clone());

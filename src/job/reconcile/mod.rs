@@ -33,7 +33,7 @@ use crate::exit_code::Failure;
 use crate::fetch::Fetcher;
 use crate::image_request::{ImageRequest, dedupe};
 use crate::oci::LayerId;
-use crate::plan::{Action, Here, Plan, Wanted};
+use crate::plan::{ImageToPlan, LayerAction, Plan, Present};
 use crate::preflight::Verdict;
 use crate::registry::Registries;
 use crate::report::{Count, Event, ImagePhase, Observer, Printable, Size, Span, Step};
@@ -286,10 +286,10 @@ impl<'a> Reconciler<'a> {
     }
 
     fn plan(&mut self, requests: &[ImageRequest], sight: &Snapshot) -> Plan {
-        let wanted = requests.iter().map(|request| Wanted {
+        let wanted = requests.iter().map(|request| ImageToPlan {
             reference: request.reference.clone(),
             requesters: request.requesters.clone(),
-            state: self.knowledge.need(&request.reference, sight, self.mode),
+            action: self.knowledge.need(&request.reference, sight, self.mode),
         });
         let here = self.here(self.knowledge.layers(), sight);
         let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
@@ -313,9 +313,9 @@ impl<'a> Reconciler<'a> {
     }
 
     /// What is here of these layers, and of everybody's blobs.
-    fn here(&self, layers: impl Iterator<Item = LayerId>, sight: &Snapshot) -> Here {
+    fn here(&self, layers: impl Iterator<Item = LayerId>, sight: &Snapshot) -> Present {
         let damaged = self.examiner.damaged();
-        Here {
+        Present {
             layers: layers
                 .filter(|id| sight.inventory.layer(id).is_some() && !damaged.contains(id))
                 .collect(),
@@ -408,7 +408,9 @@ impl<'a> Reconciler<'a> {
     ) -> Result<(), JobError> {
         steps.start(Step::Pull);
         let layers = plan.images.iter().flat_map(|image| &image.layers);
-        let reused = layers.filter(|layer| layer.action == Action::Reuse && self.counted.insert(layer.id));
+        let reused = layers.filter(|planned| {
+            planned.action == LayerAction::Reuse && self.counted.insert(planned.layer.id())
+        });
         let layers = reused.count() as u64;
         self.observer.observe(Event::LayersReused { layers });
         self.teller.list_all(plan);
@@ -477,7 +479,7 @@ impl<'a> Reconciler<'a> {
             },
         };
         self.examiner
-            .forget(&plan.layers.iter().map(|layer| layer.id).collect());
+            .forget(&plan.layers.iter().map(|task| task.layer.id()).collect());
         self.examiner.note_rewritten(&pulled.layers);
         self.counted.extend(pulled.layers);
         let mut came = 0;

@@ -8,7 +8,7 @@ use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::oci::{DiffId, Digest, Reference};
 use spoke_precache::store::{Compression, ImageCommit, LayerCommit, Owners, StoreError, UnpackedLayer};
 
-use super::{resolved, specs, stage, store, three_layers};
+use super::{resolved, stage, store, three_layers};
 use crate::compare::inconsistencies;
 use crate::needs::needs;
 use crate::test_node::TestNode;
@@ -27,7 +27,7 @@ fn a_full_disk_leaves_a_sound_store_wherever_it_is_met() {
     let store = store(&world);
     for free in 0..ENOUGH {
         let area = store.stage().unwrap();
-        let pairs = specs(&resolved).into_iter().zip(&image.layers);
+        let pairs = resolved.layers.iter().cloned().zip(&image.layers);
         let staged = pairs.map(|(spec, layer)| stage(&area, spec, layer)).collect();
         let mut fill = fs::File::create(root.join("fill")).unwrap();
         let mut length = 0;
@@ -59,7 +59,7 @@ fn what_does_not_fit_is_refused() {
     needs!(root());
     let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
-    let (area, specs, cancel) = (store.stage().unwrap(), specs(&resolved), Cancel::default());
+    let (area, specs, cancel) = (store.stage().unwrap(), &resolved.layers, Cancel::default());
     // Another content than the config promises.
     let unpacked = UnpackedLayer {
         has_root: false,

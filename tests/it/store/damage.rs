@@ -7,7 +7,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::LayerId;
 use spoke_precache::store::{LayerCommit, StoreError};
 
-use super::{put, resolved, specs, stage, store, three_layers};
+use super::{put, resolved, stage, store, three_layers};
 use crate::compare::{compare, inconsistencies};
 use crate::needs::needs;
 use crate::registry::Registry;
@@ -114,7 +114,7 @@ fn a_layer_is_not_put_on_a_damaged_one() {
     let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
     let area = store.stage().unwrap();
-    let staged = specs(&resolved).into_iter().zip(&image.layers).take(2);
+    let staged = resolved.layers.iter().cloned().zip(&image.layers).take(2);
     let mut staged: Vec<_> = staged.map(|(spec, layer)| stage(&area, spec, layer)).collect();
     let child = staged.split_off(1);
     let cancel = Cancel::default();
@@ -177,7 +177,7 @@ fn the_rests_of_dead_writers_are_replaced() {
     fs::create_dir(root.join(".spoke-precache-stage-dead2")).unwrap();
 
     let living = store.stage().unwrap();
-    let spec = specs(&resolved).remove(0);
+    let spec = resolved.layers[0].clone();
     let staged = stage(&living, spec.clone(), &image.layers[0]);
     put(&store, &image, None, "localhost/a:1");
     // The living stage was spared; its layer came too late.

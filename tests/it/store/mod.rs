@@ -11,9 +11,9 @@ use std::io::Cursor;
 use std::os::fd::AsFd as _;
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::oci::{Content, ResolvedImage};
+use spoke_precache::oci::{self, Content, ResolvedImage};
 use spoke_precache::store::unpack::{Limits, unpack};
-use spoke_precache::store::{ImageCommit, LayerCommit, LayerSpec, Stage, StagedLayer, StorageConf, Store};
+use spoke_precache::store::{ImageCommit, LayerCommit, Stage, StagedLayer, StorageConf, Store};
 
 use crate::image::{Image, Images, Layer, List};
 use crate::test_node::TestNode;
@@ -46,18 +46,7 @@ pub(crate) fn resolved(image: &Image, list: Option<&List>) -> ResolvedImage {
     ResolvedImage::assemble(list, Content::new(manifest), Content::new(config)).unwrap()
 }
 
-/// Where each layer of `image` belongs, base layer first.
-fn specs(image: &ResolvedImage) -> Vec<LayerSpec> {
-    let mut parent = None;
-    let spec = |layer| {
-        let spec = LayerSpec::new(parent, layer);
-        parent = Some(spec.id());
-        spec
-    };
-    image.layers.iter().map(spec).collect()
-}
-
-fn stage(stage: &Stage, spec: LayerSpec, layer: &Layer) -> StagedLayer {
+fn stage(stage: &Stage, spec: oci::Layer, layer: &Layer) -> StagedLayer {
     let staging = stage.layer(spec).unwrap();
     let (diff, tar_split) = (staging.open_diff().unwrap(), staging.create_tar_split().unwrap());
     let limits = Limits::for_blob(layer.blob.len() as u64);
@@ -70,7 +59,7 @@ fn stage(stage: &Stage, spec: LayerSpec, layer: &Layer) -> StagedLayer {
 pub(crate) fn put(store: &Store, image: &Image, list: Option<&List>, name: &str) {
     let resolved = resolved(image, list);
     let area = store.stage().unwrap();
-    let pairs = specs(&resolved).into_iter().zip(&image.layers);
+    let pairs = resolved.layers.iter().cloned().zip(&image.layers);
     let staged = pairs.map(|(spec, layer)| stage(&area, spec, layer)).collect();
     let layers = store.commit_layers(staged, &Cancel::default()).unwrap();
     assert!(
