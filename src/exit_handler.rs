@@ -23,7 +23,7 @@ use spoke_precache::job::{Mode, Outcome};
 use spoke_precache::plan::PlanDocument;
 use spoke_precache::registry::LimitSettings;
 use spoke_precache::report::{Event, Observer as _, Recorder, Report};
-use spoke_precache::settings::Display;
+use spoke_precache::settings::OutputSettings;
 
 /// Kubernetes shows the end of this file in the pod's status.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -42,7 +42,7 @@ pub(crate) struct ExitHandler {
     pub(crate) mode: Mode,
     /// Form of standard output.
     output: OutputForm,
-    pub(crate) display: Display,
+    pub(crate) display: OutputSettings,
     pub(crate) recorder: Arc<Recorder>,
     /// How much may come in a second, once that is known.
     pub(crate) limit: OnceLock<LimitSettings>,
@@ -57,7 +57,7 @@ pub(crate) struct ExitHandler {
 }
 
 impl ExitHandler {
-    pub(crate) fn new(mode: Mode, output: OutputForm, display: Display) -> Self {
+    pub(crate) fn new(mode: Mode, output: OutputForm, display: OutputSettings) -> Self {
         Self {
             mode,
             output,

@@ -30,18 +30,18 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use exit_handler::{ExitHandler, GRACE, leave_after_panics, leave_if_main_hangs, print};
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::catalog::Request;
+use spoke_precache::catalog::PackageRequest;
 use spoke_precache::cli::{Cli, Command, Flags, LogFormat, PriorityFlags, RunFlags, SpecFlags, SpecForm};
 use spoke_precache::cluster::{Api, ClusterInfo, ClusterReporter};
 use spoke_precache::entrypoint::{Entrypoint, NOT_FOUND};
 use spoke_precache::exit_code::{Ending, Failure};
 use spoke_precache::job::{self, JobConfig, JobError, Mode, Outcome};
-use spoke_precache::pinning::{self, Kept, PinTarget};
+use spoke_precache::pinning::{self, PinOutcome, PinTarget};
 use spoke_precache::priority::{IoPriority, Niceness};
 use spoke_precache::report::{
     Console, Event, EventLog, Fanout, Observer, Printable, TalmFormat, TalmLog, TimeLeft,
 };
-use spoke_precache::settings::{self, Display};
+use spoke_precache::settings::{self, OutputSettings};
 use spoke_precache::signals::BlockedSignals;
 use spoke_precache::spec::Excludes;
 use spoke_precache::store::await_removal;
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
             return print_spec(flags).code().into();
         }
     };
-    let display = Display::resolve(flags);
+    let display = OutputSettings::resolve(flags);
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
     lower_priority(&flags.priority);
@@ -154,7 +154,7 @@ fn run(
         let _ = edge.herald.set(herald);
     }
     let observer: Arc<dyn Observer> = Arc::new(Fanout(observers));
-    let order = match settings::order(flags, &facts) {
+    let order = match settings::job_config(flags, &facts) {
         Ok(order) => order,
         Err(error) => {
             let failure = error.failure();
@@ -184,16 +184,16 @@ fn run(
         Err(error) => return (error.ending(), None),
     };
     let target = flags.cluster.pin.as_ref();
-    let mut kept = Kept {
+    let mut kept = PinOutcome {
         is_pinned: target == Some(&PinTarget::Api),
         warnings: Vec::new(),
     };
     if ending == Ending::Complete && matches!(edge.mode, Mode::Run | Mode::Repair) {
-        let keeping = pinning::keep(&order, &outcome, target, api.as_deref(), cancel);
+        let keeping = pinning::pin_images(&order, &outcome, target, api.as_deref(), cancel);
         kept = runtime.block_on(async {
             tokio::select! {
                 kept = keeping => kept,
-                _ = cancel.stopped() => Kept {
+                _ = cancel.stopped() => PinOutcome {
                     is_pinned: false,
                     warnings: vec!["told to stop before the images were pinned".to_owned()],
                 },
@@ -216,7 +216,7 @@ fn run(
 
 /// The way to the cluster's API, if there is one; `verify` has no need of it.
 fn reach_cluster(flags: &Flags, mode: Mode) -> Option<Arc<Api>> {
-    let account = settings::account(flags).filter(|_| mode != Mode::Verify)?;
+    let account = settings::service_account(flags).filter(|_| mode != Mode::Verify)?;
     match Api::new(account) {
         Ok(api) => Some(Arc::new(api)),
         Err(error) => {
@@ -233,7 +233,7 @@ async fn learn(api: Option<&Api>, flags: &Flags, cancel: &Cancel) -> ClusterInfo
     };
     let with_kubelet = flags.bounds.image_gc_high_threshold.is_none();
     tokio::select! {
-        facts = ClusterInfo::learn(api, with_kubelet, settings::cluster_patience(flags)) => facts,
+        facts = ClusterInfo::query(api, with_kubelet, settings::cluster_patience(flags)) => facts,
         // The job is told as well.
         _ = cancel.stopped() => ClusterInfo::default(),
     }
@@ -282,7 +282,7 @@ fn lower_priority(priority: &PriorityFlags) {
     }
 }
 
-fn start_log(display: &Display, console: &Console) {
+fn start_log(display: &OutputSettings, console: &Console) {
     // Of other crates' events only what is wrong, for they might repeat a URL or a header.
     let filter = Targets::new()
         .with_default(tracing::Level::WARN.min(display.log_level))
@@ -307,7 +307,7 @@ fn start_log(display: &Display, console: &Console) {
 
 /// Prints the version spec. No runtime and no handlers of signals: there is nothing to undo.
 fn print_spec(SpecFlags { output, flags }: &SpecFlags) -> Ending {
-    let display = Display::resolve(flags);
+    let display = OutputSettings::resolve(flags);
     start_log(&display, &Console::stderr(display.progress));
     let refused = |message: String, failure: Failure| {
         for line in message.lines() {
@@ -327,7 +327,7 @@ fn print_spec(SpecFlags { output, flags }: &SpecFlags) -> Ending {
     let checked = Excludes::new(&spec.exclude_patterns)
         .map(drop)
         .map_err(JobError::from);
-    let checked = checked.and_then(|()| Ok(Request::of_lines(packages).map(drop)?));
+    let checked = checked.and_then(|()| Ok(PackageRequest::of_lines(packages).map(drop)?));
     if let Err(error) = checked {
         return refused(error.to_string(), error.failure());
     }

@@ -1,10 +1,10 @@
-//! What keeps the images in the store after a run that brought them all: pins, or a warning that nothing does.
+//! Pins the images of a successful run, or warns that the kubelet may remove them.
 //!
-//! A pin names an image by digest, and what was asked for by tag has the digest that it was stored with. CRI-O compares the
-//! pins with the names in an image's record and with nothing else, and the Machine Config Operator pulls nothing that CRI-O
-//! finds by its digest, so the name by digest is added to the record here (cri-o `internal/storage/image.go`:
-//! `buildImageResult`). Whatever cannot be pinned is told by name; nothing of it changes how the run ended, for the images
-//! are there.
+//! A pin names an image by digest; an image that was requested by tag has the digest that it was stored with. CRI-O compares
+//! pins only with the names in an image's record, and the Machine Config Operator pulls no image that CRI-O finds by its
+//! digest, so the name by digest is added to the record here (cri-o `internal/storage/image.go`: `buildImageResult`). An
+//! image that cannot be pinned is a warning with its name. It does not change the result of the run, because the image is in
+//! the store.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -19,19 +19,19 @@ use crate::preflight::Space;
 use crate::report::{Count, OutputFile, WriteError};
 use crate::store::{Inventory, Store, StoreError, StoreLocation};
 
-/// Where the PinnedImageSets go.
+/// Where the PinnedImageSets are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PinTarget {
-    /// To the cluster.
+    /// To the cluster's API.
     Api,
-    /// Into this file.
+    /// To this file.
     File(PathBuf),
 }
 
 impl FromStr for PinTarget {
     type Err = Infallible;
 
-    /// A file of that name is `./api`.
+    /// `api` or a path; a file with the name `api` is `./api`.
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
             "api" => Self::Api,
@@ -41,10 +41,10 @@ impl FromStr for PinTarget {
 }
 
 impl PinTarget {
-    /// Finds out whether the file could be written now.
+    /// Checks that the file could be written now.
     ///
     /// # Errors
-    /// If not.
+    /// If it could not.
     pub fn check_writable(&self) -> Result<(), WriteError> {
         match self {
             Self::Api => Ok(()),
@@ -63,45 +63,45 @@ enum PinError {
     #[error(transparent)]
     Cluster(ClusterError),
     #[error(
-        "the cluster has no PinnedImageSets of `machineconfiguration.openshift.io/v1`\nhint: OpenShift has them from 4.19 on"
+        "the cluster has no PinnedImageSets of `machineconfiguration.openshift.io/v1`\nhint: OpenShift supports them from 4.19 on"
     )]
     NoSuchKind,
-    #[error("there is no service account to reach the cluster's API with")]
+    #[error("there is no service account for the cluster's API")]
     NoAccount,
-    #[error("a worker panicked, which is a defect of this program: {0}")]
+    #[error("a worker panicked, which is a bug of this program: {0}")]
     Panicked(String),
 }
 
 impl From<ClusterError> for PinError {
     fn from(error: ClusterError) -> Self {
         match error {
-            // An apply makes what is not there.
-            ClusterError::Missing { .. } => Self::NoSuchKind,
+            // An apply creates missing objects, so the kind is missing.
+            ClusterError::NotFound { .. } => Self::NoSuchKind,
             error => Self::Cluster(error),
         }
     }
 }
 
-/// How far what was brought will stay.
+/// The result of pinning.
 #[derive(Debug)]
-pub struct Kept {
-    /// Whether the cluster has the pins.
+pub struct PinOutcome {
+    /// Whether the pins are in the cluster.
     pub is_pinned: bool,
-    /// Of what may not stay.
+    /// About images that are not pinned or may be removed.
     pub warnings: Vec<String>,
 }
 
-/// Sees to it that what was brought stays.
-pub async fn keep(
+/// Pins the images of a run to `target`; without one, warns if the kubelet is about to remove images.
+pub async fn pin_images(
     order: &JobConfig,
     outcome: &Outcome,
     target: Option<&PinTarget>,
     api: Option<&Api>,
     cancel: &Cancel,
-) -> Kept {
+) -> PinOutcome {
     let Some(target) = target else {
-        let warnings = nearness(order).await.into_iter().collect();
-        return Kept {
+        let warnings = threshold_warning(order).await.into_iter().collect();
+        return PinOutcome {
             is_pinned: false,
             warnings,
         };
@@ -113,17 +113,17 @@ pub async fn keep(
         Ok(count) => tracing::info!("{} pinned", Count(count, "image")),
         Err(why) => warnings.push(format!("the images are not pinned: {why}")),
     }
-    Kept { is_pinned, warnings }
+    PinOutcome { is_pinned, warnings }
 }
 
-/// Whether the kubelet is about to remove images, in words.
-async fn nearness(order: &JobConfig) -> Option<String> {
+/// A warning if the disk usage is close to the kubelet's threshold.
+async fn threshold_warning(order: &JobConfig) -> Option<String> {
     let (graph_root, threshold) = (order.graph_root.clone(), order.image_gc_high_threshold);
-    let space = off_the_task(move || Ok(Space::of(&graph_root).ok())).await;
+    let space = on_a_thread(move || Ok(Space::of(&graph_root).ok())).await;
     space.ok()??.nearness(threshold)
 }
 
-/// Says how many are pinned; of others `warnings` tell.
+/// Returns the number of pinned images; adds a warning for each other one.
 async fn pin(
     order: &JobConfig,
     outcome: &Outcome,
@@ -137,15 +137,15 @@ async fn pin(
     let images = outcome.plan.images.iter();
     let references: Vec<Reference> = images.map(|image| image.reference.clone()).collect();
     let digests = outcome.digests.clone();
-    let (sets, count, unpinned) = off_the_task(move || {
+    let (sets, count, unpinned) = on_a_thread(move || {
         let store = Store::open(&graph_root, &conf)?;
         let (images, mut unpinned) = by_digest(references, &digests, &store.inventory()?);
         let (sets, left_out) = PinnedImageSets::of(images);
         let left_out = left_out
             .iter()
-            .map(|image| format!("`{image}` is not pinned: no PinnedImageSet can have it"));
+            .map(|image| format!("`{image}` is not pinned: a PinnedImageSet cannot contain it"));
         unpinned.extend(left_out);
-        let count = name(&store, &sets, &platform, &cancel, &mut unpinned)?;
+        let count = add_names(&store, &sets, &platform, &cancel, &mut unpinned)?;
         Ok((sets, count, unpinned))
     })
     .await?;
@@ -153,12 +153,12 @@ async fn pin(
     match (target, api) {
         (PinTarget::File(path), _) => {
             let path = path.clone();
-            // A pipe that nobody reads would hold the task, and with it a stop.
-            off_the_task(move || Ok(file(&path).write(&sets.to_yaml())?)).await?;
+            // Writing to a pipe without a reader would block the task, and with it cancellation.
+            on_a_thread(move || Ok(file(&path).write(&sets.to_yaml())?)).await?;
         }
         (PinTarget::Api, Some(api)) => {
             sets.apply(api).await?;
-            if let Err(error) = sets.remove_others(api).await {
+            if let Err(error) = sets.delete_others(api).await {
                 warnings.push(format!("images of an earlier run may stay pinned: {error}"));
             }
         }
@@ -171,8 +171,8 @@ fn file(path: &Path) -> OutputFile<'_> {
     OutputFile::at(path, "pins")
 }
 
-/// Gives each image of the sets the name that it has there, and counts the images that CRI-O will find by it.
-fn name(
+/// Adds the name by digest to the record of each image, and counts the images that CRI-O will find by it.
+fn add_names(
     store: &Store,
     sets: &PinnedImageSets,
     platform: &Platform,
@@ -201,7 +201,7 @@ fn name(
         let additional = image.and_then(|image| inventory.additional_root(image.location));
         unpinned.push(match additional {
             Some(root) => format!(
-                "`{reference}` is not pinned: it is in the additional image store `{}`, which is only read, and CRI-O pins an \
+                "`{reference}` is not pinned: it is in the additional image store `{}`, which is read-only, and CRI-O pins an \
                  image by the names in its record",
                 root.display()
             ),
@@ -211,7 +211,7 @@ fn name(
     Ok(pinned.len())
 }
 
-/// A reference by digest for each image that the store knows one of, and a warning for each of the others.
+/// A reference by digest for each image whose digest the store has, and a warning for each other one.
 fn by_digest(
     references: Vec<Reference>,
     digests: &HashMap<Reference, Digest>,
@@ -225,15 +225,15 @@ fn by_digest(
         match digest {
             Some(digest) => images.push(reference.with_digest(digest)),
             None => unpinned.push(format!(
-                "`{reference}` is not pinned: the store knows no digest of it"
+                "`{reference}` is not pinned: the store has no digest of it"
             )),
         }
     }
     (images, unpinned)
 }
 
-/// Of several digests the one that the registry gives for the name, for one image may be in lists of several repositories;
-/// else that of a list, which the registry has for every platform.
+/// Of several digests, the one that the registry returned for the name, because one image may be in indexes of several
+/// repositories; or else that of an index, which the registry has for every platform.
 fn digest_of(reference: &Reference, resolved: Option<&Digest>, inventory: &Inventory) -> Option<Digest> {
     let digests = &inventory.image_by_name(&reference.to_string())?.digests;
     let is_list = |digest: &&Digest| {
@@ -250,8 +250,8 @@ fn digest_of(reference: &Reference, resolved: Option<&Digest>, inventory: &Inven
         .copied()
 }
 
-/// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
-async fn off_the_task<T: Send + 'static>(
+/// Runs blocking I/O on a thread, so that the task can be cancelled meanwhile.
+async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PinError> + Send + 'static,
 ) -> Result<T, PinError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -265,9 +265,9 @@ mod tests {
     use super::*;
     use crate::store::StorageConf;
 
-    /// One that somebody removed since, or whose record has none.
+    /// An image that was removed since, or whose record has no digest.
     #[test]
-    fn what_has_no_digest_is_told_by_name() {
+    fn an_image_without_a_digest_is_a_warning() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_or_a_file_says_where_pins_go() {
+    fn the_target_of_pins_is_api_or_a_file() {
         assert_eq!("api".parse(), Ok(PinTarget::Api));
         assert_eq!("./api".parse(), Ok(PinTarget::File("./api".into())));
     }

@@ -1,4 +1,4 @@
-//! Where an image has its catalog.
+//! Finds the catalog in an index image, by its labels or at the default paths.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,18 +8,18 @@ use serde::Deserialize;
 use super::error::CatalogError;
 use crate::store::{Node, StoreError, Tree};
 
-/// Names the directory of a file-based catalog.
+/// The label of a file-based catalog: its directory.
 const CONFIGS_LABEL: &str = "operators.operatorframework.io.index.configs.v1";
-/// Names the database of an older one.
+/// The label of an SQLite catalog: its database file.
 const DATABASE_LABEL: &str = "operators.operatorframework.io.index.database.v1";
 
-/// Where they are in images without labels; the hub's scripts look nowhere else.
+/// The default paths, for images without labels; the hub's scripts only use these.
 const CONFIGS: &str = "/configs";
 const DATABASE: &str = "/database/index.db";
 
-/// A catalog in an image.
+/// The location of a catalog in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CatalogPlace {
+pub enum CatalogLocation {
     /// A directory of JSON and YAML files, by its path in the image.
     Configs(String),
     /// An SQLite database, by its path in the image.
@@ -38,13 +38,12 @@ struct Container {
     labels: Option<BTreeMap<String, Option<String>>>,
 }
 
-impl CatalogPlace {
-    /// Finds the catalog of the image whose config is `config` and whose files are `tree`. The label of a file-based
-    /// catalog goes before that of a database, for who migrates an index may leave the old one; an image without either is
-    /// looked at in the usual places.
+impl CatalogLocation {
+    /// Finds the catalog of the image with this config and these files. The label of a file-based catalog takes precedence,
+    /// because a migrated index may still have the database's; without a label, the default paths are tried.
     ///
     /// # Errors
-    /// When there is none, or a label names what is not there.
+    /// If there is no catalog, or a label names a missing path.
     pub fn find(tree: &Tree, config: &[u8]) -> Result<Self, CatalogError> {
         let image: Option<Image> = serde_json::from_slice(config).ok();
         let labels = image.and_then(|image| image.config?.labels).unwrap_or_default();
@@ -55,27 +54,27 @@ impl CatalogPlace {
                 .filter(|path| !path.trim().is_empty())
         };
         if let Some(path) = label(CONFIGS_LABEL) {
-            let misplaced = |why| CatalogError::Misplaced {
+            let wrong_label = |why| CatalogError::WrongLabel {
                 what: "the directory",
                 path: path.to_owned(),
                 why,
             };
             return match open(tree, path)? {
                 Some(Node::Directory(_)) => Ok(Self::Configs(path.to_owned())),
-                Some(_) => Err(misplaced("it is no directory")),
-                None => Err(misplaced("there is none")),
+                Some(_) => Err(wrong_label("it is not a directory")),
+                None => Err(wrong_label("it does not exist")),
             };
         }
         if let Some(path) = label(DATABASE_LABEL) {
-            let misplaced = |why| CatalogError::Misplaced {
+            let wrong_label = |why| CatalogError::WrongLabel {
                 what: "the database",
                 path: path.to_owned(),
                 why,
             };
             return match open(tree, path)? {
                 Some(Node::File(_)) => Ok(Self::Database(path.to_owned())),
-                Some(_) => Err(misplaced("it is no file")),
-                None => Err(misplaced("there is none")),
+                Some(_) => Err(wrong_label("it is not a file")),
+                None => Err(wrong_label("it does not exist")),
             };
         }
         if let Some(Node::Directory(_)) = open(tree, CONFIGS)? {
@@ -89,7 +88,7 @@ impl CatalogPlace {
 }
 
 fn open(tree: &Tree, path: &str) -> Result<Option<Node>, StoreError> {
-    // The kernel has no such paths.
+    // No path of Linux contains a zero byte.
     if path.contains('\0') {
         return Ok(None);
     }

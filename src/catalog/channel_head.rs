@@ -1,28 +1,27 @@
-//! Which entry of a channel is its head: operator-registry's rule (`alpha/model/model.go`, `Channel.Head`).
+//! Finds the head of a channel by operator-registry's rule (`alpha/model/model.go`, `Channel.Head`).
 //!
-//! The head is the entry that no entry of the channel replaces or skips, and there must be exactly one. `skipRange` does
-//! not count, it adds ways to update and changes nothing about heads; nor does the order of the entries, nor their
-//! versions. An entry may name one that the channel does not have, which then hides nothing; one that names itself hides
-//! itself.
+//! The head is the entry that no entry of the channel replaces or skips, and there must be exactly one. `skipRange` has no
+//! effect on heads, nor have the order of the entries and their versions. An entry may replace or skip one that the channel
+//! does not have. An entry that replaces or skips itself is not a head.
 
 use std::collections::HashSet;
 
 /// An entry of a channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ChannelEntry {
     /// The bundle's name.
     pub(super) name: String,
-    /// The bundle that it updates from, or empty.
+    /// The bundle that it replaces, or empty.
     pub(super) replaces: String,
-    /// Bundles that it updates from too, and that are not to be installed any more.
+    /// Bundles that it also updates from, and that must not be installed any more.
     pub(super) skips: Vec<String>,
 }
 
-/// Names of the entries that nobody replaces or skips, sorted.
-pub(super) fn heads(entries: &[Entry]) -> Vec<&str> {
+/// The names of the entries that no other entry replaces or skips, sorted.
+pub(super) fn heads(entries: &[ChannelEntry]) -> Vec<&str> {
     let mut hidden = HashSet::new();
     for entry in entries {
-        // An empty `replaces` is none.
+        // An empty `replaces` means no bundle.
         if !entry.replaces.is_empty() {
             hidden.insert(entry.replaces.as_str());
         }
@@ -41,11 +40,11 @@ mod tests {
     use super::*;
 
     /// `name<replaces skips,skips`
-    fn channel(text: &str) -> Vec<Entry> {
+    fn channel(text: &str) -> Vec<ChannelEntry> {
         let entry = |word: &str| {
             let (name, rest) = word.split_once('<').unwrap_or((word, ""));
             let (replaces, skips) = rest.split_once('+').unwrap_or((rest, ""));
-            Entry {
+            ChannelEntry {
                 name: name.to_owned(),
                 replaces: replaces.to_owned(),
                 skips: skips.split_terminator(',').map(str::to_owned).collect(),
@@ -55,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule() {
+    fn heads_follow_the_rule_of_operator_registry() {
         for (text, expected) in [
             ("a", &["a"][..]),
             ("", &[]),
@@ -64,7 +63,7 @@ mod tests {
             ("a b c<a+b", &["c"]),
             ("a b<a+x,y", &["b"]),
             ("a<gone b<a", &["b"]),
-            // No `replaces` at all: only one that skips all others is a head.
+            // Without `replaces`, only an entry that skips all others is the head.
             ("a b c", &["a", "b", "c"]),
             ("a b c<+a,b", &["c"]),
             ("a<b b<a", &[]),
@@ -85,15 +84,15 @@ mod tests {
         fn entries()(
             map in proptest::collection::btree_map(name(), (prop_oneof![name(), Just(String::new())],
                 proptest::collection::vec(name(), 0..3)), 0..8)
-        ) -> Vec<Entry> {
-            map.into_iter().map(|(name, (replaces, skips))| Entry { name, replaces, skips }).collect()
+        ) -> Vec<ChannelEntry> {
+            map.into_iter().map(|(name, (replaces, skips))| ChannelEntry { name, replaces, skips }).collect()
         }
     }
 
     proptest! {
-        /// The rule, said as a person would: for every entry, is there one that names it?
+        /// The rule in its simplest form: an entry is a head if no entry names it.
         #[test]
-        fn a_head_is_what_nobody_names(entries in entries()) {
+        fn a_head_is_an_entry_that_no_entry_names(entries in entries()) {
             let named = |name: &str| entries.iter().any(|entry| {
                 entry.replaces == name || entry.skips.iter().any(|skipped| skipped == name)
             });
@@ -103,24 +102,24 @@ mod tests {
         }
 
         #[test]
-        fn order_does_not_matter(entries in entries(), turn in 0_usize..8) {
-            let mut turned = entries.clone();
-            if !turned.is_empty() {
-                let by = turn % turned.len();
-                turned.rotate_left(by);
-                turned.reverse();
+        fn order_does_not_matter(entries in entries(), offset in 0_usize..8) {
+            let mut reordered = entries.clone();
+            if !reordered.is_empty() {
+                let by = offset % reordered.len();
+                reordered.rotate_left(by);
+                reordered.reverse();
             }
-            prop_assert_eq!(heads(&turned), heads(&entries));
+            prop_assert_eq!(heads(&reordered), heads(&entries));
         }
 
-        /// An update that replaces the only head, and an old entry that is skipped, leave one head.
+        /// An update that replaces the only head is the only head.
         #[test]
-        fn a_new_head_takes_over(entries in entries()) {
+        fn an_update_becomes_the_head(entries in entries()) {
             let before = heads(&entries);
             prop_assume!(before.len() == 1);
             let mut grown = entries.clone();
             let (old, new) = (before[0].to_owned(), "new".to_owned());
-            grown.push(Entry { name: new, replaces: old, skips: Vec::new() });
+            grown.push(ChannelEntry { name: new, replaces: old, skips: Vec::new() });
             prop_assert_eq!(heads(&grown), ["new"]);
         }
     }

@@ -1,4 +1,4 @@
-//! Images that a ClusterServiceVersion names.
+//! Lists the images of a ClusterServiceVersion.
 //!
 //! ```text
 //! spec.relatedImages[] { name, image }
@@ -10,9 +10,9 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-use super::fbc_document::RelatedImage;
+use super::fbc_document::FbcRelatedImage;
 
-/// As many items as any of these lists may have.
+/// The most items of each of these lists.
 const ITEMS_LIMIT: usize = 10_000;
 
 #[derive(Default, serde::Deserialize)]
@@ -25,7 +25,7 @@ struct Csv {
 #[serde(default)]
 struct Spec {
     #[serde(rename = "relatedImages")]
-    related_images: Option<Few<Image>>,
+    related_images: Option<BoundedList<Image>>,
     install: Option<Install>,
 }
 
@@ -46,7 +46,7 @@ struct Install {
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 struct Strategy {
-    deployments: Option<Few<Deployment>>,
+    deployments: Option<BoundedList<Deployment>>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -70,20 +70,20 @@ struct Template {
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 struct Pod {
-    containers: Option<Few<Image>>,
+    containers: Option<BoundedList<Image>>,
     #[serde(rename = "initContainers")]
-    init_containers: Option<Few<Image>>,
+    init_containers: Option<BoundedList<Image>>,
 }
 
-/// The related images, and if `with_operands` those of the deployments that are not among them.
-pub(super) fn images(csv: &str, with_operands: bool) -> Result<Vec<RelatedImage>, serde_json::Error> {
+/// The related images and, if `with_operands`, other images of the deployments.
+pub(super) fn images(csv: &str, with_operands: bool) -> Result<Vec<FbcRelatedImage>, serde_json::Error> {
     let spec = serde_json::from_str::<Csv>(csv)?.spec.unwrap_or_default();
-    let plain = |image: Image| RelatedImage {
+    let related_image = |image: Image| FbcRelatedImage {
         name: image.name.unwrap_or_default(),
         image: image.image.unwrap_or_default(),
     };
     let related = spec.related_images.unwrap_or_default().0;
-    let mut images: Vec<RelatedImage> = related.into_iter().map(plain).collect();
+    let mut images: Vec<FbcRelatedImage> = related.into_iter().map(related_image).collect();
     let install = spec
         .install
         .filter(|install| install.strategy.as_deref() == Some("deployment"));
@@ -93,10 +93,10 @@ pub(super) fn images(csv: &str, with_operands: bool) -> Result<Vec<RelatedImage>
             let pod = template.and_then(|template| template.spec).unwrap_or_default();
             let lists = [pod.containers, pod.init_containers];
             for image in lists.into_iter().flatten().flat_map(|list| list.0) {
-                // The name here is the container's.
+                // The name is the container's, not the image's.
                 let image = image.image.unwrap_or_default();
-                if !image.is_empty() && images.iter().all(|known| known.image != image) {
-                    images.push(RelatedImage {
+                if !image.is_empty() && images.iter().all(|other| other.image != image) {
+                    images.push(FbcRelatedImage {
                         name: String::new(),
                         image,
                     });
@@ -107,31 +107,31 @@ pub(super) fn images(csv: &str, with_operands: bool) -> Result<Vec<RelatedImage>
     Ok(images)
 }
 
-/// A list that is not too long to keep.
-struct Few<T>(Vec<T>);
+/// A list with at most [`ITEMS_LIMIT`] items.
+struct BoundedList<T>(Vec<T>);
 
-impl<T> Default for Few<T> {
+impl<T> Default for BoundedList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(FewVisitor(PhantomData))
+        deserializer.deserialize_seq(BoundedListVisitor(PhantomData))
     }
 }
 
-struct FewVisitor<T>(PhantomData<T>);
+struct BoundedListVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
-    type Value = Few<T>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for BoundedListVisitor<T> {
+    type Value = BoundedList<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a list of at most {ITEMS_LIMIT}")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<BoundedList<T>, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = list.next_element()? {
             if items.len() == ITEMS_LIMIT {
@@ -139,6 +139,6 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
             }
             items.push(item);
         }
-        Ok(Few(items))
+        Ok(BoundedList(items))
     }
 }

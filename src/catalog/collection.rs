@@ -1,49 +1,49 @@
-//! What is known of a catalog once it was read: the packages that were asked for, and the names of the others.
+//! Collects the requested packages of a catalog, and the names of all packages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::channel_head::Entry;
-use super::fbc_document::{BUNDLE, CHANNEL, Document, PACKAGE, RelatedImage};
-use super::package_request::Request;
+use super::channel_head::ChannelEntry;
+use super::fbc_document::{BUNDLE, CHANNEL, FbcDocument, FbcRelatedImage, PACKAGE};
+use super::package_request::PackageRequest;
 
-/// Names of other packages, for near misses; far more than a catalog has.
+/// The most names of packages for suggestions; far more than a catalog has.
 const NAMES_LIMIT: usize = 20_000;
 
-/// The longest of these that is remembered; a package's name is a DNS label.
+/// The longest name that is kept; a package's name is a DNS label.
 const NAME_LIMIT: usize = 253;
 
 /// Packages by name.
 #[derive(Debug)]
 pub(super) struct Collection<'r> {
     wanted: HashMap<&'r str, HashSet<&'r str>>,
-    /// All that the catalog has.
+    /// All packages of the catalog.
     pub(super) names: BTreeSet<String>,
     pub(super) packages: HashMap<String, Package>,
 }
 
-/// A package that was asked for.
+/// A requested package.
 #[derive(Debug, Default)]
 pub(super) struct Package {
-    /// Whether it was said to be one; channels and bundles alone make a package too.
+    /// Whether it has a document of its own; channels and bundles alone make a package too.
     declared: bool,
-    /// Empty if none was said.
+    /// Empty if there is none.
     pub(super) default_channel: String,
-    /// Their entries; those of channels that nobody asked for are not kept.
-    pub(super) channels: BTreeMap<String, Vec<Entry>>,
+    /// The entries of each channel; empty for channels that are not requested.
+    pub(super) channels: BTreeMap<String, Vec<ChannelEntry>>,
     pub(super) bundles: HashMap<String, Bundle>,
-    /// What the catalog says more than once of it, and its name: nobody knows which is meant.
-    pub(super) twice: Option<(&'static str, String)>,
+    /// The first thing that the catalog defines more than once, and its name: the right definition is unknown.
+    pub(super) duplicate: Option<(&'static str, String)>,
 }
 
 /// A bundle's images, as written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bundle {
     pub(super) image: String,
-    pub(super) related_images: Vec<RelatedImage>,
+    pub(super) related_images: Vec<FbcRelatedImage>,
 }
 
 impl<'r> Collection<'r> {
-    pub(super) fn new(requests: &'r [Request]) -> Self {
+    pub(super) fn new(requests: &'r [PackageRequest]) -> Self {
         let mut wanted: HashMap<&str, HashSet<&str>> = HashMap::new();
         for request in requests {
             let channels = request.channels.iter().map(String::as_str);
@@ -56,27 +56,27 @@ impl<'r> Collection<'r> {
         }
     }
 
-    /// Whether the package was asked for.
+    /// Whether the package is requested.
     pub(super) fn is_wanted(&self, package: &str) -> bool {
         self.wanted.contains_key(package)
     }
 
-    /// Whether the channel was, or may turn out to be the default that was.
+    /// Whether the channel is requested, or may be the requested default channel.
     pub(super) fn is_channel_wanted(&self, package: &str, channel: &str) -> bool {
         let channels = self.wanted.get(package);
         channels.is_some_and(|channels| channels.contains("") || channels.contains(channel))
     }
 
-    /// Remembers that the catalog has a package of this name.
-    pub(super) fn name(&mut self, package: &str) {
+    /// Keeps the name of a package of the catalog.
+    pub(super) fn add_name(&mut self, package: &str) {
         if package.len() <= NAME_LIMIT && self.names.len() < NAMES_LIMIT && !self.names.contains(package) {
             self.names.insert(package.to_owned());
         }
     }
 
-    /// Takes in a document; true if any of it is kept. What is wrong with it is said in words.
-    pub(super) fn take(&mut self, document: Document) -> Result<bool, &'static str> {
-        let Document {
+    /// Adds a document; returns whether any of it is kept. The error is a message.
+    pub(super) fn add(&mut self, document: FbcDocument) -> Result<bool, &'static str> {
+        let FbcDocument {
             schema,
             package,
             name,
@@ -98,39 +98,41 @@ impl<'r> Collection<'r> {
         if name.as_deref() == Some("") {
             return Err("it has no `name`");
         }
-        self.name(&package);
+        self.add_name(&package);
         if !self.is_wanted(&package) {
             return Ok(false);
         }
         let is_channel_wanted = name
             .as_deref()
             .is_some_and(|name| self.is_channel_wanted(&package, name));
-        let known = self.packages.entry(package.clone()).or_default();
+        let collected = self.packages.entry(package.clone()).or_default();
         match name {
-            None if known.declared => known.is_twice("the declaration", package),
+            None if collected.declared => collected.set_duplicate("the declaration", package),
             None => {
-                known.declared = true;
-                known.default_channel = default_channel;
+                collected.declared = true;
+                collected.default_channel = default_channel;
             }
             Some(channel) if schema == CHANNEL => {
-                if known.channels.contains_key(&channel) {
-                    known.is_twice("the channel", channel);
+                if collected.channels.contains_key(&channel) {
+                    collected.set_duplicate("the channel", channel);
                     return Ok(true);
                 }
                 let mut names = HashSet::new();
                 if let Some(entry) = entries.iter().find(|entry| !names.insert(&entry.name)) {
-                    known.is_twice("the channel entry", entry.name.clone());
+                    collected.set_duplicate("the channel entry", entry.name.clone());
                 }
                 let entries = if is_channel_wanted { entries } else { Vec::new() };
-                known.channels.insert(channel, entries);
+                collected.channels.insert(channel, entries);
             }
-            Some(bundle) if known.bundles.contains_key(&bundle) => known.is_twice("the bundle", bundle),
+            Some(bundle) if collected.bundles.contains_key(&bundle) => {
+                collected.set_duplicate("the bundle", bundle)
+            }
             Some(bundle) => {
                 let value = Bundle {
                     image,
                     related_images,
                 };
-                known.bundles.insert(bundle, value);
+                collected.bundles.insert(bundle, value);
             }
         }
         Ok(true)
@@ -138,8 +140,8 @@ impl<'r> Collection<'r> {
 }
 
 impl Package {
-    /// Remembers what the catalog says more than once, the first of it.
-    fn is_twice(&mut self, what: &'static str, name: String) {
-        self.twice.get_or_insert((what, name));
+    /// Keeps the first duplicate.
+    fn set_duplicate(&mut self, what: &'static str, name: String) {
+        self.duplicate.get_or_insert((what, name));
     }
 }

@@ -1,81 +1,78 @@
-//! Why a catalog, or what is asked of it, cannot be used.
+//! Lists the errors of reading a catalog and of finding the requested packages.
 
 use crate::cancel::Stopped;
 use crate::oci::ReferenceError;
 use crate::spec::shown;
 use crate::store::StoreError;
 
-/// How many names a message lists.
+/// The most names in a message.
 const LISTED: usize = 10;
 
-/// What is wrong with a catalog, or with what was asked of it. But for the first two, a retry does not help.
+/// Why a catalog or a request cannot be used. A retry helps only with the first two.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The program was told to stop while it read.
+    /// The run was cancelled during the reading.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// The image could not be read out of the store.
+    /// The image could not be read from the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The system could not read a file of the catalog.
+    /// A file of the catalog could not be read.
     #[error("cannot read `{}` of the catalog: {why}", shown(file))]
     Io {
         /// Path in the image.
         file: String,
-        /// The system's answer.
+        /// The system's error.
         why: String,
     },
-    /// The image says nowhere that it has a catalog, and has none where they are by custom.
+    /// The image has no label of a catalog, and no catalog at the default paths.
     #[error(
-        "the image is no operator catalog: it has neither of the labels \
+        "the image is not an operator catalog: it has neither of the labels \
          `operators.operatorframework.io.index.configs.v1` and `operators.operatorframework.io.index.database.v1`, nor \
-         `/configs`, nor `/database/index.db`\nhint: is it an index image?"
+         `/configs`, nor `/database/index.db`\nhint: check that it is an index image"
     )]
     NotACatalog,
-    /// A label of the image names what is not there.
-    #[error(
-        "the image's label says that its catalog is {what} `{}`, but {why}",
-        shown(path)
-    )]
-    Misplaced {
+    /// A label of the image names a missing or wrong path.
+    #[error("the image's label names {what} `{}` as its catalog, but {why}", shown(path))]
+    WrongLabel {
         /// `the directory` or `the database`.
         what: &'static str,
         /// The label's value.
         path: String,
-        /// What is there.
+        /// Why it is wrong.
         why: &'static str,
     },
-    /// A file that is no catalog's.
+    /// A file with invalid content.
     #[error("`{}` of the catalog, line {line}: {}", shown(file), shown(why))]
     Malformed {
         /// Path in the image.
         file: String,
         /// Counted from 1.
         line: u64,
-        /// What is wrong, in the parser's words.
+        /// The parser's message.
         why: String,
     },
-    /// More than a catalog can have.
+    /// A limit of catalogs is exceeded.
     #[error("`{}` of the catalog: it has more than {limit} {what}", shown(file))]
-    TooMuch {
+    LimitExceeded {
         /// Path in the image.
         file: String,
-        /// How much there may be.
+        /// The limit.
         limit: u64,
-        /// Of what.
+        /// The unit.
         what: &'static str,
     },
-    /// The database is none, is damaged, or asks for too much.
+    /// The file is not a database, is damaged, or needs too many resources.
     #[error("the catalog's database `{}`: {}", shown(file), shown(why))]
     Database {
         /// Path in the image.
         file: String,
-        /// What is wrong, in SQLite's words.
+        /// SQLite's message.
         why: String,
     },
-    /// The catalog says one thing twice, and nobody knows which is meant.
+    /// The catalog defines something twice, and the right definition is unknown.
     #[error("package `{}` has {what} `{}` more than once", shown(package), shown(name))]
-    Twice {
+    Duplicate {
         /// The package.
         package: String,
         /// `the channel`, `the bundle` and the like.
@@ -84,12 +81,12 @@ pub enum CatalogError {
         name: String,
     },
     /// The catalog has no such package.
-    #[error("the catalog has no package `{}`{}", shown(package), did_you_mean(near))]
+    #[error("the catalog has no package `{}`{}", shown(package), did_you_mean(similar))]
     NoPackage {
-        /// As asked for.
+        /// As requested.
         package: String,
-        /// Names that are like it, the nearest first.
-        near: Vec<String>,
+        /// Similar names, the most similar first.
+        similar: Vec<String>,
     },
     /// The package has no such channel.
     #[error(
@@ -97,31 +94,31 @@ pub enum CatalogError {
         shown(package),
         shown(channel),
         list(channels),
-        did_you_mean(near)
+        did_you_mean(similar)
     )]
     NoChannel {
         /// The package.
         package: String,
-        /// As asked for, or the default.
+        /// As requested, or the default.
         channel: String,
-        /// Those that it has, by name.
+        /// Its channels, sorted by name.
         channels: Vec<String>,
-        /// Names that are like it, the nearest first.
-        near: Vec<String>,
+        /// Similar names, the most similar first.
+        similar: Vec<String>,
     },
-    /// The default channel was asked for, and the package says none.
+    /// The default channel is requested, but the package has none.
     #[error(
-        "package `{}` has no default channel; its channels are {}\nhint: name one",
+        "package `{}` has no default channel; its channels are {}\nhint: request one of them",
         shown(package),
         list(channels)
     )]
     NoDefaultChannel {
         /// The package.
         package: String,
-        /// Those that it has, by name.
+        /// Its channels, sorted by name.
         channels: Vec<String>,
     },
-    /// Nothing could be installed from the channel.
+    /// The channel has no entries.
     #[error("channel `{}` of package `{}` is empty", shown(channel), shown(package))]
     EmptyChannel {
         /// The package.
@@ -144,7 +141,7 @@ pub enum CatalogError {
         /// Its entries.
         entries: Vec<String>,
     },
-    /// Nobody knows which of them would be installed.
+    /// The bundle to install is ambiguous.
     #[error(
         "channel `{}` of package `{}` has {} heads, which no other entry replaces or skips: {}",
         shown(channel), shown(package), heads.len(), list(heads)
@@ -157,9 +154,9 @@ pub enum CatalogError {
         /// The heads, by name.
         heads: Vec<String>,
     },
-    /// A channel's head is described nowhere.
+    /// The catalog does not contain the bundle of a channel's head.
     #[error(
-        "channel `{}` of package `{}` has `{}` as its head, but the catalog has no such bundle",
+        "channel `{}` of package `{}` has the head `{}`, but the catalog does not contain this bundle",
         shown(channel),
         shown(package),
         shown(bundle)
@@ -172,7 +169,7 @@ pub enum CatalogError {
         /// The head.
         bundle: String,
     },
-    /// A bundle names no image at all.
+    /// A bundle names no image.
     #[error("bundle `{}` of package `{}` names no image", shown(bundle), shown(package))]
     NoImages {
         /// The package.
@@ -180,7 +177,7 @@ pub enum CatalogError {
         /// The bundle.
         bundle: String,
     },
-    /// A bundle names an image that cannot be one.
+    /// A bundle has an invalid image reference.
     #[error(
         "bundle `{}` of package `{}`: `{field}`: {why}",
         shown(bundle),
@@ -193,13 +190,13 @@ pub enum CatalogError {
         bundle: String,
         /// Such as `relatedImages[3].image`.
         field: String,
-        /// What is wrong with it.
+        /// Why.
         why: ReferenceError,
     },
 }
 
 impl CatalogError {
-    /// True if what was asked for is simply not in this catalog; another may have it.
+    /// Whether the request is just not in this catalog; another catalog may have it.
     pub fn is_absence(&self) -> bool {
         matches!(self, Self::NoPackage { .. } | Self::NoChannel { .. })
     }
@@ -216,12 +213,12 @@ fn list(names: &[String]) -> String {
     shown.join(", ")
 }
 
-fn did_you_mean(near: &[String]) -> String {
-    if near.is_empty() {
+fn did_you_mean(similar: &[String]) -> String {
+    if similar.is_empty() {
         return String::new();
     }
-    let near: Vec<String> = near.iter().map(|name| quoted(name)).collect();
-    format!("\nhint: did you mean {}?", near.join(" or "))
+    let similar: Vec<String> = similar.iter().map(|name| quoted(name)).collect();
+    format!("\nhint: did you mean {}?", similar.join(" or "))
 }
 
 fn quoted(name: &str) -> String {

@@ -1,16 +1,16 @@
-//! A file-based catalog: every file below a directory, but for those that `.indexignore` files name.
+//! Reads a file-based catalog: every file below a directory, except those that `.indexignore` files name.
 //!
-//! Files are read in the order of their paths, as Go's `fs.WalkDir` goes; the order decides only which fault is told.
+//! Files are read in the order of their paths, as by Go's `fs.WalkDir`; the order decides only which error is reported.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::bounded_reader::Allowance;
+use super::bounded_reader::ReadBudget;
 use super::collection::Collection;
 use super::error::CatalogError;
-use super::fbc_document::Meter;
+use super::fbc_document::TextBudget;
 use super::{fbc_file, indexignore};
 use crate::cancel::Cancel;
 use crate::store::{FileKind, Node, Tree};
@@ -20,16 +20,16 @@ const INDEX_IGNORE: &str = ".indexignore";
 /// The longest `.indexignore`.
 const IGNORE_LIMIT: u64 = 1 << 20;
 
-/// As many patterns as all of them may have: each is tried on each file.
+/// The most patterns of all `.indexignore` files: each is matched against each file.
 const PATTERNS_LIMIT: usize = 10_000;
 
-/// As many files and directories as a catalog may have: a file for each bundle of all operators is a tenth of it.
+/// The most files and directories: one file for each bundle of all operators is a tenth of it.
 const FILES_LIMIT: usize = 100_000;
 
 /// The deepest directory.
 const DEPTH_LIMIT: usize = 64;
 
-/// Reads all that matters below `directory`.
+/// Reads the requested packages below `directory`.
 pub(super) fn read(
     tree: &Tree,
     directory: &str,
@@ -37,23 +37,23 @@ pub(super) fn read(
     cancel: &Cancel,
 ) -> Result<(), CatalogError> {
     let files = files(tree, Path::new(directory), cancel)?;
-    let (meter, allowance) = (Meter::default(), Allowance::new(cancel));
+    let (texts, budget) = (TextBudget::default(), ReadBudget::new(cancel));
     for path in files {
         let opened = open(tree, &path)?;
-        fbc_file::read(&shown(&path), opened, collection, &meter, &allowance)?;
+        fbc_file::read(&shown(&path), opened, collection, &texts, &budget)?;
     }
     Ok(())
 }
 
-/// Paths in the image of the files that are documents.
+/// The paths of the catalog's files in the image.
 fn files(tree: &Tree, root: &Path, cancel: &Cancel) -> Result<Vec<PathBuf>, CatalogError> {
-    let too_much = |limit: usize, what| CatalogError::TooMuch {
+    let exceeded = |limit: usize, what| CatalogError::LimitExceeded {
         file: shown(root),
         limit: limit as u64,
         what,
     };
-    let (mut files, mut patterns, mut seen) = (Vec::new(), Vec::new(), 0);
-    // Components below the root; the next on top.
+    let (mut files, mut patterns, mut entries_read) = (Vec::new(), Vec::new(), 0);
+    // A stack of paths, each also as components below the root.
     let mut pending: Vec<(Vec<String>, PathBuf, FileKind)> =
         vec![(Vec::new(), root.to_owned(), FileKind::Directory)];
     while let Some((components, path, kind)) = pending.pop() {
@@ -64,7 +64,7 @@ fn files(tree: &Tree, root: &Path, cancel: &Cancel) -> Result<Vec<PathBuf>, Cata
                 let directory = &components[..components.len().saturating_sub(1)];
                 patterns.extend(indexignore::patterns(&text, directory));
                 if patterns.len() > PATTERNS_LIMIT {
-                    return Err(too_much(PATTERNS_LIMIT, "patterns in `.indexignore`"));
+                    return Err(exceeded(PATTERNS_LIMIT, "patterns in `.indexignore`"));
                 }
             } else {
                 files.push((components, path));
@@ -72,18 +72,18 @@ fn files(tree: &Tree, root: &Path, cancel: &Cancel) -> Result<Vec<PathBuf>, Cata
             continue;
         }
         if components.len() > DEPTH_LIMIT {
-            return Err(too_much(DEPTH_LIMIT, "directories in one another"));
+            return Err(exceeded(DEPTH_LIMIT, "levels of directories"));
         }
         let Some(Node::Directory(directory)) = tree.open(&path)? else {
             return Err(CatalogError::Io {
                 file: shown(&path),
-                why: "it is no directory any more".to_owned(),
+                why: "it is not a directory any more".to_owned(),
             });
         };
         let entries = directory.entries(&path, FILES_LIMIT)?;
-        seen += entries.len();
-        if seen > FILES_LIMIT {
-            return Err(too_much(FILES_LIMIT, "files and directories"));
+        entries_read += entries.len();
+        if entries_read > FILES_LIMIT {
+            return Err(exceeded(FILES_LIMIT, "files and directories"));
         }
         for entry in entries.into_iter().rev() {
             let mut below = components.clone();
@@ -96,13 +96,13 @@ fn files(tree: &Tree, root: &Path, cancel: &Cancel) -> Result<Vec<PathBuf>, Cata
     Ok(documents.map(|(_, path)| path).collect())
 }
 
-/// The file, symlinks followed; anything else is an error, as it is for the programs that serve catalogs.
+/// Opens a file and follows symlinks. Anything else is an error, as for the programs that serve catalogs.
 fn open(tree: &Tree, path: &Path) -> Result<File, CatalogError> {
     let why = match tree.open(path)? {
         Some(Node::File(file)) => return Ok(file),
         Some(Node::Directory(_)) => "it is a symlink to a directory",
         Some(Node::Other(_)) => "it is neither a file nor a directory",
-        None => "it is a symlink to nothing",
+        None => "it is a dangling symlink",
     };
     Err(CatalogError::Io {
         file: shown(path),
@@ -118,7 +118,7 @@ fn ignore_file(tree: &Tree, path: &Path) -> Result<String, CatalogError> {
         why: error.to_string(),
     })?;
     if bytes.len() as u64 > IGNORE_LIMIT {
-        return Err(CatalogError::TooMuch {
+        return Err(CatalogError::LimitExceeded {
             file: shown(path),
             limit: IGNORE_LIMIT,
             what: "bytes",

@@ -1,4 +1,4 @@
-//! One document of a file-based catalog, of which only what can matter is kept while it is read.
+//! Parses one document of a file-based catalog, and keeps only the fields that are needed.
 //!
 //! ```text
 //! schema: olm.package    name, defaultChannel
@@ -6,10 +6,10 @@
 //! schema: olm.bundle     package, name, image, relatedImages[] { name, image }
 //! ```
 //!
-//! Nearly all of a catalog's bytes are `properties`, icons and descriptions, and they are passed over as they come, in
-//! whatever order the fields are; so are the lists of a package that nobody asked for, once it is known whose they are.
+//! Nearly all bytes of a catalog are `properties`, icons and descriptions, which are skipped during parsing, in any order of
+//! the fields. The lists of a package that is not requested are skipped too, once the package's name is known.
 //!
-//! Names of fields may have any case, as for Go. A field that is there twice is refused: Go takes the last, others the
+//! Names of fields may have any case, as in Go. A duplicate field is refused: Go uses the last one, other programs the
 //! first.
 
 use std::cell::Cell;
@@ -17,103 +17,103 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::channel_head::Entry;
+use super::channel_head::ChannelEntry;
 
-/// As many texts as are kept of one catalog; those of a package with 200 bundles of 60 images are 25,000.
+/// The most texts that are kept of one catalog; a package with 200 bundles of 60 images has 25,000.
 const TEXTS_LIMIT: usize = 1_000_000;
 
-/// As many bytes as these may have together.
+/// The most bytes of these texts together.
 const TEXT_BYTES_LIMIT: usize = 64 << 20;
 
-/// The schemas that matter here.
+/// The schemas that are read.
 pub(super) const PACKAGE: &str = "olm.package";
 pub(super) const CHANNEL: &str = "olm.channel";
 pub(super) const BUNDLE: &str = "olm.bundle";
 
-/// What is kept.
+/// The fields that are kept.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Document {
+pub(super) struct FbcDocument {
     pub(super) schema: String,
     pub(super) package: String,
     pub(super) name: String,
     pub(super) default_channel: String,
     pub(super) image: String,
-    pub(super) entries: Vec<Entry>,
-    pub(super) related_images: Vec<RelatedImage>,
+    pub(super) entries: Vec<ChannelEntry>,
+    pub(super) related_images: Vec<FbcRelatedImage>,
 }
 
 /// An image that a bundle lists, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RelatedImage {
+pub(super) struct FbcRelatedImage {
     /// Often empty.
     pub(super) name: String,
-    /// Its pull spec; empty where a bundle's author wrote another field.
+    /// Its reference; empty if the bundle's author used another field name.
     pub(super) image: String,
 }
 
-/// Counts what is kept, so that a catalog cannot fill the memory.
+/// Limits the kept texts, so that a catalog cannot exhaust the memory.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct TextBudget {
     used: Cell<(usize, usize)>,
 }
 
-impl Meter {
-    /// How much is used now, for [`Self::rewind`].
+impl TextBudget {
+    /// The current use, for [`Self::rewind`].
     pub(super) fn mark(&self) -> (usize, usize) {
         self.used.get()
     }
 
-    /// Forgets what was counted since.
+    /// Returns to an earlier use, when texts were discarded.
     pub(super) fn rewind(&self, mark: (usize, usize)) {
         self.used.set(mark);
     }
 
     fn count<E: Error>(&self, text: &str) -> Result<(), E> {
-        let (texts, bytes) = self.used.get();
-        let (texts, bytes) = (texts + 1, bytes + text.len());
-        if texts > TEXTS_LIMIT || bytes > TEXT_BYTES_LIMIT {
+        let (count, bytes) = self.used.get();
+        let (count, bytes) = (count + 1, bytes + text.len());
+        if count > TEXTS_LIMIT || bytes > TEXT_BYTES_LIMIT {
             return Err(E::custom(format_args!(
-                "the packages asked for have more than {TEXTS_LIMIT} names, or {TEXT_BYTES_LIMIT} bytes of them"
+                "the requested packages have more than {TEXTS_LIMIT} names, or {TEXT_BYTES_LIMIT} bytes of names"
             )));
         }
-        self.used.set((texts, bytes));
+        self.used.set((count, bytes));
         Ok(())
     }
 }
 
-/// Reads a [`Document`]; null is none.
-pub(super) struct DocumentSeed<'a> {
-    /// Whether anybody asked for the package of this name.
+/// Parses an [`FbcDocument`]; `None` for null.
+pub(super) struct FbcDocumentSeed<'a> {
+    /// Whether the package of this name is requested.
     pub(super) is_wanted: &'a dyn Fn(&str) -> bool,
-    pub(super) meter: &'a Meter,
+    pub(super) texts: &'a TextBudget,
 }
 
-impl<'de> DeserializeSeed<'de> for DocumentSeed<'_> {
-    type Value = Option<Document>;
+impl<'de> DeserializeSeed<'de> for FbcDocumentSeed<'_> {
+    type Value = Option<FbcDocument>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Document>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<FbcDocument>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for DocumentSeed<'_> {
-    type Value = Option<Document>;
+impl<'de> Visitor<'de> for FbcDocumentSeed<'_> {
+    type Value = Option<FbcDocument>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with a `schema`")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Option<Document>, E> {
+    fn visit_unit<E: Error>(self) -> Result<Option<FbcDocument>, E> {
         Ok(None)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<Document>, A::Error> {
-        let mut document = Document::default();
-        let mut seen = Seen::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<FbcDocument>, A::Error> {
+        let mut document = FbcDocument::default();
+        let mut fields = UniqueFields::default();
         while let Some(field) = map.next_key_seed(FieldSeed(&DOCUMENT))? {
-            seen.once(field, &DOCUMENT)?;
-            let text = Text(self.meter);
-            // Only where both are known: a list may come before what says whose it is.
+            fields.check(field, &DOCUMENT)?;
+            let text = Text(self.texts);
+            // A list is kept if schema or package are still unknown, as they may follow it.
             let may_be = |schema: &str| {
                 (document.schema.is_empty() || document.schema == schema)
                     && (document.package.is_empty() || (self.is_wanted)(&document.package))
@@ -125,10 +125,10 @@ impl<'de> Visitor<'de> for DocumentSeed<'_> {
                 Some("defaultChannel") => document.default_channel = map.next_value_seed(text)?,
                 Some("image") => document.image = map.next_value_seed(text)?,
                 Some("entries") if may_be(CHANNEL) => {
-                    document.entries = map.next_value_seed(List(self.meter, EntrySeed))?;
+                    document.entries = map.next_value_seed(List(self.texts, EntrySeed))?;
                 }
                 Some("relatedImages") if may_be(BUNDLE) => {
-                    document.related_images = map.next_value_seed(List(self.meter, ImageSeed))?;
+                    document.related_images = map.next_value_seed(List(self.texts, ImageSeed))?;
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -151,22 +151,22 @@ const DOCUMENT: [&str; 7] = [
 const ENTRY: [&str; 3] = ["name", "replaces", "skips"];
 const IMAGE: [&str; 2] = ["name", "image"];
 
-/// Fields of one object that were there.
+/// The fields of one object so far, to refuse duplicates.
 #[derive(Default)]
-struct Seen(u8);
+struct UniqueFields(u8);
 
-impl Seen {
-    fn once<E: Error>(&mut self, field: Option<usize>, names: &[&str]) -> Result<(), E> {
+impl UniqueFields {
+    fn check<E: Error>(&mut self, field: Option<usize>, names: &[&str]) -> Result<(), E> {
         let Some(field) = field else { return Ok(()) };
         if self.0 & (1 << field) != 0 {
-            return Err(E::custom(format_args!("`{}` is there twice", names[field])));
+            return Err(E::custom(format_args!("`{}` occurs twice", names[field])));
         }
         self.0 |= 1 << field;
         Ok(())
     }
 }
 
-/// The index of a field's name, if it is one of these.
+/// Parses a field's name into its index in a list of names.
 struct FieldSeed<'a>(&'a [&'a str]);
 
 impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
@@ -189,14 +189,14 @@ impl Visitor<'_> for FieldSeed<'_> {
     }
 }
 
-/// A string, counted; null is an empty one, as for Go.
-struct Text<'a>(&'a Meter);
+/// Parses a string within the budget; null is an empty string, as in Go.
+struct Text<'a>(&'a TextBudget);
 
 impl<'de> DeserializeSeed<'de> for Text<'_> {
     type Value = String;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        // Not a string whatever it looks like: the YAML number 4.10 is 4.1 for the programs that serve the catalog.
+        // Refuses other types instead of converting them: for programs that serve catalogs, the YAML number 4.10 is 4.1.
         deserializer.deserialize_any(self)
     }
 }
@@ -218,19 +218,19 @@ impl Visitor<'_> for Text<'_> {
     }
 }
 
-/// What a list is made of.
+/// The type of a list's items.
 trait Item: Copy {
     type Value;
 
     fn element<'de, A: SeqAccess<'de>>(
         self,
-        meter: &Meter,
+        texts: &TextBudget,
         list: &mut A,
     ) -> Result<Option<Self::Value>, A::Error>;
 }
 
-/// A list of something; null is an empty one.
-struct List<'a, I>(&'a Meter, I);
+/// Parses a list; null is an empty list.
+struct List<'a, I>(&'a TextBudget, I);
 
 impl<'de, I: Item> DeserializeSeed<'de> for List<'_, I> {
     type Value = Vec<I::Value>;
@@ -254,7 +254,7 @@ impl<'de, I: Item> Visitor<'de> for List<'_, I> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<I::Value>, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = self.1.element(self.0, &mut list)? {
-            // An item may have no text at all, and is counted nevertheless.
+            // An item without any text counts too.
             self.0.count("")?;
             items.push(item);
         }
@@ -274,37 +274,41 @@ impl Item for TextItem {
 
     fn element<'de, A: SeqAccess<'de>>(
         self,
-        meter: &Meter,
+        texts: &TextBudget,
         list: &mut A,
     ) -> Result<Option<String>, A::Error> {
-        list.next_element_seed(Text(meter))
+        list.next_element_seed(Text(texts))
     }
 }
 
 impl Item for EntrySeed {
-    type Value = Entry;
+    type Value = ChannelEntry;
 
-    fn element<'de, A: SeqAccess<'de>>(self, meter: &Meter, list: &mut A) -> Result<Option<Entry>, A::Error> {
-        list.next_element_seed(Object(meter, self))
+    fn element<'de, A: SeqAccess<'de>>(
+        self,
+        texts: &TextBudget,
+        list: &mut A,
+    ) -> Result<Option<ChannelEntry>, A::Error> {
+        list.next_element_seed(ObjectSeed(texts, self))
     }
 }
 
 impl Item for ImageSeed {
-    type Value = RelatedImage;
+    type Value = FbcRelatedImage;
 
     fn element<'de, A: SeqAccess<'de>>(
         self,
-        meter: &Meter,
+        texts: &TextBudget,
         list: &mut A,
-    ) -> Result<Option<RelatedImage>, A::Error> {
-        list.next_element_seed(Object(meter, self))
+    ) -> Result<Option<FbcRelatedImage>, A::Error> {
+        list.next_element_seed(ObjectSeed(texts, self))
     }
 }
 
-/// An item that is an object.
-struct Object<'a, K>(&'a Meter, K);
+/// Parses an item that is an object.
+struct ObjectSeed<'a, K>(&'a TextBudget, K);
 
-impl<'de, K> DeserializeSeed<'de> for Object<'_, K>
+impl<'de, K> DeserializeSeed<'de> for ObjectSeed<'_, K>
 where
     Self: Visitor<'de>,
 {
@@ -315,17 +319,17 @@ where
     }
 }
 
-impl<'de> Visitor<'de> for Object<'_, EntrySeed> {
-    type Value = Entry;
+impl<'de> Visitor<'de> for ObjectSeed<'_, EntrySeed> {
+    type Value = ChannelEntry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an entry of a channel")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
-        let (mut entry, mut seen) = (Entry::default(), Seen::default());
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ChannelEntry, A::Error> {
+        let (mut entry, mut fields) = (ChannelEntry::default(), UniqueFields::default());
         while let Some(field) = map.next_key_seed(FieldSeed(&ENTRY))? {
-            seen.once(field, &ENTRY)?;
+            fields.check(field, &ENTRY)?;
             match field.map(|field| ENTRY[field]) {
                 Some("name") => entry.name = map.next_value_seed(Text(self.0))?,
                 Some("replaces") => entry.replaces = map.next_value_seed(Text(self.0))?,
@@ -339,17 +343,17 @@ impl<'de> Visitor<'de> for Object<'_, EntrySeed> {
     }
 }
 
-impl<'de> Visitor<'de> for Object<'_, ImageSeed> {
-    type Value = RelatedImage;
+impl<'de> Visitor<'de> for ObjectSeed<'_, ImageSeed> {
+    type Value = FbcRelatedImage;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a related image")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RelatedImage, A::Error> {
-        let (mut image, mut seen) = (RelatedImage::default(), Seen::default());
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FbcRelatedImage, A::Error> {
+        let (mut image, mut fields) = (FbcRelatedImage::default(), UniqueFields::default());
         while let Some(field) = map.next_key_seed(FieldSeed(&IMAGE))? {
-            seen.once(field, &IMAGE)?;
+            fields.check(field, &IMAGE)?;
             match field.map(|field| IMAGE[field]) {
                 Some("name") => image.name = map.next_value_seed(Text(self.0))?,
                 Some("image") => image.image = map.next_value_seed(Text(self.0))?,

@@ -1,22 +1,22 @@
-//! One file of a file-based catalog: a stream of JSON objects, or of YAML documents.
+//! Reads one file of a file-based catalog: a stream of JSON objects or of YAML documents.
 //!
-//! As the programs that serve catalogs tell them apart (`NewYAMLOrJSONDecoder` of k8s.io/apimachinery): a file whose first
-//! character is a brace is JSON, objects one after the other with or without blanks between; when that fails before the
-//! third object, it is YAML after all. YAML documents are separated by lines that begin with `---`; the text between is
-//! handed to the parser as a document of its own, so that memory is bounded by the largest one.
+//! The formats are distinguished as in the programs that serve catalogs (`NewYAMLOrJSONDecoder` of k8s.io/apimachinery): a
+//! file whose first character is a brace is a sequence of JSON objects, with or without blanks between them. If parsing
+//! fails before the third object, it is parsed as YAML. Lines that begin with `---` separate YAML documents; each document
+//! is parsed by itself, so that the largest one bounds the memory.
 
 use std::fs::File;
 use std::io::{BufRead as _, Seek as _};
 
 use serde::de::DeserializeSeed as _;
 
-use super::bounded_reader::{Allowance, DOCUMENT_LIMIT, Watched};
+use super::bounded_reader::{BoundedReader, DOCUMENT_LIMIT, ReadBudget};
 use super::collection::Collection;
 use super::error::CatalogError;
-use super::fbc_document::{DocumentSeed, Meter};
+use super::fbc_document::{FbcDocumentSeed, TextBudget};
 use super::fbc_yaml;
 
-/// JSON objects after which the file is JSON for sure.
+/// After this many JSON objects, a file is not parsed as YAML any more.
 const SURELY_JSON: usize = 2;
 
 /// Reads the documents of `file` into `collection`; `path` is for messages.
@@ -24,14 +24,14 @@ pub(super) fn read(
     path: &str,
     mut file: File,
     collection: &mut Collection<'_>,
-    meter: &Meter,
-    allowance: &Allowance<'_>,
+    texts: &TextBudget,
+    budget: &ReadBudget<'_>,
 ) -> Result<(), CatalogError> {
     let mut reader = FileReader {
         path,
         collection,
-        meter,
-        allowance,
+        texts,
+        budget,
         documents: 0,
     };
     let again = file.try_clone().map_err(|error| reader.io(&error))?;
@@ -45,7 +45,7 @@ pub(super) fn read(
     if reader.documents >= SURELY_JSON {
         return Err(first);
     }
-    // What the two are taken for may be wrong for either, and it looked like JSON.
+    // If it is neither, the JSON error is more useful, because the file begins like JSON.
     file.rewind().map_err(|error| reader.io(&error))?;
     match reader.yaml(file, reader.documents) {
         Err(CatalogError::Malformed { .. }) => Err(first),
@@ -56,17 +56,17 @@ pub(super) fn read(
 struct FileReader<'f, 'r, 'a> {
     path: &'f str,
     collection: &'f mut Collection<'r>,
-    meter: &'f Meter,
-    allowance: &'f Allowance<'a>,
-    /// How many were taken in.
+    texts: &'f TextBudget,
+    budget: &'f ReadBudget<'a>,
+    /// The number of parsed documents.
     documents: usize,
 }
 
 impl FileReader<'_, '_, '_> {
-    /// Whether the first character that is not blank is a brace. The file is then at its start again.
+    /// Whether the first character that is not blank is a brace. Rewinds the file.
     fn is_json(&self, file: &mut File) -> Result<bool, CatalogError> {
         let copy = file.try_clone().map_err(|error| self.io(&error))?;
-        let mut bytes = Watched::buffered(copy, self.allowance);
+        let mut bytes = BoundedReader::buffered(copy, self.budget);
         let first = loop {
             let chunk = bytes.fill_buf().map_err(|error| self.failed(&error))?;
             let blank = chunk.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -81,43 +81,43 @@ impl FileReader<'_, '_, '_> {
     }
 
     fn json(&mut self, file: File) -> Result<(), CatalogError> {
-        let bytes = Watched::buffered(file, self.allowance);
+        let bytes = BoundedReader::buffered(file, self.budget);
         let mut json = serde_json::Deserializer::from_reader(bytes);
         loop {
-            self.allowance.renew();
-            // The error of `end` is that there is more, and where; or one that comes again.
+            self.budget.next_document();
+            // An error of `end` means that there is more text, and has its position; or it is repeated below.
             let Err(more) = json.end() else { return Ok(()) };
             let first_line = more.line() as u64;
-            let (collection, mark) = (&*self.collection, self.meter.mark());
-            let seed = DocumentSeed {
+            let (collection, mark) = (&*self.collection, self.texts.mark());
+            let seed = FbcDocumentSeed {
                 is_wanted: &|package| collection.is_wanted(package),
-                meter: self.meter,
+                texts: self.texts,
             };
             let document = match seed.deserialize(&mut json) {
                 Ok(document) => document,
                 Err(error) => {
-                    self.meter.rewind(mark);
-                    self.allowance.exceeded(self.path)?;
+                    self.texts.rewind(mark);
+                    self.budget.check(self.path)?;
                     if error.is_io() {
                         return Err(self.io(&error));
                     }
                     return Err(self.malformed(error.line() as u64, error.to_string()));
                 }
             };
-            let document = document.map(|document| self.collection.take(document));
+            let document = document.map(|document| self.collection.add(document));
             let kept = document
                 .unwrap_or(Ok(false))
-                .map_err(|why| self.malformed(first_line, format!("the object from here on: {why}")))?;
+                .map_err(|why| self.malformed(first_line, format!("the object that starts here: {why}")))?;
             if !kept {
-                self.meter.rewind(mark);
+                self.texts.rewind(mark);
             }
             self.documents += 1;
         }
     }
 
-    /// The same for YAML, but for the first `skip` documents.
+    /// Reads YAML documents except the first `skip`.
     fn yaml(&mut self, file: File, skip: usize) -> Result<(), CatalogError> {
-        let mut bytes = Watched::buffered(file, self.allowance);
+        let mut bytes = BoundedReader::buffered(file, self.budget);
         let mut text = Vec::new();
         let (mut first_line, mut line, mut number) = (1, 0, 0);
         loop {
@@ -128,7 +128,7 @@ impl FileReader<'_, '_, '_> {
                 .map_err(|error| self.failed(&error))?;
             line += 1;
             if text.len() as u64 >= DOCUMENT_LIMIT {
-                return Err(CatalogError::TooMuch {
+                return Err(CatalogError::LimitExceeded {
                     file: self.path.to_owned(),
                     limit: DOCUMENT_LIMIT,
                     what: "bytes in one document",
@@ -141,7 +141,7 @@ impl FileReader<'_, '_, '_> {
             if read > 0 {
                 let after = text[start + 3..].trim_ascii();
                 if !after.is_empty() && after[0] != b'#' {
-                    return Err(self.malformed(line, "after `---` there is more on the line".to_owned()));
+                    return Err(self.malformed(line, "there is more text on the line of `---`".to_owned()));
                 }
                 text.truncate(start);
             }
@@ -152,7 +152,7 @@ impl FileReader<'_, '_, '_> {
                 }
             }
             text.clear();
-            self.allowance.renew();
+            self.budget.next_document();
             first_line = line + 1;
             if read == 0 {
                 return Ok(());
@@ -161,7 +161,7 @@ impl FileReader<'_, '_, '_> {
     }
 
     fn yaml_document(&mut self, text: &[u8], first_line: u64) -> Result<(), CatalogError> {
-        self.allowance.cancel.check()?;
+        self.budget.cancel.check()?;
         let text = std::str::from_utf8(text).map_err(|error| {
             let before = &text[..error.valid_up_to()];
             let lines = before.iter().filter(|byte| **byte == b'\n').count();
@@ -170,34 +170,34 @@ impl FileReader<'_, '_, '_> {
         if let Some(package) = fbc_yaml::package_of(text)
             && !self.collection.is_wanted(package)
         {
-            self.collection.name(package);
+            self.collection.add_name(package);
             self.documents += 1;
             return Ok(());
         }
-        let (collection, mark) = (&*self.collection, self.meter.mark());
-        let seed = DocumentSeed {
+        let (collection, mark) = (&*self.collection, self.texts.mark());
+        let seed = FbcDocumentSeed {
             is_wanted: &|package| collection.is_wanted(package),
-            meter: self.meter,
+            texts: self.texts,
         };
         let document = fbc_yaml::parse(text, seed).map_err(|(line, why)| {
-            self.meter.rewind(mark);
+            self.texts.rewind(mark);
             self.malformed(first_line + line.saturating_sub(1), why)
         })?;
         let Some(document) = document else { return Ok(()) };
         let kept = self
             .collection
-            .take(document)
-            .map_err(|why| self.malformed(first_line, format!("the document from here on: {why}")))?;
+            .add(document)
+            .map_err(|why| self.malformed(first_line, format!("the document that starts here: {why}")))?;
         if !kept {
-            self.meter.rewind(mark);
+            self.texts.rewind(mark);
         }
         self.documents += 1;
         Ok(())
     }
 
-    /// The error of a read: perhaps our own limit.
+    /// The error of a read, which may be caused by the budget.
     fn failed(&self, error: &std::io::Error) -> CatalogError {
-        match self.allowance.exceeded(self.path) {
+        match self.budget.check(self.path) {
             Err(exceeded) => exceeded,
             Ok(()) => self.io(error),
         }
@@ -211,12 +211,12 @@ impl FileReader<'_, '_, '_> {
     }
 
     fn malformed(&self, line: u64, why: String) -> CatalogError {
-        // The parsers say the line again, and that of YAML counts from the document's first.
-        let place = why.rfind(" at line ").unwrap_or(why.len());
+        // Remove the parser's line, which in YAML counts from the start of the document.
+        let end = why.rfind(" at line ").unwrap_or(why.len());
         CatalogError::Malformed {
             file: self.path.to_owned(),
             line,
-            why: why[..place].to_owned(),
+            why: why[..end].to_owned(),
         }
     }
 }

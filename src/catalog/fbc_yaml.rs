@@ -1,23 +1,23 @@
-//! One YAML document of a file-based catalog.
+//! Parses one YAML document of a file-based catalog, or only finds its package's name.
 
 use serde::de::DeserializeSeed as _;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
-use super::fbc_document::{BUNDLE, CHANNEL, Document, DocumentSeed};
+use super::fbc_document::{BUNDLE, CHANNEL, FbcDocument, FbcDocumentSeed};
 
 /// The deepest nesting. The parser recurses: 128 levels overflow a thread's 2 MiB in a debug build.
 const DEPTH_LIMIT: usize = 64;
 
-/// As many scalars, lists and mappings as a document may have: a channel of 1,000 entries with 1,000 skips each.
+/// The most scalars, lists and mappings of a document: a channel of 1,000 entries with 1,000 skips each.
 const NODES_LIMIT: usize = 2_000_000;
 
-/// Reads the document; what is wrong with it is said in the parser's words, after the line, counted from 1.
-pub(super) fn parse(text: &str, seed: DocumentSeed<'_>) -> Result<Option<Document>, (u64, String)> {
+/// Parses the document. The error is the line, counted from 1, and the parser's message.
+pub(super) fn parse(text: &str, seed: FbcDocumentSeed<'_>) -> Result<Option<FbcDocument>, (u64, String)> {
     let options = serde_saphyr::options! {
         with_snippet: false,
-        // `y` is a name for Go.
+        // For Go's parser, `y` is a string.
         strict_booleans: true,
-        // The reader refuses those that matter; in a bundle's manifests Go lets them pass.
+        // The seed refuses duplicate fields that are read; Go allows them in a bundle's manifests.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_LIMIT,
@@ -32,11 +32,11 @@ pub(super) fn parse(text: &str, seed: DocumentSeed<'_>) -> Result<Option<Documen
     })
 }
 
-/// The package of a channel or bundle, where that can be told without parsing: documents as programs write them have the
-/// fields of the outermost mapping at the beginning of lines, and nothing else there. `None` where it is not as plain
-/// as that.
+/// Finds the package of a channel or bundle without parsing: in documents that programs write, only the fields of the
+/// outermost mapping start at the beginning of a line. `None` for any other form.
 ///
-/// Parsing runs at 30 MB/s (serde-saphyr 2.0, release build), a catalog of which a twentieth is asked for at 540.
+/// Parsing runs at 30 MB/s (serde-saphyr 2.0, release build); a catalog of which a twentieth is requested is read at 540
+/// MB/s.
 pub(super) fn package_of(text: &str) -> Option<&str> {
     let (mut package, mut schema) = (None, None);
     for line in text.lines() {
@@ -58,7 +58,7 @@ pub(super) fn package_of(text: &str) -> Option<&str> {
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let package = package.filter(|package: &&str| {
-        // Not a number, which is no name, and not a null.
+        // A number or null is not a name.
         package.starts_with(|c: char| c.is_ascii_lowercase()) && package.chars().all(plain)
     })?;
     (matches!(schema, Some(CHANNEL | BUNDLE)) && package != "null").then_some(package)
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_plain_is_told_without_parsing() {
+    fn only_plain_documents_are_read_without_parsing() {
         for (text, expected) in [
             ("schema: olm.bundle\npackage: a-b.c\nname: x\n", Some("a-b.c")),
             (

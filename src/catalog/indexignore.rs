@@ -1,18 +1,18 @@
-//! `.indexignore`: files of a catalog's directory that are none of its documents.
+//! Matches `.indexignore` patterns, which exclude files from a catalog's directory.
 //!
-//! The rules are those of the programs that serve catalogs (joelanford/ignore over go-git 5's `gitignore`), which differ
-//! from git's own. A pattern of any `.indexignore` is tried on every file's path below the file's directory, never on a
-//! directory by itself, so that `!` brings back what lies in an excluded directory; the last pattern that fits decides.
+//! The rules are those of the programs that serve catalogs (joelanford/ignore with go-git 5's `gitignore`), which differ from
+//! git's. A pattern of any `.indexignore` is matched against the path of every file below its directory, never against a
+//! directory alone, so `!` can include a file of an excluded directory again. The last matching pattern decides.
 //!
 //! ```text
-//! name        any component of the path: the file, or a directory that it is in
+//! name        any component of the path: the file, or one of its directories
 //! a/name, /a  the path's first components, from the pattern's directory on
-//! **          as a component: any number of components, and at the end all; beside other letters it fits nothing
+//! **          as a component: any number of components, and at the end all; with other letters it matches nothing
 //! name/       directories only
-//! * ? [a-z] [^a-z] \c     inside one component, as Go's path.Match; a pattern that is broken fits nothing
+//! * ? [a-z] [^a-z] \c     inside one component, as in Go's path.Match; an invalid pattern matches nothing
 //! ```
 
-/// A pattern, and the directory whose `.indexignore` has it.
+/// A pattern, and the directory of its `.indexignore`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     directory: Vec<String>,
@@ -21,16 +21,16 @@ pub(super) struct Pattern {
     directories_only: bool,
 }
 
-/// The patterns of a text, found in `directory`.
+/// Parses the patterns of an `.indexignore` in `directory`.
 pub(super) fn patterns(text: &str, directory: &[String]) -> Vec<Pattern> {
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| Pattern::parse(line, directory)).collect()
 }
 
-/// Whether the file at `path` is to be passed over.
+/// Whether the file at `path` is excluded.
 pub(super) fn is_ignored(patterns: &[Pattern], path: &[String]) -> bool {
-    let decisive = patterns.iter().rev().find(|pattern| pattern.fits(path));
+    let decisive = patterns.iter().rev().find(|pattern| pattern.matches(path));
     decisive.is_some_and(|pattern| !pattern.includes)
 }
 
@@ -52,7 +52,7 @@ impl Pattern {
         }
     }
 
-    fn fits(&self, path: &[String]) -> bool {
+    fn matches(&self, path: &[String]) -> bool {
         let Some(path) = path
             .strip_prefix(&self.directory[..])
             .filter(|path| !path.is_empty())
@@ -60,25 +60,25 @@ impl Pattern {
             return false;
         };
         match &self.components[..] {
-            [name] => self.fits_a_component(name, path),
-            components => self.fits_the_path(components, path),
+            [name] => self.matches_a_component(name, path),
+            components => self.matches_the_path(components, path),
         }
     }
 
-    fn fits_a_component(&self, name: &str, path: &[String]) -> bool {
-        let first = path.iter().position(|component| matches(name, component));
+    fn matches_a_component(&self, name: &str, path: &[String]) -> bool {
+        let first = path.iter().position(|component| glob_matches(name, component));
         first.is_some_and(|first| !self.directories_only || first + 1 < path.len())
     }
 
-    fn fits_the_path(&self, components: &[String], path: &[String]) -> bool {
-        let (mut rest, mut fits, mut anywhere) = (path, false, false);
+    fn matches_the_path(&self, components: &[String], path: &[String]) -> bool {
+        let (mut rest, mut is_match, mut anywhere) = (path, false, false);
         for (index, component) in components.iter().enumerate() {
             if component.is_empty() {
                 anywhere = false;
                 continue;
             }
             if component == "**" {
-                // At the end it takes all that is left, and fits if what was before it did.
+                // At the end it matches the rest, so the components before it decide.
                 if index + 1 == components.len() {
                     break;
                 }
@@ -89,50 +89,53 @@ impl Pattern {
                 return false;
             }
             let limit = if anywhere { rest.len() } else { 1 };
-            match rest[..limit].iter().position(|name| matches(component, name)) {
+            match rest[..limit]
+                .iter()
+                .position(|name| glob_matches(component, name))
+            {
                 Some(found) => {
-                    fits = true;
+                    is_match = true;
                     rest = &rest[found + 1..];
                 }
                 None if anywhere => {
-                    fits = false;
+                    is_match = false;
                     rest = &[];
                 }
                 None => return false,
             }
             anywhere = false;
         }
-        fits && !(self.directories_only && rest.is_empty())
+        is_match && !(self.directories_only && rest.is_empty())
     }
 }
 
 /// Go's `path.Match` for names without a slash.
-fn matches(pattern: &str, name: &str) -> bool {
+fn glob_matches(pattern: &str, name: &str) -> bool {
     let Some(pattern) = glob(pattern) else {
         return false;
     };
     let name: Vec<char> = name.chars().collect();
-    // Where to go on when a star took too little: the place after it, and the next letter it is to take.
-    let mut again: Option<(usize, usize)> = None;
+    // Where to continue if a star matched too few letters: the pattern index after it, and the letters that it matched.
+    let mut retry: Option<(usize, usize)> = None;
     let (mut p, mut n) = (0, 0);
     loop {
         match pattern.get(p) {
             None if n == name.len() => return true,
             Some(Glob::Star) => {
                 p += 1;
-                again = Some((p, n));
+                retry = Some((p, n));
                 continue;
             }
-            Some(Glob::One(one)) if n < name.len() && one.fits(name[n]) => {
+            Some(Glob::One(one)) if n < name.len() && one.matches(name[n]) => {
                 (p, n) = (p + 1, n + 1);
                 continue;
             }
             _ => {}
         }
-        match again {
-            Some((after, taken)) if taken < name.len() => {
-                again = Some((after, taken + 1));
-                (p, n) = (after, taken + 1);
+        match retry {
+            Some((after, matched)) if matched < name.len() => {
+                retry = Some((after, matched + 1));
+                (p, n) = (after, matched + 1);
             }
             _ => return false,
         }
@@ -141,10 +144,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 enum Glob {
     Star,
-    One(Letter),
+    One(GlobChar),
 }
 
-enum Letter {
+enum GlobChar {
     Any,
     Only(char),
     Class {
@@ -153,8 +156,8 @@ enum Letter {
     },
 }
 
-impl Letter {
-    fn fits(&self, letter: char) -> bool {
+impl GlobChar {
+    fn matches(&self, letter: char) -> bool {
         match self {
             Self::Any => true,
             Self::Only(only) => *only == letter,
@@ -165,19 +168,19 @@ impl Letter {
     }
 }
 
-/// The parts of a pattern; `None` if it is broken.
+/// Parses a glob; `None` if it is invalid.
 fn glob(pattern: &str) -> Option<Vec<Glob>> {
     let mut letters = pattern.chars().peekable();
     let mut parts = Vec::new();
     while let Some(letter) = letters.next() {
         parts.push(match letter {
             '*' => Glob::Star,
-            '?' => Glob::One(Letter::Any),
-            '\\' => Glob::One(Letter::Only(letters.next()?)),
+            '?' => Glob::One(GlobChar::Any),
+            '\\' => Glob::One(GlobChar::Only(letters.next()?)),
             '[' => {
                 let negated = letters.next_if_eq(&'^').is_some();
                 let mut ranges = Vec::new();
-                // A bracket right after the opening one is not the closing one, but broken.
+                // A closing bracket right after the opening one is invalid.
                 while ranges.is_empty() || letters.next_if_eq(&']').is_none() {
                     let mut end = || match letters.next()? {
                         '-' | ']' => None,
@@ -195,9 +198,9 @@ fn glob(pattern: &str) -> Option<Vec<Glob>> {
                     };
                     ranges.push((low, high));
                 }
-                Glob::One(Letter::Class { negated, ranges })
+                Glob::One(GlobChar::Class { negated, ranges })
             }
-            letter => Glob::One(Letter::Only(letter)),
+            letter => Glob::One(GlobChar::Only(letter)),
         });
     }
     Some(parts)
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules() {
+    fn patterns_match_as_in_operator_registry() {
         for (text, ignored, kept) in [
             ("README.md", "README.md a/README.md README.md/x", "a README"),
             ("/README.md", "README.md", "a/README.md"),
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_rules_below_its_directory() {
+    fn a_pattern_applies_below_its_directory() {
         let mut all = patterns("*.md", &[]);
         all.extend(patterns("!keep.md\n/only", &path("a/b")));
         for (file, ignored) in [
@@ -264,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn stars_do_not_take_for_ever() {
+    fn many_stars_are_matched_quickly() {
         let pattern = "*a".repeat(1_000) + "b";
-        assert!(!matches(&pattern, &"a".repeat(10_000)));
+        assert!(!glob_matches(&pattern, &"a".repeat(10_000)));
     }
 }

@@ -1,17 +1,19 @@
-//! Operator catalogs: from an index image's layers to the images of the operators that are asked for.
+//! Reads operator catalogs: from an index image's layers to the images of the requested operators.
 //!
 //! ```text
-//! `ptp-operator:stable` ─→ Request ─┐
-//! Store::tree ─→ CatalogPlace::find ┴─read→ Catalog: for each channel its head's images, or why there are none
-//!                                     │
-//!        a directory of JSON and YAML ┤ configs, ignore, file, yaml, document
-//!             or an SQLite database   ┴ database, csv      both into collect, of which head chooses
+//! `ptp-operator:stable` ──→ PackageRequest ─┐
+//! Store::tree ─→ CatalogLocation::find ─────┴─read→ Catalog: for each channel its head's images, or an error
+//!                                              │
+//!   a directory of JSON and YAML: fbc_directory, indexignore, fbc_file, fbc_yaml, fbc_document
+//!   or an SQLite database: sqlite_database, cluster_service_version
+//!                                              │
+//!                                  collection ─→ channel_head
 //! ```
 //!
-//! The catalog is read where it lies in the layers, nothing is mounted, copied or run. All of its bytes go by, and only the
-//! packages that were asked for are kept: memory does not depend on the catalog's size, but for the largest YAML document.
-//! The rules are operator-registry's; where today's scripts do otherwise (talm-contract.md, section 8: an entry that is
-//! skipped taken for the head, one of two channels lost, nothing said of a package that is not there), they are not followed.
+//! The catalog is read from the layers' directories; nothing is mounted, copied or executed. Only the requested packages are
+//! kept, so memory does not depend on the catalog's size, except for the largest YAML document. The rules are
+//! operator-registry's. TALM's scripts differ: they may use a skipped entry as the head, lose one of two channels, and ignore
+//! a missing package silently.
 
 mod bounded_reader;
 mod catalog_location;
@@ -31,48 +33,47 @@ mod suggestions;
 use std::collections::HashSet;
 use std::path::Path;
 
-pub use catalog_location::CatalogPlace;
+pub use catalog_location::CatalogLocation;
 pub use error::CatalogError;
-pub use package_request::{Request, RequestError};
+pub use package_request::{PackageRequest, PackageRequestError};
 
 use crate::cancel::Cancel;
 use crate::oci::Reference;
 use crate::store::{Node, Tree};
 use collection::{Bundle, Collection, Package};
-use suggestions::near;
+use suggestions::similar;
 
-/// What a catalog has of what was asked for.
+/// The result of reading a catalog.
 #[derive(Debug)]
 pub struct Catalog {
     /// One for each channel of each request, in their order.
-    pub answers: Vec<Answer>,
+    pub channels: Vec<ChannelResult>,
 }
 
-/// What came of one channel of one request.
+/// The result for one requested channel.
 #[derive(Debug)]
-pub struct Answer {
-    /// The package as asked for.
+pub struct ChannelResult {
+    /// The package as requested.
     pub package: String,
-    /// The channel as asked for; empty for the default.
+    /// The channel as requested; empty for the default.
     pub channel: String,
-    /// The head. An error of one channel says nothing about the others; one that [`CatalogError::is_absence`] is no fault
-    /// of the catalog.
+    /// The head. Errors of channels are independent; [`CatalogError::is_absence`] is not an error of the catalog.
     pub head: Result<Head, CatalogError>,
 }
 
-/// The bundle that an installation from a channel begins with.
+/// The head of a channel: the bundle that an installation starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The channel; the default's name if the default was asked for.
+    /// The channel's name, also if the default channel is requested.
     pub channel: String,
     /// The bundle's name: `ptp-operator.v4.16.0-202406131906`.
     pub bundle: String,
-    /// The image that holds its manifests; old catalogs hold them themselves.
+    /// The image with its manifests; old catalogs contain the manifests themselves.
     pub bundle_image: Option<Reference>,
-    /// The images that it runs, in the catalog's order, each once and without the bundle's own.
+    /// The images that it runs, in the catalog's order, without duplicates and without the bundle image.
     pub related_images: Vec<RelatedImage>,
-    /// Names of related images that the catalog lists without an image, which the programs that serve catalogs pass over
-    /// too. Worth a warning: something may be missing.
+    /// Names of related images without a reference, which the programs that serve catalogs ignore too. Worth a warning,
+    /// because an image may be missing.
     pub without_image: Vec<String>,
 }
 
@@ -81,76 +82,76 @@ pub struct Head {
 pub struct RelatedImage {
     /// Its name in the bundle; often empty.
     pub name: String,
-    /// Where it is pulled from, by digest or by tag.
+    /// Its reference, by digest or by tag.
     pub reference: Reference,
 }
 
 impl Head {
-    /// All that is to be pulled, each once, the bundle's image first.
+    /// All images to pull, without duplicates, the bundle image first.
     pub fn images(&self) -> impl Iterator<Item = &Reference> {
         let related = self.related_images.iter().map(|image| &image.reference);
         self.bundle_image.iter().chain(related)
     }
 }
 
-/// Reads the catalog at `place` in `tree`, and answers `requests`.
+/// Reads the catalog at `location` in `tree`, and finds the heads of `requests`.
 ///
 /// # Errors
-/// When the catalog as a whole cannot be read: something in it is malformed, whoever's it is, or is more than a catalog
-/// can have. What is wrong with one package is in its answers.
+/// If the catalog as a whole cannot be read: a document of any package is malformed, or a limit is exceeded. Errors of
+/// single packages are in their results.
 pub fn read(
     tree: &Tree,
-    place: &CatalogPlace,
-    requests: &[Request],
+    location: &CatalogLocation,
+    requests: &[PackageRequest],
     cancel: &Cancel,
 ) -> Result<Catalog, CatalogError> {
     let mut collection = Collection::new(requests);
-    match place {
-        CatalogPlace::Configs(directory) => fbc_directory::read(tree, directory, &mut collection, cancel)?,
-        CatalogPlace::Database(path) => match tree.open(Path::new(path))? {
+    match location {
+        CatalogLocation::Configs(directory) => fbc_directory::read(tree, directory, &mut collection, cancel)?,
+        CatalogLocation::Database(path) => match tree.open(Path::new(path))? {
             Some(Node::File(file)) => sqlite_database::read(path, &file, &mut collection, cancel)?,
             _ => {
                 return Err(CatalogError::Io {
                     file: path.clone(),
-                    why: "it is no file".to_owned(),
+                    why: "it is not a file".to_owned(),
                 });
             }
         },
     }
-    let asked = requests.iter().flat_map(|request| {
+    let requested = requests.iter().flat_map(|request| {
         request
             .channels
             .iter()
             .map(move |channel| (&request.package, channel))
     });
-    let answers = asked.map(|(package, channel)| Answer {
+    let channels = requested.map(|(package, channel)| ChannelResult {
         package: package.clone(),
         channel: channel.clone(),
         head: head(&collection, package, channel),
     });
     Ok(Catalog {
-        answers: answers.collect(),
+        channels: channels.collect(),
     })
 }
 
-fn head(collection: &Collection<'_>, package: &str, asked: &str) -> Result<Head, CatalogError> {
+fn head(collection: &Collection<'_>, package: &str, requested: &str) -> Result<Head, CatalogError> {
     let Some(known) = collection.packages.get(package) else {
         return Err(CatalogError::NoPackage {
             package: package.to_owned(),
-            near: near(package, collection.names.iter().map(String::as_str)),
+            similar: similar(package, collection.names.iter().map(String::as_str)),
         });
     };
-    if let Some((what, name)) = &known.twice {
-        return Err(CatalogError::Twice {
+    if let Some((what, name)) = &known.duplicate {
+        return Err(CatalogError::Duplicate {
             package: package.to_owned(),
             what,
             name: name.clone(),
         });
     }
     let channels = || known.channels.keys().cloned().collect();
-    let channel = match asked {
+    let channel = match requested {
         "" => known.default_channel.as_str(),
-        asked => asked,
+        requested => requested,
     };
     if channel.is_empty() {
         return Err(CatalogError::NoDefaultChannel {
@@ -163,7 +164,7 @@ fn head(collection: &Collection<'_>, package: &str, asked: &str) -> Result<Head,
             package: package.to_owned(),
             channel: channel.to_owned(),
             channels: channels(),
-            near: near(channel, known.channels.keys().map(String::as_str)),
+            similar: similar(channel, known.channels.keys().map(String::as_str)),
         });
     };
     let (package, channel) = (package.to_owned(), channel.to_owned());

@@ -1,61 +1,61 @@
-//! What is asked of a catalog: lines such as `ptp-operator:stable`.
+//! Parses requests for operators: lines such as `ptp-operator:stable`.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::spec::shown;
 
-/// What the hub's Go writes for a channel that the Subscription does not name.
+/// What the hub's `fmt.Sprintf("%s", nil)` writes for a Subscription without a channel.
 const GO_NIL: &str = "%!s(<nil>)";
 
-/// A package, and the channels whose heads are wanted.
+/// A package, and the channels whose heads are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct PackageRequest {
     /// The package's name.
     pub package: String,
-    /// Names of channels, at least one and each once; the empty one is the package's default channel.
+    /// Names of channels, at least one and without duplicates; an empty name is the package's default channel.
     pub channels: Vec<String>,
 }
 
-/// Why a line asks for nothing that can be found; a retry does not help.
+/// Why a line is not a request; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` is not `package:channel`: {why}\n\
-     hint: {}`package:` without a channel is the package's default channel",
+     hint: {}`package:` requests the package's default channel",
     shown(line),
     did_you_mean(line)
 )]
-pub struct RequestError {
+pub struct PackageRequestError {
     /// The line as written.
     pub line: String,
-    /// What is wrong with it.
+    /// Why.
     pub why: &'static str,
 }
 
-impl Request {
-    /// Reads `package:channel` lines. Lines of one package become one request, in the order of its first. Blanks around
-    /// either name, blank lines and lines that begin with `#` are passed over, as the hub's scripts do; what those drop
-    /// without a word, a line with no colon or with two, is an error.
-    pub fn of_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, RequestError> {
+impl PackageRequest {
+    /// Parses `package:channel` lines. The lines of one package become one request, at the position of the first. Blanks
+    /// around names, blank lines and lines that begin with `#` are ignored, as by the hub's scripts. A line without a colon
+    /// or with two, which the scripts drop silently, is an error.
+    pub fn of_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, PackageRequestError> {
         let mut requests: Vec<Self> = Vec::new();
-        let (mut places, mut known) = (HashMap::new(), HashSet::new());
+        let (mut indices, mut known) = (HashMap::new(), HashSet::new());
         for line in lines {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (package, channel) = package_and_channel(line).map_err(|why| RequestError {
+            let (package, channel) = package_and_channel(line).map_err(|why| PackageRequestError {
                 line: line.to_owned(),
                 why,
             })?;
-            let place = *places.entry(package).or_insert(requests.len());
-            if place == requests.len() {
+            let index = *indices.entry(package).or_insert(requests.len());
+            if index == requests.len() {
                 requests.push(Self {
                     package: package.to_owned(),
                     channels: Vec::new(),
                 });
             }
             if known.insert((package, channel)) {
-                requests[place].channels.push(channel.to_owned());
+                requests[index].channels.push(channel.to_owned());
             }
         }
         Ok(requests)
@@ -76,12 +76,12 @@ fn package_and_channel(line: &str) -> Result<(&str, &str), &'static str> {
         .iter()
         .any(|name| name.contains(|c: char| c.is_whitespace() || c.is_control()))
     {
-        return Err("a name has a blank or a control character in it");
+        return Err("a name contains a blank or a control character");
     }
     Ok((package, channel))
 }
 
-/// The line as it would be right if somebody took another mark for the colon, or forgot it.
+/// The probable line, if the colon is missing or another character was used.
 fn did_you_mean(line: &str) -> String {
     let words: Vec<&str> = line
         .split([':', '=', '@', '/', ',', ';', ' ', '\t'])
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_requests_and_no_channel_is_lost() {
+    fn lines_of_one_package_become_one_request_with_all_channels() {
         let lines = [
             "ptp-operator:stable",
             " sriov-network-operator : 4.9 \r",
@@ -116,7 +116,7 @@ mod tests {
             "lvms-operator:",
             "lvms-operator: %!s(<nil>)",
         ];
-        let requests = Request::of_lines(lines).unwrap();
+        let requests = PackageRequest::of_lines(lines).unwrap();
         let plain: Vec<_> = requests
             .iter()
             .map(|request| (request.package.as_str(), request.channels.join(",")))
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant_is_guessed() {
+    fn the_hint_suggests_the_probable_line() {
         for (line, meant) in [
             ("ptp-operator", "did you mean `ptp-operator:`? "),
             ("ptp-operator stable", "did you mean `ptp-operator:stable`? "),
@@ -143,16 +143,16 @@ mod tests {
             (":", ""),
             ("ptp\0=x", ""),
         ] {
-            let error = Request::of_lines([line]).unwrap_err().to_string();
+            let error = PackageRequest::of_lines([line]).unwrap_err().to_string();
             assert!(
-                error.contains(&format!("hint: {meant}`package:` without")),
+                error.contains(&format!("hint: {meant}`package:` requests")),
                 "{error}"
             );
         }
     }
 
     #[test]
-    fn what_the_scripts_drop_without_a_word_is_an_error() {
+    fn a_line_that_the_scripts_drop_silently_is_an_error() {
         for (line, why) in [
             ("malformed-no-colon", "it has no colon"),
             ("too:many:colons:here", "it has more than one colon"),
@@ -160,11 +160,11 @@ mod tests {
             ("%!s(<nil>):stable", "it names no package"),
             (
                 "ptp operator:stable",
-                "a name has a blank or a control character in it",
+                "a name contains a blank or a control character",
             ),
-            ("ptp\0:stable", "a name has a blank or a control character in it"),
+            ("ptp\0:stable", "a name contains a blank or a control character"),
         ] {
-            let error = Request::of_lines(["ptp-operator:stable", line]).unwrap_err();
+            let error = PackageRequest::of_lines(["ptp-operator:stable", line]).unwrap_err();
             assert_eq!((error.line.as_str(), error.why), (line, why));
         }
     }

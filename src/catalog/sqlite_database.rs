@@ -1,4 +1,4 @@
-//! An SQLite catalog, read as `opm render` reads it (operator-registry up to 1.73, `pkg/sqlite`).
+//! Reads an SQLite catalog as `opm render` does (operator-registry up to 1.73, `pkg/sqlite`).
 //!
 //! ```text
 //! package         name, default_channel
@@ -6,16 +6,16 @@
 //! channel_entry   entry_id, package_name, channel_name, operatorbundle_name, replaces → entry_id, depth
 //! operatorbundle  name, csv; since migration 2 bundlepath, its image; since 5 version
 //! related_image   operatorbundle_name, image; since migration 1
-//! properties      operatorbundle_name, type; since migration 9; `olm.deprecated` takes a bundle out of its channels
+//! properties      operatorbundle_name, type; since migration 9; `olm.deprecated` removes a bundle from its channels
 //! ```
 //!
-//! A bundle has an entry in a channel for each bundle that it updates from: those that hang together from the least depth
-//! on are what it replaces, the others what it skips. What is in no row of `operatorbundle`, or has no version or image
-//! there (null, not empty), is no entry, though it may be replaced; unless no bundle of the package has both, as a
-//! migration of an old database leaves them.
+//! A bundle has one row per bundle that it updates from. Rows that form a chain starting at the least depth are what the
+//! bundle replaces, the others what it skips. A bundle without a row in `operatorbundle`, or whose row has no version or no
+//! image (null, not empty), is not an entry, although it may be replaced. The exception is a package in which no bundle has
+//! both, as after the migration of an old database.
 //!
-//! The file is opened by its descriptor, as one that nobody changes: nothing is locked, no journal is looked for or
-//! written. SQLite is told to distrust it, only real tables are read, and a handler ends what takes too long.
+//! The file is opened by its descriptor and as immutable: nothing is locked, and no journal is read or written. SQLite's
+//! defensive settings are on, only real tables are read, and a handler ends queries that take too long.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,47 +26,47 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row};
 
-use super::channel_head::{self, Entry};
+use super::channel_head::{self, ChannelEntry};
 use super::cluster_service_version;
 use super::collection::{Bundle, Collection};
 use super::error::CatalogError;
-use super::fbc_document::RelatedImage;
+use super::fbc_document::FbcRelatedImage;
 use crate::cancel::Cancel;
 
-/// What must be there, whatever the migration.
+/// The tables that every migration has.
 const TABLES: [&str; 4] = ["package", "channel", "channel_entry", "operatorbundle"];
 
 /// The longest value: a bundle with its manifests.
 const VALUE_LIMIT: i32 = 64 << 20;
 
-/// Channel entries of one package: 1,000 bundles that replace or skip 500 others each.
+/// The most channel entries of one package: 1,000 bundles that replace or skip 500 others each.
 const ENTRIES_LIMIT: usize = 500_000;
 
-/// Rows of any other kind for one package or bundle.
+/// The most rows of any other kind for one package or bundle.
 const ROWS_LIMIT: usize = 100_000;
 
-/// Bytes of all texts of the rows that are kept.
+/// The most bytes of texts that are kept.
 const TEXT_BYTES_LIMIT: usize = 64 << 20;
 
-/// Steps of SQLite's machine between two looks at the signal to stop: about a millisecond.
+/// Steps of SQLite's virtual machine between two checks for cancellation: about a millisecond.
 const STEPS: i32 = 100_000;
 
-/// So many looks, some minutes, and the database is taken for one that has no end.
-const LOOKS_LIMIT: u32 = 100_000;
+/// After this many checks, some minutes, a query is ended.
+const CHECKS_LIMIT: u32 = 100_000;
 
-/// SQLite's cache, in KiB.
+/// The size of SQLite's cache, in KiB.
 const CACHE: i32 = 8 << 10;
 
-/// Says why a query failed: the signal to stop goes before SQLite's own words.
+/// An open database.
 struct Database<'a> {
     path: &'a str,
     connection: Connection,
     cancel: &'a Cancel,
-    /// Bytes of texts so far.
+    /// The bytes of kept texts.
     kept: Cell<usize>,
 }
 
-/// Reads what was asked for out of `file`; `path` is for messages.
+/// Reads the requested packages from `file`; `path` is for messages.
 pub(super) fn read(
     path: &str,
     file: &File,
@@ -76,7 +76,7 @@ pub(super) fn read(
     let database = Database::open(path, file, cancel)?;
     let packages = database.column("SELECT name FROM package", [])?;
     for package in &packages {
-        collection.name(package);
+        collection.add_name(package);
     }
     for package in packages {
         if collection.is_wanted(&package) {
@@ -96,19 +96,19 @@ impl<'a> Database<'a> {
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
             connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_LIMIT)?;
-            let (cancel, mut looks) = (cancel.clone(), 0);
-            let is_enough = move || {
-                looks += 1;
-                looks > LOOKS_LIMIT || cancel.reason().is_some()
+            let (cancel, mut checks) = (cancel.clone(), 0);
+            let must_stop = move || {
+                checks += 1;
+                checks > CHECKS_LIMIT || cancel.reason().is_some()
             };
-            connection.progress_handler(STEPS, Some(is_enough))?;
+            connection.progress_handler(STEPS, Some(must_stop))?;
             connection.pragma_update(None, "cell_size_check", true)?;
-            // No file in /tmp, whatever is sorted.
+            // Sorting must not create files in /tmp.
             connection.pragma_update(None, "temp_store", "memory")?;
             connection.pragma_update(None, "cache_size", -CACHE)?;
             Ok(connection)
         };
-        let connection = open().map_err(|error| said(path, &error))?;
+        let connection = open().map_err(|error| sqlite_error(path, &error))?;
         let database = Self {
             path,
             connection,
@@ -117,7 +117,7 @@ impl<'a> Database<'a> {
         };
         for table in TABLES {
             if !database.has_table(table)? {
-                return Err(database.wrong(format!("it has no table `{table}`, and is no catalog")));
+                return Err(database.wrong(format!("it has no table `{table}`, so it is not a catalog")));
             }
         }
         Ok(database)
@@ -125,10 +125,10 @@ impl<'a> Database<'a> {
 
     fn package(&self, package: &str, collection: &mut Collection<'_>) -> Result<(), CatalogError> {
         let default = self.column("SELECT default_channel FROM package WHERE name = ?", [package])?;
-        let known = collection.packages.entry(package.to_owned()).or_default();
-        known.default_channel = default.into_iter().next().unwrap_or_default();
+        let collected = collection.packages.entry(package.to_owned()).or_default();
+        collected.default_channel = default.into_iter().next().unwrap_or_default();
         for channel in self.column("SELECT name FROM channel WHERE package_name = ?", [package])? {
-            known.channels.insert(channel, Vec::new());
+            collected.channels.insert(channel, Vec::new());
         }
         let mut heads = BTreeSet::new();
         for (channel, entries) in self.channels(package)? {
@@ -136,46 +136,46 @@ impl<'a> Database<'a> {
                 continue;
             }
             heads.extend(channel_head::heads(&entries).into_iter().map(str::to_owned));
-            if let Some(known) = collection.packages.get_mut(package) {
-                known.channels.insert(channel, entries);
+            if let Some(collected) = collection.packages.get_mut(package) {
+                collected.channels.insert(channel, entries);
             }
         }
         for name in heads {
             let bundle = self.bundle(package, &name)?;
-            if let Some(known) = collection.packages.get_mut(package) {
-                known.bundles.insert(name, bundle);
+            if let Some(collected) = collection.packages.get_mut(package) {
+                collected.bundles.insert(name, bundle);
             }
         }
         Ok(())
     }
 
-    /// The channels of a package as a file-based catalog would have them.
-    fn channels(&self, package: &str) -> Result<BTreeMap<String, Vec<Entry>>, CatalogError> {
+    /// The channels of a package, as in a file-based catalog.
+    fn channels(&self, package: &str) -> Result<BTreeMap<String, Vec<ChannelEntry>>, CatalogError> {
         let query = "SELECT entry_id, replaces, depth, channel_name, operatorbundle_name FROM channel_entry \
                      WHERE package_name = ?";
         let row = |row: &Row<'_>| {
-            let link = Link {
+            let row = EntryRow {
                 id: row.get(0)?,
                 replaces: row.get(1)?,
                 depth: row.get(2)?,
                 channel: row.get(3)?,
                 bundle: row.get(4)?,
             };
-            // A bundle's name is also what others skip.
-            let texts = [&link.channel, &link.bundle, &link.bundle];
+            // A bundle's name may be kept twice, because others skip it.
+            let texts = [&row.channel, &row.bundle, &row.bundle];
             let bytes = texts.into_iter().flatten().map(String::len).sum();
-            Ok((link, bytes))
+            Ok((row, bytes))
         };
-        let links: Vec<Link> = self.rows(query, [package], ENTRIES_LIMIT, row)?;
+        let rows: Vec<EntryRow> = self.rows(query, [package], ENTRIES_LIMIT, row)?;
         let least: Option<i64> = self.one("SELECT min(depth) FROM channel_entry", [])?.flatten();
-        let by_id: HashMap<i64, &Link> = links.iter().map(|link| (link.id, link)).collect();
-        let replacing = replacing(&links, &by_id, least);
+        let by_id: HashMap<i64, &EntryRow> = rows.iter().map(|row| (row.id, row)).collect();
+        let replacing = replacing(&rows, &by_id, least);
 
-        let names: BTreeSet<&str> = links.iter().filter_map(|link| link.bundle.as_deref()).collect();
+        let names: BTreeSet<&str> = rows.iter().filter_map(|row| row.bundle.as_deref()).collect();
         let present = self.present(&names)?;
-        let mut channels: BTreeMap<String, BTreeMap<&str, Entry>> = BTreeMap::new();
-        for link in &links {
-            let (Some(channel), Some(bundle)) = (&link.channel, link.bundle.as_deref()) else {
+        let mut channels: BTreeMap<String, BTreeMap<&str, ChannelEntry>> = BTreeMap::new();
+        for row in &rows {
+            let (Some(channel), Some(bundle)) = (&row.channel, row.bundle.as_deref()) else {
                 continue;
             };
             if !present.contains(bundle) {
@@ -187,21 +187,22 @@ impl<'a> Database<'a> {
                 .entry(bundle)
                 .or_default();
             bundle.clone_into(&mut entry.name);
-            let other = link.replaces.and_then(|id| by_id.get(&id)?.bundle.as_deref());
+            let other = row.replaces.and_then(|id| by_id.get(&id)?.bundle.as_deref());
             let Some(other) = other else { continue };
-            if !replacing.contains(&link.id) {
+            if !replacing.contains(&row.id) {
                 entry.skips.push(other.to_owned());
             } else if other > entry.replaces.as_str() {
-                // The greatest, where there are several.
+                // Of several, the greatest.
                 other.clone_into(&mut entry.replaces);
             }
         }
-        let plain =
-            |(channel, entries): (String, BTreeMap<&str, Entry>)| (channel, entries.into_values().collect());
+        let plain = |(channel, entries): (String, BTreeMap<&str, ChannelEntry>)| {
+            (channel, entries.into_values().collect())
+        };
         Ok(channels.into_iter().map(plain).collect())
     }
 
-    /// Those of these bundles that count as entries.
+    /// The bundles that are entries of their channels.
     fn present<'n>(&self, names: &BTreeSet<&'n str>) -> Result<HashSet<&'n str>, CatalogError> {
         let columns = self.column("SELECT name FROM pragma_table_info('operatorbundle')", [])?;
         let is_set = |column: &str| match columns.iter().any(|known| known == column) {
@@ -234,7 +235,7 @@ impl<'a> Database<'a> {
         Ok(present)
     }
 
-    /// Images of a bundle: what its ClusterServiceVersion lists, and what `related_image` has besides.
+    /// The images of a bundle: those of its ClusterServiceVersion, and others in `related_image`.
     fn bundle(&self, package: &str, name: &str) -> Result<Bundle, CatalogError> {
         let columns = self.column("SELECT name FROM pragma_table_info('operatorbundle')", [])?;
         let image = match columns.iter().any(|column| column == "bundlepath") {
@@ -255,7 +256,7 @@ impl<'a> Database<'a> {
         let has_table = self.has_table("related_image")?;
         let mut related_images = match csv.filter(|csv| !csv.trim().is_empty()) {
             None => Vec::new(),
-            // Before there was the table, the images that run were found in the ClusterServiceVersion.
+            // Databases without the table have the operands only in the ClusterServiceVersion.
             Some(csv) => cluster_service_version::images(&csv, !has_table).map_err(|why| {
                 self.wrong(format!("bundle `{name}` of package `{package}`, its csv: {why}"))
             })?,
@@ -265,14 +266,12 @@ impl<'a> Database<'a> {
                 "SELECT DISTINCT image FROM related_image WHERE operatorbundle_name = ? ORDER BY image";
             let known: HashSet<String> = related_images.iter().map(|image| image.image.clone()).collect();
             let others = self.column(query, [name])?.into_iter();
-            related_images.extend(
-                others
-                    .filter(|image| !known.contains(image))
-                    .map(|image| RelatedImage {
-                        name: String::new(),
-                        image,
-                    }),
-            );
+            related_images.extend(others.filter(|image| !known.contains(image)).map(|image| {
+                FbcRelatedImage {
+                    name: String::new(),
+                    image,
+                }
+            }));
         }
         Ok(Bundle {
             image: image.unwrap_or_default(),
@@ -280,18 +279,18 @@ impl<'a> Database<'a> {
         })
     }
 
-    /// A view or a virtual table might do anything.
+    /// Whether the table exists. A view or a virtual table is an error, because it could do anything.
     fn has_table(&self, name: &str) -> Result<bool, CatalogError> {
         let query = "SELECT type FROM pragma_table_list(?) WHERE schema = 'main'";
         let kind: Option<String> = self.one(query, [name])?;
         match kind.as_deref() {
             None => Ok(false),
             Some("table") => Ok(true),
-            Some(kind) => Err(self.wrong(format!("`{name}` is a {kind} and not a table"))),
+            Some(kind) => Err(self.wrong(format!("`{name}` is a {kind}, not a table"))),
         }
     }
 
-    /// Texts of a query's only column; nulls are passed over.
+    /// The texts of a query's only column, without nulls.
     fn column<P: rusqlite::Params>(&self, query: &str, params: P) -> Result<Vec<String>, CatalogError> {
         let row = |row: &Row<'_>| {
             let text: Option<String> = row.get(0)?;
@@ -302,7 +301,7 @@ impl<'a> Database<'a> {
         Ok(texts.into_iter().flatten().collect())
     }
 
-    /// Rows of a query, each with the bytes of its texts.
+    /// The rows of a query; `row` also returns the bytes of their texts.
     fn rows<T, P: rusqlite::Params>(
         &self,
         query: &str,
@@ -318,16 +317,16 @@ impl<'a> Database<'a> {
         let mut values = Vec::new();
         while let Some(next) = rows.next().map_err(|error| self.failed(&error))? {
             if values.len() == limit {
-                return Err(CatalogError::TooMuch {
+                return Err(CatalogError::LimitExceeded {
                     file: self.path.to_owned(),
                     limit: limit as u64,
-                    what: "rows for one question",
+                    what: "rows for one query",
                 });
             }
             let (value, bytes) = row(next).map_err(|error| self.failed(&error))?;
             self.kept.set(self.kept.get().saturating_add(bytes));
             if self.kept.get() > TEXT_BYTES_LIMIT {
-                return Err(CatalogError::TooMuch {
+                return Err(CatalogError::LimitExceeded {
                     file: self.path.to_owned(),
                     limit: TEXT_BYTES_LIMIT as u64,
                     what: "bytes of names",
@@ -356,9 +355,9 @@ impl<'a> Database<'a> {
         match self.cancel.check() {
             Err(stopped) => stopped.into(),
             Ok(()) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {
-                self.wrong("a query has no end".to_owned())
+                self.wrong("a query takes too long".to_owned())
             }
-            Ok(()) => said(self.path, error),
+            Ok(()) => sqlite_error(self.path, error),
         }
     }
 
@@ -371,7 +370,7 @@ impl<'a> Database<'a> {
 }
 
 /// A row of `channel_entry`.
-struct Link {
+struct EntryRow {
     id: i64,
     replaces: Option<i64>,
     depth: Option<i64>,
@@ -379,16 +378,16 @@ struct Link {
     bundle: Option<String>,
 }
 
-/// Ids of the links that are found from those of the least depth on, by what they replace.
-fn replacing(links: &[Link], by_id: &HashMap<i64, &Link>, least: Option<i64>) -> HashSet<i64> {
-    let first = links
+/// The ids of the rows in the chains of `replaces` that start at the least depth.
+fn replacing(rows: &[EntryRow], by_id: &HashMap<i64, &EntryRow>, least: Option<i64>) -> HashSet<i64> {
+    let first = rows
         .iter()
-        .filter(|link| link.depth.is_some() && link.depth == least);
-    let mut pending: Vec<i64> = first.map(|link| link.id).collect();
+        .filter(|row| row.depth.is_some() && row.depth == least);
+    let mut pending: Vec<i64> = first.map(|row| row.id).collect();
     let mut found = HashSet::new();
     while let Some(id) = pending.pop() {
         if found.insert(id)
-            && let Some(next) = by_id.get(&id).and_then(|link| link.replaces)
+            && let Some(next) = by_id.get(&id).and_then(|row| row.replaces)
             && by_id.contains_key(&next)
         {
             pending.push(next);
@@ -397,7 +396,7 @@ fn replacing(links: &[Link], by_id: &HashMap<i64, &Link>, least: Option<i64>) ->
     found
 }
 
-fn said(path: &str, error: &rusqlite::Error) -> CatalogError {
+fn sqlite_error(path: &str, error: &rusqlite::Error) -> CatalogError {
     CatalogError::Database {
         file: path.to_owned(),
         why: error.to_string(),

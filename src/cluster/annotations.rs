@@ -1,12 +1,12 @@
-//! What our own Job is annotated with, for whoever reads it at the hub: the hub's view copies the whole Job.
+//! Builds the annotations of this Job, which the hub reads with the Job.
 //!
 //! ```text
 //! spoke-precache.io/progress: images 41/187, 3.2 GiB of 18.4 GiB (17 %), 12.1 MiB/s in 8 downloads, 21 min 2 s left
 //! spoke-precache.io/status: {"phase":"Running","node":"sno-1","time":"2026-11-20T13:39:00Z","images":{"wanted":187,…},…}
 //! ```
 //!
-//! One line for people, the same as JSON for programs. The pods of an Indexed Job each have their own two keys, with the
-//! index behind a dot. Together they stay below [`LIMIT`], whatever a registry says.
+//! One line for people, and the same as JSON for programs. Each pod of an Indexed Job has its own two keys, with the index
+//! after a dot. Their size is at most [`LIMIT`], also with long messages of a registry.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +15,25 @@ use serde::Serialize;
 
 use crate::report::{Printable, ProgressSnapshot, Report, Step, Time};
 
-/// Keys and values together, in bytes. All annotations of an object together may have 256 KiB; the hub holds a copy for each
-/// spoke.
+/// The largest size of keys and values together, in bytes. All annotations of an object may have 256 KiB; the hub stores a
+/// copy for each spoke.
 pub(super) const LIMIT: usize = 4096;
 
-/// What a line or a reason may take up, in bytes.
+/// The longest line or reason, in bytes.
 const TEXT_LIMIT: usize = 500;
 
-/// Troubles of this moment that are told.
+/// How many current failures are reported.
 pub(super) const FAILING: usize = 4;
 
-/// Keys without index.
+/// The keys without index.
 const PROGRESS: &str = "spoke-precache.io/progress";
 const STATUS: &str = "spoke-precache.io/status";
 
-/// The JSON. Numbers are bytes, images or seconds.
+/// The JSON value. Numbers are bytes, images or seconds.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Status {
-    /// `Running`, or how it ended: `Succeeded`, `Timeout`, `Interrupted`, `UnrecoverableError`.
+pub(super) struct StatusAnnotation {
+    /// `Running`, or the result: `Succeeded`, `Timeout`, `Interrupted`, `UnrecoverableError`.
     pub(super) phase: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<u8>,
@@ -42,54 +42,54 @@ pub(super) struct Status {
     pub(super) reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<String>,
-    /// When this was written. Of a run that hangs or has no API any more it grows old.
+    /// When this was written. An old time means that the run hangs or cannot reach the API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) time: Option<Time>,
-    /// What it is at.
+    /// The current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) step: Option<Step>,
-    pub(super) images: Images,
-    pub(super) bytes: Bytes,
+    pub(super) images: ImageCounts,
+    pub(super) bytes: ByteCounts,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bytes_per_second: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seconds_left: Option<u64>,
-    /// When the Job will be killed.
+    /// When Kubernetes kills the Job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) deadline: Option<Time>,
-    /// Whether the rest comes before that, at this rate.
+    /// Whether the run ends before that at the current rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_time: Option<bool>,
-    /// What goes wrong at the moment.
+    /// The current failures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) failing: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Images {
+pub(super) struct ImageCounts {
     wanted: u64,
     here: u64,
     failed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Bytes {
+pub(super) struct ByteCounts {
     planned: u64,
     fetched: u64,
 }
 
-impl Status {
-    /// Of a run that goes on.
+impl StatusAnnotation {
+    /// The status of a running Job.
     pub(super) fn running(progress: &ProgressSnapshot, step: Option<Step>, failing: Vec<String>) -> Self {
         Self {
             phase: "Running".to_owned(),
             step,
-            images: Images {
+            images: ImageCounts {
                 wanted: progress.images,
                 here: progress.images_here,
                 failed: progress.images_failed,
             },
-            bytes: Bytes {
+            bytes: ByteCounts {
                 planned: progress.bytes,
                 fetched: progress.fetched,
             },
@@ -100,32 +100,32 @@ impl Status {
         }
     }
 
-    /// The same, with what is known of the Job's end.
-    pub(super) fn until(self, end: Option<Timestamp>, now: Timestamp) -> Self {
-        let left = |end: Timestamp| end.duration_since(now).as_secs();
-        let in_time = self.seconds_left.zip(end);
+    /// Adds the time and the Job's deadline.
+    pub(super) fn with_deadline(self, deadline: Option<Timestamp>, now: Timestamp) -> Self {
+        let left = |deadline: Timestamp| deadline.duration_since(now).as_secs();
+        let in_time = self.seconds_left.zip(deadline);
         Self {
             time: Some(Time(now)),
-            deadline: end.map(Time),
+            deadline: deadline.map(Time),
             in_time: in_time
-                .map(|(needed, end)| i64::try_from(needed).is_ok_and(|needed| needed < left(end))),
+                .map(|(needed, deadline)| i64::try_from(needed).is_ok_and(|needed| needed < left(deadline))),
             ..self
         }
     }
 
-    /// Of one that has ended.
+    /// The status of a Job that has ended.
     pub(super) fn ended(report: &Report) -> Self {
         let totals = &report.totals;
         Self {
             phase: format!("{:?}", report.phase),
             exit_code: Some(report.exit_code),
             reason: report.first_reason(),
-            images: Images {
+            images: ImageCounts {
                 wanted: totals.images_wanted,
                 here: totals.images_here(),
                 failed: totals.images_failed,
             },
-            bytes: Bytes {
+            bytes: ByteCounts {
                 planned: totals.bytes_planned,
                 fetched: totals.bytes_fetched,
             },
@@ -146,14 +146,14 @@ impl Status {
             None => name.to_owned(),
         };
         loop {
-            // Of plain fields nothing is refused.
+            // Serialising plain fields cannot fail.
             let status = serde_json::to_string(&self).unwrap_or_default();
             let annotations = BTreeMap::from([(key(PROGRESS), line.clone()), (key(STATUS), status)]);
             let size: usize = annotations
                 .iter()
                 .map(|(key, value)| key.len() + value.len())
                 .sum();
-            // Quotation marks and backslashes become twice as long in JSON.
+            // JSON doubles the length of quotation marks and backslashes.
             if size <= LIMIT || self.failing.pop().is_none() {
                 return annotations;
             }
@@ -161,7 +161,7 @@ impl Status {
     }
 }
 
-/// At most `limit` bytes of a text, on one line.
+/// A text on one line, cut to at most `limit` bytes.
 pub(super) fn cut(text: &str, limit: usize) -> String {
     let mut text = Printable(text).to_string();
     if text.len() > limit {
@@ -178,15 +178,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_stay_below_their_limit_whatever_is_said() {
+    fn annotations_stay_below_their_limit_with_any_text() {
         for letter in ["\"", "\\", "ä", "\u{1b}", "𝄞", "x"] {
             let long = letter.repeat(9000);
-            let status = Status {
+            let status = StatusAnnotation {
                 phase: "UnrecoverableError".to_owned(),
                 reason: Some(long.clone()),
                 node: Some("n".repeat(253)),
                 failing: vec![long.clone(); 50],
-                ..Status::running(&ProgressSnapshot::default(), Some(Step::Preflight), Vec::new())
+                ..StatusAnnotation::running(&ProgressSnapshot::default(), Some(Step::Preflight), Vec::new())
             };
             let annotations = status.annotations(&long, Some(u32::MAX));
             let size: usize = annotations
@@ -201,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_in_time_or_not() {
+    fn a_run_is_in_time_if_it_ends_before_the_deadline() {
         let now = Timestamp::UNIX_EPOCH;
         let at = |second| Some(Timestamp::from_second(second).unwrap());
-        for (seconds_left, end, in_time) in [
+        for (seconds_left, deadline, in_time) in [
             (Some(20), at(21), Some(true)),
             (Some(20), at(20), Some(false)),
             (Some(u64::MAX), at(20), Some(false)),
@@ -212,20 +212,20 @@ mod tests {
             (Some(20), None, None),
             (None, at(20), None),
         ] {
-            let status = Status {
+            let status = StatusAnnotation {
                 seconds_left,
-                ..Status::default()
+                ..StatusAnnotation::default()
             };
             assert_eq!(
-                status.until(end, now).in_time,
+                status.with_deadline(deadline, now).in_time,
                 in_time,
-                "{seconds_left:?} {end:?}"
+                "{seconds_left:?} {deadline:?}"
             );
         }
     }
 
     #[test]
-    fn a_running_job_says_what_a_program_wants_to_know() {
+    fn the_status_of_a_running_job_has_progress_and_failures() {
         let progress = ProgressSnapshot {
             images: 10,
             images_here: 4,
@@ -236,7 +236,7 @@ mod tests {
             downloads: 2,
             ..ProgressSnapshot::default()
         };
-        let status = Status::running(&progress, Some(Step::Pull), vec!["a\nb".to_owned()]);
+        let status = StatusAnnotation::running(&progress, Some(Step::Pull), vec!["a\nb".to_owned()]);
         let annotations = status.annotations(&progress.to_string(), None);
         assert_eq!(
             annotations[PROGRESS],

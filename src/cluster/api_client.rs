@@ -169,7 +169,7 @@ impl Api {
     ) -> Result<T, ClusterError> {
         let bytes = self.call(rule, path, None, effort).await?;
         serde_json::from_slice(&bytes).map_err(|error| ClusterError::Unexpected {
-            question: rule.question(),
+            request: rule.request(),
             // The parser's message quotes values, and one may be a password.
             why: format!(
                 "{} at line {}, column {}",
@@ -201,7 +201,7 @@ impl Api {
         let path = rule.path(&self.namespace, name)?;
         match self.call(rule, &path, None, effort).await {
             Ok(_) => Ok(true),
-            Err(ClusterError::Missing { .. }) => Ok(false),
+            Err(ClusterError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -224,7 +224,7 @@ impl Api {
             {
                 // The kubelet has not replaced it.
                 return Err(ClusterError::Unauthorized {
-                    said: message.clone(),
+                    message: message.clone(),
                 });
             }
             let attempt = self.attempt(rule, path, body, &token);
@@ -235,15 +235,15 @@ impl Api {
                 Ok(Err(error)) => error,
                 Err(_elapsed) => self.unreachable("no answer in time".to_owned()),
             };
-            if error.may_pass() && !error.is_conflict() {
+            if error.is_transient() && !error.is_conflict() {
                 *self.last_failure() = Some(Instant::now());
             }
             let wait = match &error {
-                ClusterError::Unauthorized { said } if rejected.is_none() => {
+                ClusterError::Unauthorized { message: said } if rejected.is_none() => {
                     rejected = Some((token, said.clone()));
                     Duration::ZERO
                 }
-                error if effort.waits && (error.may_pass() || self.may_be_allowed_soon(error)) => {
+                error if effort.waits && (error.is_transient() || self.may_be_allowed_soon(error)) => {
                     // A `Retry-After` of 0 does not shorten the pause.
                     let wanted = error.retry_after().unwrap_or_default();
                     wanted.max(backoff.next_pause())
@@ -290,7 +290,7 @@ impl Api {
             url.set_query(Some(&format!("fieldManager={FIELD_MANAGER}")));
         }
         let bearer = bearer(token).map_err(|_| ClusterError::Unauthorized {
-            said: "its file has bytes that no token can have".to_owned(),
+            message: "its file has bytes that no token can have".to_owned(),
         })?;
         let mut request = self
             .client
@@ -311,17 +311,20 @@ impl Api {
             return self.bytes(response, rule).await;
         }
         let said = message(&read_failure(response).await, status, token);
-        let question = rule.question();
+        let request = rule.request();
         Err(match status {
-            StatusCode::UNAUTHORIZED => ClusterError::Unauthorized { said },
-            StatusCode::FORBIDDEN => ClusterError::Forbidden { question, said },
-            StatusCode::NOT_FOUND => ClusterError::Missing {
+            StatusCode::UNAUTHORIZED => ClusterError::Unauthorized { message: said },
+            StatusCode::FORBIDDEN => ClusterError::Forbidden {
+                request,
+                message: said,
+            },
+            StatusCode::NOT_FOUND => ClusterError::NotFound {
                 path: path.to_owned(),
             },
             _ => ClusterError::Status {
                 status: status.as_u16(),
-                question,
-                said,
+                request,
+                message: said,
                 retry_after,
             },
         })
@@ -332,7 +335,7 @@ impl Api {
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(error))? {
             if bytes.len() + chunk.len() > ANSWER_LIMIT {
                 return Err(ClusterError::Unexpected {
-                    question: rule.question(),
+                    request: rule.request(),
                     why: format!("it is longer than {ANSWER_LIMIT} bytes"),
                 });
             }

@@ -1,16 +1,16 @@
-//! What the API says of the node, the cluster and our own Job, asked for once, at the start.
+//! Reads the settings of the kubelet, the cluster and this Job from the API, once, at the start.
 //!
 //! ```text
-//! nodes/$NODE_NAME/proxy/configz                     the kubelet's imageGCHighThresholdPercent, and whose images it uses
+//! nodes/$NODE_NAME/proxy/configz                     the kubelet's imageGCHighThresholdPercent and pull policy
 //! config.openshift.io/v1 proxies/cluster             .status: proxies; .spec.trustedCA ─→ ConfigMap, ca-bundle.crt
 //! config.openshift.io/v1 images/cluster              .spec.additionalTrustedCA ─→ ConfigMap, host[..port]
-//! our pod ─ownerReferences→ our Job                  .status.startTime + .spec.activeDeadlineSeconds
+//! this pod ─ownerReferences→ this Job                 .status.startTime + .spec.activeDeadlineSeconds
 //! ```
 //!
-//! First the proxy and the authorities: where a site needs them, no registry can be reached without, and that would be an
-//! error that no later try mends. So an API that is busy or out of reach, as that of a single node that has just rebooted, is
-//! waited for, [`PATIENCE`] at most; one that refuses is not. Then the rest, for [`SOON`] at most. What is not known by then is
-//! a warning. Of each object only the fields are read that are named here.
+//! First come the proxy and the certificate authorities: a site that needs them cannot reach any registry without them, and
+//! a later retry would not repair that. So the start waits up to [`PATIENCE`] for an API that is busy or unreachable, such as
+//! that of a single node that has just rebooted, but not for one that refuses. The rest may take up to [`SOON`]. A value that
+//! is still unknown is a warning. Only the fields that are named here are read.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -26,58 +26,58 @@ use super::pull_credentials_policy::PullVerification;
 use super::rbac::{CONFIG_NAMESPACE, GET_CONFIG_MAP, GET_CONFIGZ, GET_IMAGE_CONFIG, GET_PROXY};
 use super::{ClusterError, own_job};
 
-/// How long the start waits for a busy API at most, unless a flag says otherwise: the API server of a single node is back
-/// about a minute after it went, and most sites need nothing of what it knows.
+/// How long the start waits for a busy API, unless a flag sets it: the API server of a single node restarts within about a
+/// minute, and most sites do not need its settings.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How soon a well API server answers; for what only helps no longer is waited, and who waits longer is told for what.
+/// How soon a healthy API server responds: the limit for optional values, and for waiting without a message.
 const SOON: Duration = Duration::from_secs(3);
 
 /// OpenShift's configuration objects are singletons of this name.
 const CLUSTER: &str = "cluster";
 
-/// The key of a ConfigMap with a bundle, as the Proxy's `trustedCA` says.
+/// The key of the ConfigMap of the Proxy's `trustedCA`.
 const CA_BUNDLE: &str = "ca-bundle.crt";
 
-/// A key of the images' ConfigMap that is no registry (OpenShift Update Service).
+/// A key of the images' ConfigMap that is not a registry (OpenShift Update Service).
 const UPDATE_SERVICE: &str = "updateservice-registry";
 
-/// What is known of the cluster.
+/// Settings from the cluster's API.
 #[derive(Debug, Default)]
 pub struct ClusterInfo {
     /// The kubelet's `imageGCHighThresholdPercent`.
     pub image_gc_high_threshold: Option<u8>,
-    /// When the kubelet uses images that it did not pull.
+    /// Whether the kubelet uses images that it did not pull.
     pub pull_verification: PullVerification,
     /// The cluster's proxy, if it has one.
     pub proxy: Option<ClusterProxy>,
-    /// Whom the cluster trusts beside the system's authorities.
-    pub authorities: Vec<Authorities>,
-    /// Whose pod we are.
+    /// Certificate authorities in addition to the system's.
+    pub ca_bundles: Vec<CaBundle>,
+    /// The owner of this pod.
     pub owner: Owner,
-    /// What could not be learnt, and why.
+    /// The values that are unknown, and why.
     pub warnings: Vec<String>,
 }
 
-/// The status of `proxies.config.openshift.io/cluster`. URLs may have a password in them.
+/// The status of `proxies.config.openshift.io/cluster`. URLs may contain a password.
 #[derive(Clone, Debug)]
 pub struct ClusterProxy {
     /// `httpProxy`
     pub http: Option<SecretString>,
     /// `httpsProxy`
     pub https: Option<SecretString>,
-    /// `noProxy`, with what the cluster itself adds.
+    /// `noProxy`, including the cluster's own additions.
     pub except: String,
 }
 
-/// Authorities from a ConfigMap.
+/// Certificate authorities from a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authorities {
-    /// `host[:port]` of the registry that they are for; all, if there is none.
+pub struct CaBundle {
+    /// `host[:port]` of the registry that they apply to; `None` for all registries.
     pub host: Option<String>,
-    /// Where they were found, for messages.
-    pub place: String,
-    /// Certificates in PEM, not looked at yet.
+    /// The ConfigMap, for messages.
+    pub origin: String,
+    /// Certificates in PEM, not parsed yet.
     pub pem: String,
 }
 
@@ -144,12 +144,12 @@ struct ConfigMap {
 }
 
 impl ClusterInfo {
-    /// Asks. `with_kubelet` is false where a flag says its threshold already, and the account may lack the right to ask. A
-    /// busy API is waited for as long as `patience`.
-    pub async fn learn(api: &Api, with_kubelet: bool, patience: Duration) -> Self {
+    /// Queries the API and waits up to `patience` if it is busy. `with_kubelet` is false if a flag sets the threshold; then
+    /// the service account may lack the permission.
+    pub async fn query(api: &Api, with_kubelet: bool, patience: Duration) -> Self {
         let effort = Effort::patient(patience);
-        let way = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort)) };
-        let (proxy, of_registries) = announced(way, patience).await;
+        let required = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort)) };
+        let (proxy, registry_cas) = with_wait_message(required, patience).await;
         let effort = Effort::patient(patience.min(SOON));
         let kubelet = async {
             match with_kubelet {
@@ -157,57 +157,57 @@ impl ClusterInfo {
                 false => Ok(KubeletConfig::default()),
             }
         };
-        let (kubelet, owner) = tokio::join!(kubelet, own_job::owner(api, effort));
-        let mut ignorance = Ignorance::default();
-        let (proxy, trusted) = ignorance
-            .of("the cluster's proxy", proxy)
+        let (kubelet, owner) = tokio::join!(kubelet, own_job::find_owner(api, effort));
+        let mut unavailable = Unavailable::default();
+        let (proxy, trusted) = unavailable
+            .value_of("the cluster's proxy", proxy)
             .unwrap_or((None, Ok(Vec::new())));
-        let trusted = ignorance.of("the cluster's trusted authorities", trusted);
-        let of_registries = ignorance.of("the registries' trusted authorities", of_registries);
-        let kubelet = ignorance
-            .of("the kubelet's threshold", kubelet)
+        let trusted = unavailable.value_of("the cluster's trusted authorities", trusted);
+        let registry_cas = unavailable.value_of("the registries' trusted authorities", registry_cas);
+        let kubelet = unavailable
+            .value_of("the kubelet's threshold", kubelet)
             .unwrap_or_default();
-        let owner = ignorance.of("this pod's Job and its deadline", owner);
+        let owner = unavailable.value_of("this pod's Job and its deadline", owner);
         Self {
             image_gc_high_threshold: kubelet.image_gc_high_threshold_percent,
             pull_verification: kubelet.pull_verification,
             proxy,
-            authorities: [trusted.unwrap_or_default(), of_registries.unwrap_or_default()].concat(),
+            ca_bundles: [trusted.unwrap_or_default(), registry_cas.unwrap_or_default()].concat(),
             owner: owner.unwrap_or_default(),
-            warnings: ignorance.warnings(),
+            warnings: unavailable.warnings(),
         }
     }
 
-    /// The Job that we are, if it is known.
+    /// The Job of this pod, if it is known.
     pub fn job(&self) -> Option<&OwnJob> {
         match &self.owner {
             Owner::Job(job) => Some(job),
-            Owner::Unknown | Owner::Nobody => None,
+            Owner::Unknown | Owner::NoJob => None,
         }
     }
 }
 
-/// Says what the start waits for, if it does.
-async fn announced<T>(way: impl Future<Output = T>, patience: Duration) -> T {
-    let mut way = pin!(way);
-    if let Ok(known) = timeout(SOON, &mut way).await {
-        return known;
+/// Waits for the values, and logs the reason if it takes long.
+async fn with_wait_message<T>(required: impl Future<Output = T>, patience: Duration) -> T {
+    let mut required = pin!(required);
+    if let Ok(values) = timeout(SOON, &mut required).await {
+        return values;
     }
     tracing::warn!(
-        "waiting up to {patience:?} for the cluster's API, which is busy or out of reach: registries may be out of reach \
-         without the proxy and the authorities that it knows"
+        "waiting up to {patience:?} for the cluster's API, which is busy or unreachable: registries may be unreachable \
+         without its proxy and certificate authorities"
     );
-    way.await
+    required.await
 }
 
-/// What is not known, by reason: an API that does not answer is one reason for everything.
+/// The unknown values by reason: an API that does not respond is one reason for all of them.
 #[derive(Default)]
-struct Ignorance(BTreeMap<String, Vec<&'static str>>);
+struct Unavailable(BTreeMap<String, Vec<&'static str>>);
 
-impl Ignorance {
-    fn of<T>(&mut self, what: &'static str, found: Result<T, ClusterError>) -> Option<T> {
-        match found {
-            Ok(found) => Some(found),
+impl Unavailable {
+    fn value_of<T>(&mut self, what: &'static str, result: Result<T, ClusterError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
             Err(error) => {
                 self.0.entry(error.to_string()).or_default().push(what);
                 None
@@ -218,14 +218,14 @@ impl Ignorance {
     fn warnings(self) -> Vec<String> {
         let warnings = self.0.into_iter();
         warnings
-            .map(|(why, what)| format!("going on without {}: {why}", what.join(", ")))
+            .map(|(why, what)| format!("continuing without {}: {why}", what.join(", ")))
             .collect()
     }
 }
 
 async fn kubelet(api: &Api, effort: Effort) -> Result<KubeletConfig, ClusterError> {
     let Some(node) = &api.account.node else {
-        tracing::debug!("`NODE_NAME` is not set, so the kubelet is not asked for its threshold");
+        tracing::debug!("`NODE_NAME` is not set, so the kubelet's threshold is unknown");
         return Ok(KubeletConfig::default());
     };
     let path = format!("{}/configz", GET_CONFIGZ.path(&api.namespace, node)?);
@@ -233,14 +233,14 @@ async fn kubelet(api: &Api, effort: Effort) -> Result<KubeletConfig, ClusterErro
     Ok(configz.kubelet_config)
 }
 
-/// The proxy, and the bundle that it names. That one may fail by itself.
+/// The proxy, and its bundle of authorities, which may fail separately.
 async fn proxy(
     api: &Api,
     effort: Effort,
-) -> Result<(Option<ClusterProxy>, Result<Vec<Authorities>, ClusterError>), ClusterError> {
+) -> Result<(Option<ClusterProxy>, Result<Vec<CaBundle>, ClusterError>), ClusterError> {
     let Proxy { spec, status } = match api.get(&GET_PROXY, CLUSTER, effort).await {
         // Not OpenShift.
-        Err(error) if error.is_missing() => Proxy::default(),
+        Err(error) if error.is_not_found() => Proxy::default(),
         found => found?,
     };
     let set = |url: Option<SecretString>| url.filter(|url| !url.expose_secret().is_empty());
@@ -253,10 +253,10 @@ async fn proxy(
     let bundle = config_map(api, &spec.trusted_ca.name, effort).await;
     let bundle = bundle.map(|mut data| {
         let pem = data.remove(CA_BUNDLE);
-        let place = format!("ConfigMap `{CONFIG_NAMESPACE}/{}`", spec.trusted_ca.name);
-        let bundle = pem.map(|pem| Authorities {
+        let origin = format!("ConfigMap `{CONFIG_NAMESPACE}/{}`", spec.trusted_ca.name);
+        let bundle = pem.map(|pem| CaBundle {
             host: None,
-            place,
+            origin,
             pem,
         });
         bundle.into_iter().collect()
@@ -264,9 +264,9 @@ async fn proxy(
     Ok((proxy, bundle))
 }
 
-async fn registry_authorities(api: &Api, effort: Effort) -> Result<Vec<Authorities>, ClusterError> {
+async fn registry_authorities(api: &Api, effort: Effort) -> Result<Vec<CaBundle>, ClusterError> {
     let image: ImageConfig = match api.get(&GET_IMAGE_CONFIG, CLUSTER, effort).await {
-        Err(error) if error.is_missing() => ImageConfig::default(),
+        Err(error) if error.is_not_found() => ImageConfig::default(),
         found => found?,
     };
     let name = &image.spec.additional_trusted_ca.name;
@@ -274,16 +274,16 @@ async fn registry_authorities(api: &Api, effort: Effort) -> Result<Vec<Authoriti
     let of_host = data
         .into_iter()
         .filter(|(key, _)| key != UPDATE_SERVICE)
-        .map(|(key, pem)| Authorities {
-            // A key of a ConfigMap cannot hold a colon.
+        .map(|(key, pem)| CaBundle {
+            // A key of a ConfigMap cannot contain a colon, so `..` replaces it.
             host: Some(key.replace("..", ":")),
-            place: format!("`{key}` of ConfigMap `{CONFIG_NAMESPACE}/{name}`"),
+            origin: format!("`{key}` of ConfigMap `{CONFIG_NAMESPACE}/{name}`"),
             pem,
         });
     Ok(of_host.collect())
 }
 
-/// The data of a ConfigMap; of one that is not named nothing.
+/// The data of a ConfigMap; empty if there is no name.
 async fn config_map(api: &Api, name: &str, effort: Effort) -> Result<BTreeMap<String, String>, ClusterError> {
     if name.is_empty() {
         return Ok(BTreeMap::new());

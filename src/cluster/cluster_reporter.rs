@@ -1,47 +1,43 @@
-//! Tells the cluster how a run goes: annotations on our own Job, and events.
+//! Reports a run to the cluster: annotations on this Job, and Kubernetes events.
 //!
 //! # Design
 //!
-//! Events of the run only count, in whatever thread they come, under a lock that is held for no I/O. Two tasks look at that
-//! state: one patches the Job's annotations with what is true at that moment, at once, when a plan wants more images than the
-//! one before it, and in step with the hub ([`UpdateInterval`]), so nothing queues up behind an API that is slow; the other sends Kubernetes' events, of which few are kept. The run waits
-//! for neither, and neither task for the other. At the end both are dropped, and [`ClusterReporter::finish`] sends the last annotation
-//! and the events that are left in the time that its caller has.
+//! Events of the run only update the [`RunState`], in the thread that emits them, under a lock that is never held during I/O.
+//! Two tasks read that state. One patches the Job's annotations with the current status: immediately, when a plan has more
+//! images than the one before, and periodically ([`UpdateInterval`]), so that nothing queues up behind a slow API. The other
+//! sends the few Kubernetes events. The run waits for neither task, and the tasks do not wait for each other. At the end both
+//! are aborted, and [`ClusterReporter::finish`] sends the last annotation and the remaining events within the time that its
+//! caller allows.
 //!
-//! A patch that was dropped may still be on its way, and must not come after the last one. So each but the last has the
-//! `resourceVersion` that the Job had just before: when it is late, the Job has another one, and the API refuses it.
+//! A patch that was cancelled may still arrive at the API server, and must not overwrite the last one. So every patch except
+//! the last contains the `resourceVersion` that the Job had just before: a late patch has an old version, and the API refuses
+//! it.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant as Moment};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout_at};
 
 use super::ClusterError;
-use super::annotations::{FAILING, Status};
+use super::annotations::StatusAnnotation;
 use super::api_client::{Api, Effort, backoff};
 use super::job_client::JobClient;
 use super::kube_event::KubeEvent;
 use super::own_job::{OwnJob, Owner};
+use super::run_state::{Change, RunState};
 use super::update_interval::{INTERVAL, UpdateInterval};
-use crate::report::{Event, Observer, Phase, Progress, Report, Step};
+use crate::report::{Event, Observer, Phase, Report};
 
-/// How long one annotation or event may take; the next one says more.
-const SEND_PATIENCE: Duration = Duration::from_secs(10);
+/// How long one annotation or event may take; the next one is more current.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often an annotation is tried again because somebody else wrote the Job at the same moment. The pods of an Indexed Job
-/// all begin at once.
-const CONFLICTS: u32 = 4;
+/// How often an annotation is retried because another client wrote the Job at the same moment. The pods of an Indexed Job
+/// all start together.
+const CONFLICT_RETRIES: u32 = 4;
 
-/// Failures of steps that are told. There are eight steps, and a run may come to one of them twice.
-const FAILURES: usize = 16;
-
-/// How long a request that is tried again counts as something that fails now.
-const TROUBLE_MEMORY: Duration = Duration::from_secs(60);
-
-/// Says what happens to the cluster.
+/// Reports the events of a run to the cluster.
 #[derive(Debug)]
 pub struct ClusterReporter {
     shared: Arc<Shared>,
@@ -50,55 +46,39 @@ pub struct ClusterReporter {
 
 #[derive(Debug)]
 struct Shared {
-    messenger: JobClient,
-    state: Mutex<State>,
+    job_client: JobClient,
+    state: Mutex<RunState>,
     /// There is an event to send.
-    news: Notify,
-    /// More images are wanted than the Job says: a first plan, or what a release or a catalog names. That is a handful of
-    /// times.
-    growth: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    progress: Progress,
-    /// Images of the plan that wants most.
-    wanted: u64,
-    step: Option<Step>,
-    /// The last request that failed and is tried again.
-    retried: Option<(Moment, String)>,
-    /// The images that failed last, and why.
-    failed: VecDeque<(String, String)>,
-    happenings: VecDeque<KubeEvent>,
-    /// The steps' failures so far.
-    failures: Vec<KubeEvent>,
+    event_queued: Notify,
+    /// The plan has more images than the annotation: after the first plan, and after a release or a catalog is read. That
+    /// happens a few times per run.
+    plan_grew: Notify,
 }
 
 impl ClusterReporter {
-    /// Begins to listen and to tell, with tasks of the runtime that this is called in.
+    /// Starts the tasks in the current runtime.
     pub fn start(api: Arc<Api>, owner: Owner) -> Self {
         let node = api.account.node.clone();
         let shared = Arc::new(Shared {
-            messenger: JobClient::new(api, owner),
+            job_client: JobClient::new(api, owner),
             state: Mutex::default(),
-            news: Notify::new(),
-            growth: Notify::new(),
+            event_queued: Notify::new(),
+            plan_grew: Notify::new(),
         });
         let on_node = node.map_or(String::new(), |node| format!(" on node `{node}`"));
-        shared.happened(KubeEvent::new(
-            false,
-            "PreCacheStarted",
-            &format!("pre-caching begins{on_node}"),
-        ));
+        let note = format!("pre-caching starts{on_node}");
+        let started = KubeEvent::new(false, "PreCacheStarted", &note);
+        let change = shared.state().queue_event(started);
+        shared.notify(change);
         let annotator = tokio::spawn(annotate(Arc::clone(&shared)));
-        let poster = tokio::spawn(post(Arc::clone(&shared)));
+        let sender = tokio::spawn(send_events(Arc::clone(&shared)));
         Self {
             shared,
-            tasks: vec![annotator.abort_handle(), poster.abort_handle()],
+            tasks: vec![annotator.abort_handle(), sender.abort_handle()],
         }
     }
 
-    /// Tells how the run ended, within `patience`.
+    /// Reports the end of the run, within `patience`.
     pub async fn finish(&self, report: &Report, patience: Duration) {
         for task in &self.tasks {
             task.abort();
@@ -116,37 +96,36 @@ impl ClusterReporter {
         };
         let end = KubeEvent::new(report.phase != Phase::Succeeded, reason, &note);
         let effort = Effort::patient(patience);
-        let messenger = &self.shared.messenger;
-        let told = async {
-            let job = messenger.job(effort).await;
-            let regarded = job.as_ref().ok().and_then(Option::as_ref);
-            let annotated = async {
-                match regarded {
+        let job_client = &self.shared.job_client;
+        let requests = async {
+            let job = job_client.job(effort).await;
+            let regarding = job.as_ref().ok().and_then(Option::as_ref);
+            let annotation = async {
+                match regarding {
                     Some(job) => {
-                        messenger
-                            .annotate(job, Status::ended(report), &line, None, effort)
-                            .await
+                        let status = StatusAnnotation::ended(report);
+                        job_client.annotate(job, status, &line, None, effort).await
                     }
                     None => Ok(()),
                 }
             };
-            // All at once: none is to keep the others from being told in time.
-            let (annotated, ended, ()) = tokio::join!(
-                annotated,
-                messenger.send(&end, regarded, effort),
-                self.shared.send_rest(regarded, effort)
+            // Together, so that a slow request does not delay the others beyond the time limit.
+            let (annotated, sent, ()) = tokio::join!(
+                annotation,
+                job_client.send_event(&end, regarding, effort),
+                self.shared.send_queued(regarding, effort)
             );
-            if let Err(error) = ended {
-                tracing::debug!("the cluster does not hear of the end by an event: {error}");
+            if let Err(error) = sent {
+                tracing::debug!("cannot send the event about the end of the run: {error}");
             }
             job.and(annotated)
         };
-        match timeout_at(effort.until, told).await {
+        match timeout_at(effort.until, requests).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("the Job does not say how this run ended: {error}"),
-            Err(_elapsed) => {
-                tracing::warn!("the Job may not say how this run ended: no answer in {patience:?}")
-            }
+            Ok(Err(error)) => tracing::warn!("cannot annotate the Job with the result of this run: {error}"),
+            Err(_elapsed) => tracing::warn!(
+                "the annotation of the Job with the result of this run may be missing: no response in {patience:?}"
+            ),
         }
     }
 }
@@ -161,181 +140,126 @@ impl Drop for ClusterReporter {
 
 impl Observer for ClusterReporter {
     fn observe(&self, event: Event) {
-        let now = Moment::now();
-        let mut state = self.shared.state();
-        state.progress.note(&event, now);
-        match event {
-            Event::StepStarted(step) => state.step = Some(step),
-            Event::Planned { images, .. } if images > state.wanted => {
-                state.wanted = images;
-                self.shared.growth.notify_one();
-            }
-            Event::StepEnded {
-                step,
-                ok: false,
-                reason,
-                message,
-            } => {
-                drop(state);
-                let note = format!("{step:?}: {message}");
-                self.shared.failed(KubeEvent::new(true, reason, &note));
-            }
-            Event::Retrying { why, .. } => state.retried = Some((now, why)),
-            Event::ImageDone {
-                name,
-                state: fate,
-                reason,
-            } => {
-                state.failed.retain(|(failed, _)| *failed != name);
-                if fate.is_failure() {
-                    state.failed.push_front((name, reason.unwrap_or_default()));
-                    state.failed.truncate(FAILING);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-impl State {
-    fn failing(&self, now: Moment) -> Vec<String> {
-        let recent = |(when, _): &&(Moment, String)| now.saturating_duration_since(*when) < TROUBLE_MEMORY;
-        let retried = self.retried.as_ref().filter(recent).map(|(_, why)| why.clone());
-        let failed = self.failed.iter().map(|(name, why)| format!("{name}: {why}"));
-        retried.into_iter().chain(failed).collect()
+        let change = self.shared.state().note(event, Instant::now());
+        self.shared.notify(change);
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an event until it is sent.
-    fn happened(&self, happening: KubeEvent) {
-        self.state().happenings.push_back(happening);
-        self.news.notify_one();
-    }
-
-    /// A step failed. What was said before is no news.
-    fn failed(&self, happening: KubeEvent) {
-        let mut state = self.state();
-        if state.failures.len() < FAILURES && !state.failures.iter().any(|said| said.repeats(&happening)) {
-            state.failures.push(happening.clone());
-            drop(state);
-            self.happened(happening);
+    fn notify(&self, change: Change) {
+        match change {
+            Change::Minor => {}
+            Change::PlanGrew => self.plan_grew.notify_one(),
+            Change::EventQueued => self.event_queued.notify_one(),
         }
     }
 
-    /// Says how far it is.
-    async fn tell(&self) -> Result<(), ClusterError> {
-        let effort = Effort::once(SEND_PATIENCE);
-        let Some(job) = self.messenger.job(effort).await? else {
+    /// Annotates the Job with the current status.
+    async fn annotate(&self) -> Result<(), ClusterError> {
+        let effort = Effort::once(SEND_TIMEOUT);
+        let Some(job) = self.job_client.job(effort).await? else {
             return Ok(());
         };
         let (mut conflicts, mut backoff) = (0, backoff());
         loop {
-            match self.tell_once(&job, effort).await {
-                // Its controller wrote the Job meanwhile, or another pod of an Indexed Job did.
-                Err(error) if error.is_conflict() && conflicts < CONFLICTS => {
+            match self.annotate_once(&job, effort).await {
+                // The Job's controller or another pod of an Indexed Job wrote the Job meanwhile.
+                Err(error) if error.is_conflict() && conflicts < CONFLICT_RETRIES => {
                     conflicts += 1;
                     sleep(backoff.next_pause()).await;
                 }
-                told => return told,
+                result => return result,
             }
         }
     }
 
-    async fn tell_once(&self, job: &OwnJob, effort: Effort) -> Result<(), ClusterError> {
-        let version = self.messenger.version(job, effort).await?;
-        let (status, line) = {
-            let (state, now) = (self.state(), Moment::now());
-            let progress = state.progress.snapshot(now);
-            let status = Status::running(&progress, state.step, state.failing(now));
-            (status, progress.to_string())
-        };
-        self.messenger
+    async fn annotate_once(&self, job: &OwnJob, effort: Effort) -> Result<(), ClusterError> {
+        let version = self.job_client.resource_version(job, effort).await?;
+        let (status, line) = self.state().status(Instant::now());
+        self.job_client
             .annotate(job, status, &line, Some(&version), effort)
             .await
     }
 
-    /// The event to send next. It stays until it is sent, so that one that was on its way when the run ended is sent again.
-    fn next(&self) -> Option<KubeEvent> {
-        self.state().happenings.front().cloned()
-    }
-
-    /// Nothing more is to be done about this one.
-    fn is_done(&self, happening: &KubeEvent) {
-        self.state().happenings.retain(|other| !other.is(happening));
-    }
-
-    /// The same, for whoever does not know the Job yet.
-    async fn send_next(&self, happening: &KubeEvent, effort: Effort) -> Result<(), ClusterError> {
-        let job = match self.messenger.job(effort).await {
-            // Who may not ask for the Job may still say something of the pod.
+    /// Sends an event about the Job, which may still be unknown.
+    async fn send_event(&self, event: &KubeEvent, effort: Effort) -> Result<(), ClusterError> {
+        let job = match self.job_client.job(effort).await {
+            // Without permission to read the Job, events about the pod may still be allowed.
             Err(error) if error.is_refusal() => None,
             job => job?,
         };
-        self.messenger.send(happening, job.as_ref(), effort).await
+        self.job_client.send_event(event, job.as_ref(), effort).await
     }
 
-    /// Sends the events that are left.
-    async fn send_rest(&self, job: Option<&OwnJob>, effort: Effort) {
-        while let Some(happening) = self.next() {
-            match self.messenger.send(&happening, job, effort).await {
+    /// Sends the events that are still in the queue.
+    async fn send_queued(&self, job: Option<&OwnJob>, effort: Effort) {
+        loop {
+            let Some(event) = self.state().next_event() else {
+                return;
+            };
+            match self.job_client.send_event(&event, job, effort).await {
                 Err(error) if !error.is_refusal() => {
-                    tracing::debug!("the cluster does not hear of all events: {error}");
+                    tracing::debug!("cannot send the remaining events: {error}");
                     return;
                 }
-                Ok(()) | Err(_) => self.is_done(&happening),
+                Ok(()) | Err(_) => self.state().remove_event(&event),
             }
         }
     }
 }
 
+/// Annotates the Job until it is aborted.
 async fn annotate(shared: Arc<Shared>) {
-    let (mut pace, mut is_well) = (UpdateInterval::new(shared.messenger.age()), true);
+    let mut interval = UpdateInterval::new(shared.job_client.age());
+    let mut is_working = true;
     loop {
         tokio::select! {
-            () = pace.turn() => {}
-            () = shared.growth.notified(), if is_well => {}
+            () = interval.tick() => {}
+            () = shared.plan_grew.notified(), if is_working => {}
         }
-        match (shared.tell().await, is_well) {
+        match (shared.annotate().await, is_working) {
             (Ok(()), true) => {}
             (Ok(()), false) => {
-                tracing::info!("the Job says again how far this run is");
-                is_well = true;
+                tracing::info!("the Job is annotated with the progress of this run again");
+                is_working = true;
             }
-            (Err(error), was_well) => {
-                match was_well {
-                    true => tracing::warn!("the Job does not say how far this run is: {error}"),
-                    false => tracing::debug!("the Job still does not say how far this run is: {error}"),
+            (Err(error), was_working) => {
+                match was_working {
+                    true => tracing::warn!("cannot annotate the Job with the progress of this run: {error}"),
+                    false => tracing::debug!("still cannot annotate the Job: {error}"),
                 }
-                is_well = false;
-                pace.put_off(error.retry_after().unwrap_or_default());
+                is_working = false;
+                interval.delay(error.retry_after().unwrap_or_default());
             }
         }
     }
 }
 
-/// Sends events as they come. One that cannot be sent yet is tried again when the Job may be annotated again; one that the
-/// API will never take stands in no other's way.
-async fn post(shared: Arc<Shared>) {
-    let mut is_well = true;
+/// Sends events until it is aborted. An event that cannot be sent yet is retried after the interval of annotations; one that
+/// the API refuses is dropped, so that it does not block the others.
+async fn send_events(shared: Arc<Shared>) {
+    let mut is_working = true;
     loop {
-        shared.news.notified().await;
-        while let Some(happening) = shared.next() {
-            let Err(error) = shared.send_next(&happening, Effort::patient(SEND_PATIENCE)).await else {
-                shared.is_done(&happening);
-                is_well = true;
+        shared.event_queued.notified().await;
+        loop {
+            let Some(event) = shared.state().next_event() else {
+                break;
+            };
+            let Err(error) = shared.send_event(&event, Effort::patient(SEND_TIMEOUT)).await else {
+                shared.state().remove_event(&event);
+                is_working = true;
                 continue;
             };
-            match std::mem::replace(&mut is_well, false) {
-                true => tracing::warn!("the cluster does not hear of an event: {error}"),
-                false => tracing::debug!("the cluster does not hear of another event: {error}"),
+            match std::mem::replace(&mut is_working, false) {
+                true => tracing::warn!("cannot send an event to the cluster: {error}"),
+                false => tracing::debug!("cannot send another event to the cluster: {error}"),
             }
             match error.is_refusal() {
-                true => shared.is_done(&happening),
+                true => shared.state().remove_event(&event),
                 false => sleep(error.retry_after().unwrap_or_default().max(INTERVAL)).await,
             }
         }

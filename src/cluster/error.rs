@@ -1,10 +1,10 @@
-//! What goes wrong between us and the API, without secrets.
+//! Lists the errors of requests to the cluster's API; no message contains a secret.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why the API did not do what it was asked. Nothing of it ends a run.
+/// Why a request to the API failed. None of these ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A file of the service account.
@@ -12,107 +12,109 @@ pub enum ClusterError {
     ServiceAccount {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Why.
         source: io::Error,
     },
-    /// The authority that signed the API server's certificate.
+    /// The certificate authority of the API server.
     #[error("cannot use the service account's `{}`: {why}", path.display())]
     Authority {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why.
         why: String,
     },
-    /// No connection, no answer, half an answer.
-    #[error("the API at `{server}` does not answer: {why}")]
+    /// No connection, no response, or an incomplete response.
+    #[error("the API at `{server}` does not respond: {why}")]
     Unreachable {
         /// Host and port.
         server: String,
-        /// The last attempt's reason.
+        /// The error of the last attempt.
         why: String,
     },
-    /// Somebody else than the API server, as far as its certificate says.
-    #[error("the service account's `ca.crt` does not vouch for the API at `{server}`: {why}")]
+    /// The server's certificate is not trusted.
+    #[error(
+        "the certificate of the API at `{server}` is not signed by the service account's `ca.crt`: {why}"
+    )]
     Untrusted {
         /// Host and port.
         server: String,
-        /// What is wrong with the certificate.
+        /// Why.
         why: String,
     },
-    /// 401: the token is not accepted, and there is no newer one.
-    #[error("the API does not accept the service account's token: {said}")]
+    /// 401: the token is refused, and there is no newer one.
+    #[error("the API does not accept the service account's token: {message}")]
     Unauthorized {
-        /// The server's words.
-        said: String,
+        /// The server's message.
+        message: String,
     },
-    /// 403: a rule is missing.
+    /// 403: an RBAC rule is missing.
     #[error(
-        "the service account is not allowed `{question}`: {said}\nhint: see whether it is with `oc auth can-i {question}`; the roles in `manifests/` allow it"
+        "the service account is not allowed `{request}`: {message}\nhint: check it with `oc auth can-i {request}`; the roles in `manifests/` allow it"
     )]
     Forbidden {
         /// Verb and resource.
-        question: String,
-        /// The server's words.
-        said: String,
+        request: String,
+        /// The server's message.
+        message: String,
     },
-    /// 404: no such object, or no such kind of object.
+    /// 404: the object or its kind does not exist.
     #[error("there is no `{path}`")]
-    Missing {
-        /// Path of the URL.
+    NotFound {
+        /// The URL's path.
         path: String,
     },
-    /// Our own pod is not found by what we take for its name.
+    /// This pod is not found by its assumed name.
     #[error(
-        "there is no pod `{name}`\nhint: where a pod's host name is not its name, as in an Indexed Job or with `hostNetwork`, set `POD_NAME` by the downward API"
+        "there is no pod `{name}`\nhint: in an Indexed Job or with `hostNetwork`, a pod's host name is not its name; set `POD_NAME` with the downward API"
     )]
     NoPod {
         /// The name.
         name: String,
     },
-    /// Our own Job is gone, and there is another one.
-    #[error("another Job has the name `{name}` now")]
+    /// This Job was deleted, and another one was created.
+    #[error("the Job `{name}` was replaced by another Job of this name")]
     Replaced {
         /// The name.
         name: String,
     },
-    /// Any other answer that is not a success.
-    #[error("the API answers {status} to `{question}`: {said}")]
+    /// Any other response that is not a success.
+    #[error("the API responds {status} to `{request}`: {message}")]
     Status {
         /// HTTP status.
         status: u16,
         /// Verb and resource.
-        question: String,
-        /// The server's words.
-        said: String,
-        /// When it wants to be asked again.
+        request: String,
+        /// The server's message.
+        message: String,
+        /// The server's Retry-After.
         retry_after: Option<Duration>,
     },
-    /// A success that is not understood.
-    #[error("the API's answer to `{question}` is not as expected: {why}")]
+    /// A successful response that cannot be parsed.
+    #[error("the API's response to `{request}` is not as expected: {why}")]
     Unexpected {
         /// Verb and resource.
-        question: String,
-        /// What is wrong with it.
+        request: String,
+        /// Why.
         why: String,
     },
-    /// A name that cannot be one of Kubernetes'.
-    #[error("`{0}` is no name of an object")]
+    /// A name that Kubernetes does not allow.
+    #[error("`{0}` is not a valid name of an object")]
     Name(String),
 }
 
 impl ClusterError {
-    /// Whether there is no such thing.
-    pub(super) fn is_missing(&self) -> bool {
-        matches!(self, Self::Missing { .. })
+    /// Whether the object does not exist.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
     }
 
-    /// Whether somebody else wrote the same object at the same moment.
+    /// Whether another client wrote the same object at the same moment.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { status: 409, .. })
     }
 
-    /// Whether it is worth while to ask again soon: the server is overloaded, restarts, or is out of reach.
-    pub(super) fn may_pass(&self) -> bool {
+    /// Whether a retry soon may succeed: the server is overloaded, restarting or unreachable.
+    pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Status { status, .. } => matches!(status, 408 | 409 | 429 | 500 | 502 | 503 | 504),
@@ -120,19 +122,19 @@ impl ClusterError {
         }
     }
 
-    /// Whether this question itself is what is wrong: it would be answered so again, and others may not be.
+    /// Whether the request itself is refused: a retry would fail again, while other requests may succeed.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            // The next token may be accepted, and the next certificate.
+            // The next token or the next certificate may be accepted.
             Self::ServiceAccount { .. }
             | Self::Authority { .. }
             | Self::Untrusted { .. }
             | Self::Unauthorized { .. } => false,
-            other => !other.may_pass(),
+            other => !other.is_transient(),
         }
     }
 
-    /// When the server wants to be asked again.
+    /// The server's Retry-After.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,

@@ -1,4 +1,4 @@
-//! Speaks to the cluster of our own Job, or of our pod where there is none.
+//! Annotates this Job and sends events about it, or about this pod if it has no Job.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::annotations::Status;
+use super::annotations::StatusAnnotation;
 use super::api_client::{Api, Body, Effort};
 use super::kube_event::{KubeEvent, Regarding};
 use super::own_job::{OwnJob, Owner};
 use super::rbac::{CREATE_EVENT, PATCH_JOB};
 use super::{ClusterError, own_job};
 
-/// Knows whom to speak of, and finds out until it does.
+/// Sends requests about this Job; finds the Job first if it is unknown.
 #[derive(Debug)]
 pub(super) struct JobClient {
     api: Arc<Api>,
@@ -28,60 +28,64 @@ impl JobClient {
         }
     }
 
-    /// How long ago our Job began, as far as that is known.
+    /// The time since the start of this Job; zero if it is unknown.
     pub(super) fn age(&self) -> Duration {
         match &*self.owner() {
             Owner::Job(job) => Timestamp::now().duration_since(job.start).unsigned_abs(),
-            Owner::Unknown | Owner::Nobody => Duration::ZERO,
+            Owner::Unknown | Owner::NoJob => Duration::ZERO,
         }
     }
 
-    /// Our Job, asked for again as long as it is not known.
+    /// This Job, requested from the API until it is known.
     pub(super) async fn job(&self, effort: Effort) -> Result<Option<OwnJob>, ClusterError> {
         let known = self.owner().clone();
         let owner = match known {
-            Owner::Unknown => own_job::owner(&self.api, effort).await?,
+            Owner::Unknown => own_job::find_owner(&self.api, effort).await?,
             known => known,
         };
         *self.owner() = owner.clone();
         Ok(match owner {
             Owner::Job(job) => Some(job),
-            Owner::Unknown | Owner::Nobody => None,
+            Owner::Unknown | Owner::NoJob => None,
         })
     }
 
-    /// The Job's `resourceVersion` of this moment.
-    pub(super) async fn version(&self, job: &OwnJob, effort: Effort) -> Result<String, ClusterError> {
-        own_job::version(&self.api, job, effort).await
+    /// The Job's current `resourceVersion`.
+    pub(super) async fn resource_version(
+        &self,
+        job: &OwnJob,
+        effort: Effort,
+    ) -> Result<String, ClusterError> {
+        own_job::resource_version(&self.api, job, effort).await
     }
 
-    /// Annotates the Job; with a `version` only if the Job still has that.
+    /// Annotates the Job; with a `resource_version` only if the Job still has it.
     pub(super) async fn annotate(
         &self,
         job: &OwnJob,
-        status: Status,
+        status: StatusAnnotation,
         line: &str,
-        version: Option<&str>,
+        resource_version: Option<&str>,
         effort: Effort,
     ) -> Result<(), ClusterError> {
-        let status = Status {
+        let status = StatusAnnotation {
             node: self.api.account.node.clone(),
-            ..status.until(job.end, Timestamp::now())
+            ..status.with_deadline(job.deadline, Timestamp::now())
         };
         let annotations = status.annotations(line, self.api.account.index);
-        // With its uid, a Job that has taken the name meanwhile is left alone.
+        // With the uid, the API refuses the patch if another Job has the name now.
         let mut metadata = json!({"uid": job.uid, "annotations": annotations});
-        if let Some(version) = version {
+        if let Some(version) = resource_version {
             metadata["resourceVersion"] = version.into();
         }
         let body = Body::new("application/merge-patch+json", &json!({"metadata": metadata}));
         self.api.send(&PATCH_JOB, &job.name, &body, effort).await
     }
 
-    /// Sends an event that regards our Job, or else our pod.
-    pub(super) async fn send(
+    /// Sends an event about the Job, or about this pod without one.
+    pub(super) async fn send_event(
         &self,
-        happening: &KubeEvent,
+        event: &KubeEvent,
         job: Option<&OwnJob>,
         effort: Effort,
     ) -> Result<(), ClusterError> {
@@ -102,10 +106,10 @@ impl JobClient {
                 name: pod,
                 uid: None,
             },
-            // Nobody to speak of.
+            // No object that the event could be about.
             (None, None) => return Ok(()),
         };
-        let body = happening.body(&regarding, pod);
+        let body = event.body(&regarding, pod);
         self.api.send(&CREATE_EVENT, "", &body, effort).await
     }
 

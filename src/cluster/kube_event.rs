@@ -1,5 +1,4 @@
-//! Kubernetes' events of `events.k8s.io/v1`: the start, each step's failure and the end, regarding our Job or, where there is
-//! none, our pod.
+//! A Kubernetes event (`events.k8s.io/v1`) about this Job, or about this pod if it has no Job.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -7,24 +6,24 @@ use serde_json::{Value, json};
 use super::annotations::cut;
 use super::api_client::{Body, FIELD_MANAGER};
 
-/// What a `note` may have, in bytes (kubernetes `validation/events.go`: 1 KiB).
+/// The longest `note`, in bytes (kubernetes `validation/events.go`: 1 KiB).
 const NOTE_LIMIT: usize = 1024;
 
-/// What `reportingInstance` may have, in bytes.
+/// The longest `reportingInstance`, in bytes.
 const INSTANCE_LIMIT: usize = 128;
 
-/// One event, made when it happened.
+/// One event, with the time of its creation.
 #[derive(Clone, Debug)]
 pub(super) struct KubeEvent {
-    /// Makes its name: whoever sends it twice makes it once.
+    /// Part of its name, so that sending it twice creates it once.
     id: u64,
     time: Timestamp,
-    is_trouble: bool,
+    is_warning: bool,
     reason: String,
     note: String,
 }
 
-/// What an event regards.
+/// The object that an event is about (the field `regarding`).
 #[derive(Clone, Debug)]
 pub(super) struct Regarding<'a> {
     pub(super) api_version: &'static str,
@@ -35,31 +34,31 @@ pub(super) struct Regarding<'a> {
 }
 
 impl KubeEvent {
-    pub(super) fn new(is_trouble: bool, reason: &str, note: &str) -> Self {
+    pub(super) fn new(is_warning: bool, reason: &str, note: &str) -> Self {
         Self {
             id: rand::random(),
             time: Timestamp::now(),
-            is_trouble,
+            is_warning,
             reason: reason.to_owned(),
             note: cut(note, NOTE_LIMIT),
         }
     }
 
-    /// This very event, and not one like it.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    /// Whether both are the same event.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         self.id == other.id
     }
 
-    /// The same thing, said again.
-    pub(super) fn repeats(&self, other: &Self) -> bool {
+    /// Whether both have the same text.
+    pub(super) fn has_same_text(&self, other: &Self) -> bool {
         self.reason == other.reason && self.note == other.note
     }
 
     pub(super) fn body(&self, regarding: &Regarding<'_>, pod: Option<&str>) -> Body {
-        Body::new("application/json", &self.document(regarding, pod))
+        Body::new("application/json", &self.json(regarding, pod))
     }
 
-    fn document(&self, regarding: &Regarding<'_>, pod: Option<&str>) -> Value {
+    fn json(&self, regarding: &Regarding<'_>, pod: Option<&str>) -> Value {
         let mut object = json!({
             "apiVersion": regarding.api_version,
             "kind": regarding.kind,
@@ -69,7 +68,7 @@ impl KubeEvent {
         if let Some(uid) = regarding.uid {
             object["uid"] = uid.into();
         }
-        // `metav1.MicroTime` has six digits, always.
+        // `metav1.MicroTime` always has six digits.
         let time = self.time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
         json!({
             "apiVersion": "events.k8s.io/v1",
@@ -79,7 +78,7 @@ impl KubeEvent {
                 "namespace": regarding.namespace,
             },
             "eventTime": time,
-            "type": if self.is_trouble { "Warning" } else { "Normal" },
+            "type": if self.is_warning { "Warning" } else { "Normal" },
             "reason": self.reason,
             "action": "PreCache",
             "note": self.note,

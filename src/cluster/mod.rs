@@ -1,15 +1,15 @@
-//! The cluster's API, as far as this run has business there: what it says of the node and of our Job, and what it is told.
+//! Talks to the cluster's API: reads settings of the node and of this Job, and reports the run's progress.
 //!
 //! ```text
-//! service account ─ServiceAccount→ Api ─┬─ ClusterInfo::learn ──→ threshold, pull policy, proxy, our Job      at the start
-//!                                ├─ ClusterReporter ────────→ annotations of our Job, events              during the run
-//!                                └─ PinnedImageSet::apply                                        after it
+//! ServiceAccount → Api ─┬─ ClusterInfo::query ───→ threshold, pull policy, proxy, this Job      at the start
+//!                       ├─ ClusterReporter ──────→ annotations of this Job, events              during the run
+//!                       └─ PinnedImageSets::apply                                               after the run
 //! ```
 //!
-//! All of it is a help and nothing of it is needed: what the API does not say in time is gone without, a Job that cannot be
-//! annotated costs a line in the log, and no error here ends a run. Only the start waits, [`PATIENCE`] at most. What is asked is what [`RULES`] has and nothing
-//! else. The token goes to the API server alone, whose certificate the service account's `ca.crt` must vouch for, and is in
-//! no message. No proxy is between.
+//! All of it is optional: a value that the API does not return in time is left out, a Job that cannot be annotated is a
+//! warning in the log, and no error here ends a run. Only the start waits, at most [`PATIENCE`]. Only requests of [`RULES`]
+//! are sent. The token is sent only to the API server, whose certificate must be signed by the service account's `ca.crt`,
+//! and is in no message. Requests use no proxy.
 
 mod annotations;
 mod api_client;
@@ -22,11 +22,12 @@ mod own_job;
 mod pinned_image_set;
 mod pull_credentials_policy;
 mod rbac;
+mod run_state;
 mod service_account;
 mod update_interval;
 
 pub use api_client::Api;
-pub use cluster_info::{Authorities, ClusterInfo, ClusterProxy, PATIENCE};
+pub use cluster_info::{CaBundle, ClusterInfo, ClusterProxy, PATIENCE};
 pub use cluster_reporter::ClusterReporter;
 pub use error::ClusterError;
 pub use own_job::{OwnJob, Owner};

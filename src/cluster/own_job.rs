@@ -1,4 +1,4 @@
-//! Our own Job: whose pod we are, and when it will be killed.
+//! Finds the Job that owns this pod, its start and its deadline.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use super::ClusterError;
 use super::api_client::{Api, Effort};
 use super::rbac::{GET_JOB, GET_POD};
 
-/// Whose pod we are.
+/// The owner of this pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Owner {
-    /// Not known, perhaps not yet.
+    /// Unknown, perhaps not yet known.
     #[default]
     Unknown,
-    /// No Job's.
-    Nobody,
-    /// This one's.
+    /// The pod belongs to no Job.
+    NoJob,
+    /// The pod belongs to this Job.
     Job(OwnJob),
 }
 
-/// A Job that runs us.
+/// The Job that owns this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnJob {
     /// Its name.
     pub name: String,
-    /// Its uid: another Job may have the name later.
+    /// Its uid: another Job may get the same name later.
     pub uid: String,
-    /// When it began: `status.startTime`.
+    /// Its start: `status.startTime`.
     pub start: Timestamp,
-    /// When it will be killed, if ever: so long after that as `spec.activeDeadlineSeconds` says.
-    pub end: Option<Timestamp>,
+    /// Its deadline, if it has one: `spec.activeDeadlineSeconds` after the start.
+    pub deadline: Option<Timestamp>,
 }
 
 #[derive(Deserialize)]
@@ -84,48 +84,52 @@ struct JobStatus {
     start_time: Option<String>,
 }
 
-/// Finds out. A pod whose name is not known has an owner that is not known.
-pub(super) async fn owner(api: &Api, effort: Effort) -> Result<Owner, ClusterError> {
+/// Finds the owner of this pod. It is unknown if the pod's name is unknown.
+pub(super) async fn find_owner(api: &Api, effort: Effort) -> Result<Owner, ClusterError> {
     let Some(pod) = &api.account.pod else {
         return Ok(Owner::Unknown);
     };
     let pod: Pod = match api.get(&GET_POD, pod, effort).await {
-        Err(error) if error.is_missing() => return Err(ClusterError::NoPod { name: pod.clone() }),
+        Err(error) if error.is_not_found() => return Err(ClusterError::NoPod { name: pod.clone() }),
         found => found?,
     };
     let mut owners = pod.metadata.owner_references.into_iter();
     let job = owners.find(|owner| owner.kind == "Job" && owner.api_version == "batch/v1");
     let Some(OwnerReference { name, uid, .. }) = job else {
-        return Ok(Owner::Nobody);
+        return Ok(Owner::NoJob);
     };
     let job: Job = api.get(&GET_JOB, &name, effort).await?;
     let start = start(&job, Timestamp::now());
     Ok(Owner::Job(OwnJob {
         start,
-        end: end(&job, start),
+        deadline: deadline(&job, start),
         name,
         uid,
     }))
 }
 
-/// The Job's `resourceVersion` of this moment: a patch that has it changes nothing if anybody wrote the Job since.
-pub(super) async fn version(api: &Api, job: &OwnJob, effort: Effort) -> Result<String, ClusterError> {
-    let there: Job = api.get(&GET_JOB, &job.name, effort).await?;
-    match there.metadata.uid == job.uid {
-        true => Ok(there.metadata.resource_version),
+/// The Job's current `resourceVersion`: the API refuses a patch with it if another client has written the Job since.
+pub(super) async fn resource_version(
+    api: &Api,
+    job: &OwnJob,
+    effort: Effort,
+) -> Result<String, ClusterError> {
+    let current: Job = api.get(&GET_JOB, &job.name, effort).await?;
+    match current.metadata.uid == job.uid {
+        true => Ok(current.metadata.resource_version),
         false => Err(ClusterError::Replaced {
             name: job.name.clone(),
         }),
     }
 }
 
-/// The Job's controller may make the pod before it writes when the Job started; that was a moment ago then.
+/// The Job's start. The Job's controller may create the pod before it writes the start, which then was a moment ago.
 fn start(job: &Job, now: Timestamp) -> Timestamp {
     let start = job.status.start_time.as_ref();
     start.and_then(|start| start.parse().ok()).unwrap_or(now)
 }
 
-fn end(job: &Job, start: Timestamp) -> Option<Timestamp> {
+fn deadline(job: &Job, start: Timestamp) -> Option<Timestamp> {
     let seconds = job.spec.active_deadline_seconds?;
     start.checked_add(Duration::from_secs(seconds)).ok()
 }
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_ends_when_its_time_is_over() {
+    fn the_deadline_is_counted_from_the_start() {
         for (text, expected) in [
             (
                 r#"{"spec": {"activeDeadlineSeconds": 14400}, "status": {"startTime": "2026-01-02T03:04:05Z"}}"#,
@@ -164,7 +168,9 @@ mod tests {
             let job: Job = serde_json::from_str(text).unwrap();
             let now = "2026-01-02T03:00:00Z".parse().unwrap();
             assert_eq!(
-                end(&job, start(&job, now)).map(|end| end.to_string()).as_deref(),
+                deadline(&job, start(&job, now))
+                    .map(|time| time.to_string())
+                    .as_deref(),
                 expected,
                 "{text}"
             );

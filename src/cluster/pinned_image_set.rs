@@ -1,9 +1,9 @@
-//! PinnedImageSets: images that the Machine Config Operator has CRI-O pin, so that the kubelet's garbage collection leaves
-//! them alone (`machineconfiguration.openshift.io/v1`, OpenShift 4.19 and later).
+//! Builds, applies and deletes PinnedImageSets, which protect images from the kubelet's garbage collection.
 //!
-//! A set has 500 images at most, each named by digest, with a domain that has a dot and at most one part between that and
-//! the last (openshift/api `machineconfiguration/v1/types_pinnedimageset.go`); one name that breaks these rules has the whole
-//! set refused, so such images are left out and told of.
+//! The Machine Config Operator lets CRI-O pin their images (`machineconfiguration.openshift.io/v1`, OpenShift 4.19 and
+//! later). A set has at most 500 images, each named by digest, with a domain that contains a dot and at most one path
+//! component before the last (openshift/api `machineconfiguration/v1/types_pinnedimageset.go`). The API refuses a whole set
+//! for one invalid name, so images with such names are left out and reported.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use super::api_client::{Api, Body, Effort};
 use super::rbac::{DELETE_PINS, PATCH_PINS};
 use crate::oci::Reference;
 
-/// Images of one set.
+/// The most images of one set.
 const SET_LIMIT: usize = 500;
 
-/// Length of an image's name.
+/// The longest name of an image.
 const NAME_LIMIT: usize = 447;
 
-/// As many sets are ours, so that a role can name them: 4,000 images are more than a node holds.
+/// The most sets, so that a role can name them: 4,000 images are more than a node has.
 const SETS: usize = 8;
 
-/// Name of the first set; the others have a number behind it.
+/// The name of the first set; the others have a number as suffix.
 const NAME: &str = "spoke-precache";
 
-/// Says which MachineConfigPool pins them: that of single nodes.
+/// The label that selects the MachineConfigPool: the one of single nodes.
 const ROLE: (&str, &str) = ("machineconfiguration.openshift.io/role", "master");
 
-/// By which all of them can be removed at once.
+/// The label by which all sets can be deleted together.
 const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "spoke-precache");
 
-/// How long the API may take for all sets, to make those that are needed and then to remove the others.
+/// How long the API may take to apply all sets, and again to delete unneeded ones.
 const APPLY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// As many sets as the images need.
+/// The images to pin, divided into sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedImageSets {
     /// References by digest, sorted, each once.
@@ -44,7 +44,7 @@ pub struct PinnedImageSets {
 }
 
 impl PinnedImageSets {
-    /// The sets for these references by digest, and those of them that no set can have.
+    /// The sets for these references by digest, and the references that no set can contain.
     pub fn of(images: impl IntoIterator<Item = Reference>) -> (Self, Vec<Reference>) {
         let (mut images, mut left_out): (Vec<_>, Vec<_>) = images
             .into_iter()
@@ -55,7 +55,7 @@ impl PinnedImageSets {
         (Self { images }, left_out)
     }
 
-    /// Names of all sets that any run may make.
+    /// The names of all sets that any run may create.
     pub fn names() -> impl Iterator<Item = String> {
         (1..=SETS).map(|number| match number {
             1 => NAME.to_owned(),
@@ -68,15 +68,15 @@ impl PinnedImageSets {
         &self.images
     }
 
-    /// As documents for `oc apply -f`.
+    /// The sets as YAML for `oc apply -f`.
     pub fn to_yaml(&self) -> String {
         let mut text = String::from(
-            "# Keeps the kubelet's garbage collection from images that were cached for an upgrade, on the nodes of the pool that\n\
-             # the label names; the Machine Config Operator pulls them where they are not. When the upgrade is done:\n\
+            "# Protects images that were cached for an upgrade from the kubelet's garbage collection, on the nodes of the pool of the\n\
+             # label; the Machine Config Operator pulls them on nodes that do not have them. After the upgrade:\n\
              #   oc delete -f THIS-FILE\n",
         );
         for (name, images) in self.sets() {
-            // Writing to a String cannot fail. No character of these names means anything in YAML.
+            // Writing to a String cannot fail. These names contain no special characters of YAML.
             let _ = write!(
                 text,
                 "---\napiVersion: machineconfiguration.openshift.io/v1\nkind: PinnedImageSet\nmetadata:\n  name: {name}\n  \
@@ -90,7 +90,7 @@ impl PinnedImageSets {
         text
     }
 
-    /// Makes the sets or replaces what an earlier run put into them.
+    /// Creates the sets or replaces those of an earlier run.
     pub async fn apply(&self, api: &Api) -> Result<(), ClusterError> {
         let effort = Effort::patient(APPLY_PATIENCE);
         for (name, images) in self.sets() {
@@ -98,25 +98,25 @@ impl PinnedImageSets {
                 .iter()
                 .map(|name| json!({"name": name.to_string()}))
                 .collect();
-            let document = json!({
+            let set = json!({
                 "apiVersion": "machineconfiguration.openshift.io/v1",
                 "kind": "PinnedImageSet",
                 "metadata": {"name": name, "labels": {OWNER.0: OWNER.1, ROLE.0: ROLE.1}},
                 "spec": {"pinnedImages": images},
             });
-            let body = Body::new("application/apply-patch+yaml", &document);
+            let body = Body::new("application/apply-patch+yaml", &set);
             api.send(&PATCH_PINS, &name, &body, effort).await?;
         }
         Ok(())
     }
 
-    /// Removes the sets that an earlier run needed and this one does not, or its images would stay for ever. Asks for every
-    /// name, for an earlier run may have been killed between two of them.
-    pub async fn remove_others(&self, api: &Api) -> Result<(), ClusterError> {
+    /// Deletes the sets that an earlier run needed and this one does not, or their images would stay pinned for ever. Tries
+    /// every name, because an earlier run may have been killed between two deletions.
+    pub async fn delete_others(&self, api: &Api) -> Result<(), ClusterError> {
         let effort = Effort::patient(APPLY_PATIENCE);
         for name in Self::names().skip(self.sets().count()) {
             if api.delete(&DELETE_PINS, &name, effort).await? {
-                tracing::info!("removed PinnedImageSet `{name}` of an earlier run");
+                tracing::info!("deleted the PinnedImageSet `{name}` of an earlier run");
             }
         }
         Ok(())
@@ -127,7 +127,7 @@ impl PinnedImageSets {
     }
 }
 
-/// `host[:port][/namespace]/name@sha256:…`, as the API checks it.
+/// Whether the API accepts the name: `host[:port][/namespace]/name@sha256:…`.
 fn is_pinnable(image: &str) -> bool {
     let Some((name, digest)) = image.split_once("@sha256:") else {
         return false;
@@ -167,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_would_refuse_is_left_out() {
-        for (name, is_taken) in [
+    fn names_that_the_api_would_refuse_are_left_out() {
+        for (name, is_accepted) in [
             ("quay.io/openshift-release-dev/ocp-release", true),
             ("registry.example.com:5000/image", true),
             ("127.0.0.1:5000/a/b.c", true),
@@ -178,7 +178,7 @@ mod tests {
             ("localhost:5000/a", false),
             ("host.example:500000/a", false),
         ] {
-            assert_eq!(is_pinnable(&by_digest(name)), is_taken, "{name}");
+            assert_eq!(is_pinnable(&by_digest(name)), is_accepted, "{name}");
         }
         for name in [
             "quay.io/a:v1",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn more_images_than_a_set_may_have_go_into_several() {
+    fn more_images_than_the_limit_of_a_set_need_several_sets() {
         let images = (0..1001).map(|number| reference(&format!("quay.io/a/b{number}")));
         let (sets, left_out) = PinnedImageSets::of(images.chain([reference("quay.io/a/b0")]));
         assert_eq!((sets.images().len(), left_out.len()), (1001, 0));
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn the_document_is_one_to_apply() {
+    fn the_yaml_is_a_valid_set() {
         let (sets, _) = PinnedImageSets::of([reference("quay.io/a/b")]);
         let digest = "0a".repeat(32);
         assert_eq!(
             sets.to_yaml(),
             format!(
-                "# Keeps the kubelet's garbage collection from images that were cached for an upgrade, on the nodes of the pool that\n\
-                 # the label names; the Machine Config Operator pulls them where they are not. When the upgrade is done:\n\
+                "# Protects images that were cached for an upgrade from the kubelet's garbage collection, on the nodes of the pool of the\n\
+                 # label; the Machine Config Operator pulls them on nodes that do not have them. After the upgrade:\n\
                  #   oc delete -f THIS-FILE\n\
                  ---\n\
                  apiVersion: machineconfiguration.openshift.io/v1\n\

@@ -1,8 +1,10 @@
-//! Whether the kubelet lets pods use images that it did not pull itself (KEP-2535; on by default since Kubernetes 1.35).
+//! Warns if the kubelet does not let pods use images that it did not pull itself (KEP-2535; on by default since Kubernetes
+//! 1.35).
 //!
-//! The kubelet keeps a record of each image that it pulled, with the credentials. An image that we brought has none, which
-//! is what "preloaded" means. Where the policy wants credentials verified for such an image, the kubelet pulls it again
-//! before it starts a pod: the layers stay, but the registry has to answer, and that may be down during an upgrade
+//! The kubelet keeps a record of each image that it pulled, with the credentials. A pre-cached image has no such record; the
+//! kubelet calls it "preloaded". If the policy requires verified credentials for such an image, the kubelet pulls it again
+//! before it starts a pod: the layers are not downloaded again, but the registry must respond, and during an upgrade it may
+//! be down
 //! (kubernetes `pkg/kubelet/images/pullmanager`: `MustAttemptImagePull`, `NeverVerifyAllowlistedImages`).
 //!
 //! | policy | a preloaded image |
@@ -28,7 +30,7 @@ pub struct PullVerification {
 }
 
 impl PullVerification {
-    /// Says which of these images pods can use only while a registry answers, if there are any.
+    /// Warns about the images that pods can use only while the registry is reachable.
     pub fn warning(&self, images: &[Reference]) -> Option<String> {
         let policy = &self.image_pull_credentials_verification_policy;
         let (affected, hint): (Vec<_>, _) = match policy.as_str() {
@@ -55,7 +57,7 @@ impl PullVerification {
         (!affected.is_empty()).then(|| {
             format!(
                 "the kubelet's `imagePullCredentialsVerificationPolicy` is `{policy}`: pods start from {} of {} only while \
-                 the registry answers: {}{more}\nhint: {hint}",
+                 the registry is reachable: {}{more}\nhint: {hint}",
                 affected.len(),
                 Count(images.len(), "cached image"),
                 names.join(", ")
@@ -63,7 +65,7 @@ impl PullVerification {
         })
     }
 
-    /// A pattern is a repository, or the beginning of one that ends with `/*`.
+    /// Whether a pattern matches: a repository, or a prefix that ends with `/*`.
     fn allows(&self, image: &Reference) -> bool {
         let repository = image.repository();
         let mut patterns = self.preloaded_images_verification_allowlist.iter().flatten();
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_let_preloaded_images_be_used_are_no_news() {
+    fn policies_that_allow_preloaded_images_need_no_warning() {
         for settings in [
             "{}",
             r#"{"imagePullCredentialsVerificationPolicy": "NeverVerify"}"#,
@@ -101,16 +103,16 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_have_preloaded_images_pulled_again_are_named_with_the_images() {
+    fn a_policy_that_pulls_preloaded_images_again_is_a_warning_with_the_images() {
         let always = warning(r#"{"imagePullCredentialsVerificationPolicy": "AlwaysVerify"}"#).unwrap();
         assert!(always.contains("`AlwaysVerify`"), "{always}");
-        let said = "4 of 4 cached images only while the registry answers: `quay.io/a/b:1`, `quay.io/a/c:1`, `quay.io/ab:1` and 1 more";
-        assert!(always.contains(said), "{always}");
+        let expected = "4 of 4 cached images only while the registry is reachable: `quay.io/a/b:1`, `quay.io/a/c:1`, `quay.io/ab:1` and 1 more";
+        assert!(always.contains(expected), "{always}");
         let listed = r#"{"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages",
             "preloadedImagesVerificationAllowlist": ["quay.io/a/*", "docker.io/library/d"]}"#;
         let listed = warning(listed).unwrap();
         assert!(
-            listed.contains("1 of 4 cached images only while the registry answers: `quay.io/ab:1`\n"),
+            listed.contains("1 of 4 cached images only while the registry is reachable: `quay.io/ab:1`\n"),
             "{listed}"
         );
         let none = r#"{"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages",

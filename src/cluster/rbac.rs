@@ -1,66 +1,66 @@
-//! What is asked of the API, and so what the service account must be allowed: nothing is sent that is no [`Rule`].
+//! Lists every API request that a run may send, as RBAC rules: no request is sent without a [`Rule`].
 
 use super::ClusterError;
 
-/// One thing that is asked of the API: a rule of a Role or ClusterRole.
+/// One kind of API request: a rule of a Role or ClusterRole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// `batch`; empty for the core group.
     pub group: &'static str,
-    /// `v1`. A role does not name it.
+    /// `v1`; roles do not contain it.
     pub version: &'static str,
     /// `jobs`; `nodes/proxy` for a subresource.
     pub resource: &'static str,
     /// `get`, `patch`, `create` or `delete`.
     pub verb: &'static str,
-    /// Where such objects are.
-    pub place: Scope,
-    /// The flag that needs it; always needed, if there is none.
+    /// The scope of the objects.
+    pub scope: Scope,
+    /// The flag that needs the rule; `None` if it is always needed.
     pub only_with: Option<&'static str>,
 }
 
-/// Where objects are.
+/// The scope of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// In no namespace: a ClusterRole.
+    /// The cluster: a ClusterRole.
     Cluster,
-    /// In the namespace of our own pod: a Role there.
+    /// The namespace of this pod: a Role there.
     Own,
-    /// In this one: a Role there.
+    /// This namespace: a Role there.
     Namespace(&'static str),
 }
 
-/// Where OpenShift keeps the ConfigMaps that its configuration names.
+/// The namespace of the ConfigMaps that OpenShift's configuration refers to.
 pub const CONFIG_NAMESPACE: &str = "openshift-config";
 
-const fn rule(group: &'static str, resource: &'static str, verb: &'static str, place: Scope) -> Rule {
+const fn rule(group: &'static str, resource: &'static str, verb: &'static str, scope: Scope) -> Rule {
     Rule {
         group,
         version: "v1",
         resource,
         verb,
-        place,
+        scope,
         only_with: None,
     }
 }
 
-/// The kubelet's configuration, through the API server. Not asked where `--image-gc-high-threshold` is given.
+/// Reads the kubelet's configuration through the API server. Not sent with `--image-gc-high-threshold`.
 pub(super) const GET_CONFIGZ: Rule = rule("", "nodes/proxy", "get", Scope::Cluster);
-/// Our own pod, for its owner.
+/// Reads this pod, to find its owner.
 pub(super) const GET_POD: Rule = rule("", "pods", "get", Scope::Own);
-/// Our own Job, for its start and its deadline, and before each patch for its version.
+/// Reads this Job: its start and deadline, and before each patch its `resourceVersion`.
 pub(super) const GET_JOB: Rule = rule("batch", "jobs", "get", Scope::Own);
-/// Our own Job's annotations.
+/// Patches this Job's annotations.
 pub(super) const PATCH_JOB: Rule = rule("batch", "jobs", "patch", Scope::Own);
-/// What happened to our own Job.
+/// Creates events about this Job.
 pub(super) const CREATE_EVENT: Rule = rule("events.k8s.io", "events", "create", Scope::Own);
-/// The cluster's proxy, and who is trusted beside the system's authorities.
+/// Reads the cluster's proxy, and the name of its additional certificate authorities.
 pub(super) const GET_PROXY: Rule = rule("config.openshift.io", "proxies", "get", Scope::Cluster);
-/// Who is trusted for single registries.
+/// Reads the name of the certificate authorities of single registries.
 pub(super) const GET_IMAGE_CONFIG: Rule = rule("config.openshift.io", "images", "get", Scope::Cluster);
-/// The certificates that those two name.
+/// Reads the certificates that those two refer to.
 pub(super) const GET_CONFIG_MAP: Rule = rule("", "configmaps", "get", Scope::Namespace(CONFIG_NAMESPACE));
-/// Server-side apply.
+/// Applies PinnedImageSets (server-side apply).
 pub(super) const PATCH_PINS: Rule = Rule {
     only_with: Some("--pin api"),
     ..rule(
@@ -70,18 +70,18 @@ pub(super) const PATCH_PINS: Rule = Rule {
         Scope::Cluster,
     )
 };
-/// The API server wants this too where an apply makes a new object.
+/// The API server requires this too if the apply creates the object.
 const CREATE_PINS: Rule = Rule {
     verb: "create",
     ..PATCH_PINS
 };
-/// Sets that an earlier run needed and this one does not: an empty one is none that the API takes.
+/// Deletes the sets that an earlier run needed and this one does not; the API refuses empty sets.
 pub(super) const DELETE_PINS: Rule = Rule {
     verb: "delete",
     ..PATCH_PINS
 };
 
-/// Everything that is ever asked. The roles in `manifests/` allow this and nothing else.
+/// Every request. The roles in `manifests/` allow exactly these.
 pub const RULES: [Rule; 11] = [
     GET_CONFIGZ,
     GET_POD,
@@ -97,8 +97,8 @@ pub const RULES: [Rule; 11] = [
 ];
 
 impl Rule {
-    /// `get jobs.batch`, as `kubectl auth can-i` takes it.
-    pub(super) fn question(&self) -> String {
+    /// `get jobs.batch`, as in `kubectl auth can-i`.
+    pub(super) fn request(&self) -> String {
         let (plural, subresource) = self.split();
         let group = match self.group {
             "" => String::new(),
@@ -111,13 +111,13 @@ impl Rule {
         format!("{} {plural}{group}{subresource}", self.verb)
     }
 
-    /// The URL's path of the object `name`, or of all of them if there is no name yet.
+    /// The URL path of the object `name`, or of the collection if the name is empty.
     pub(super) fn path(&self, own_namespace: &str, name: &str) -> Result<String, ClusterError> {
         let mut path = match self.group {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),
         };
-        match self.place {
+        match self.scope {
             Scope::Cluster => {}
             Scope::Own => path += &format!("/namespaces/{}", checked(own_namespace)?),
             Scope::Namespace(namespace) => path += &format!("/namespaces/{namespace}"),
@@ -138,7 +138,7 @@ impl Rule {
     }
 }
 
-/// A name as Kubernetes allows it (RFC 1123), which leads nowhere else when it is put into a path.
+/// A name that Kubernetes allows (RFC 1123), so that it cannot change the path that it is inserted into.
 fn checked(name: &str) -> Result<&str, ClusterError> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let is_name = !name.is_empty() && name.len() <= 253 && name.bytes().all(plain);
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_a_path_and_a_question() {
-        for (rule, name, path, question) in [
+    fn a_rule_has_a_path_and_a_request() {
+        for (rule, name, path, request) in [
             (
                 GET_CONFIGZ,
                 "node-1.site",
@@ -183,12 +183,12 @@ mod tests {
             ),
         ] {
             assert_eq!(rule.path("own", name).unwrap(), path);
-            assert_eq!(rule.question(), question);
+            assert_eq!(rule.request(), request);
         }
     }
 
     #[test]
-    fn no_name_leads_elsewhere() {
+    fn a_name_cannot_change_the_path() {
         for name in [
             "../secrets/x",
             "a/b",

@@ -1,11 +1,11 @@
-//! Where the API is and who we are to it: what the kubelet gives every container of a pod.
+//! Reads the pod's service account: the API's address, token, certificate authority and namespace.
 //!
 //! ```text
-//! KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT        where
+//! KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT        the API's address
 //! /var/run/secrets/kubernetes.io/serviceaccount/
-//!   token        who we are; the kubelet writes a new one before the old one expires, so it is read for each request
-//!   ca.crt       who signed the API server's certificate
-//!   namespace    of our pod
+//!   token        bearer token; the kubelet replaces it before it expires, so it is read for each request
+//!   ca.crt       certificate authority of the API server
+//!   namespace    of this pod
 //! ```
 
 use std::fs::File;
@@ -18,10 +18,10 @@ use secrecy::SecretString;
 
 use super::ClusterError;
 
-/// Larger than any of these files; a bundle of authorities has a few hundred KiB at most.
+/// The largest file; a bundle of authorities has a few hundred KiB at most.
 const FILE_LIMIT: u64 = 4 << 20;
 
-/// The way to the API; `settings` finds it.
+/// The API's address and the directory of the service account; `settings` finds them.
 #[derive(Clone, Debug)]
 pub struct ServiceAccount {
     /// Name or address of the API server.
@@ -30,22 +30,22 @@ pub struct ServiceAccount {
     pub port: u16,
     /// Directory of the service account's files.
     pub dir: PathBuf,
-    /// Our pod's name, if it is known.
+    /// This pod's name, if it is known.
     pub pod: Option<String>,
-    /// Our node's name, if it is known.
+    /// This node's name, if it is known.
     pub node: Option<String>,
-    /// Which pod of an Indexed Job we are.
+    /// The completion index of this pod in an Indexed Job.
     pub index: Option<u32>,
 }
 
 impl ServiceAccount {
-    /// The token as it is now.
+    /// Reads the current token.
     pub(super) fn token(&self) -> Result<SecretString, ClusterError> {
         let text = read(&self.dir.join("token"))?;
         Ok(text.trim().to_owned().into())
     }
 
-    /// Whom to believe that they are the API server.
+    /// Reads the certificate authorities of the API server.
     pub(super) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, ClusterError> {
         let path = self.dir.join("ca.crt");
         let text = read(&path)?;
@@ -56,7 +56,7 @@ impl ServiceAccount {
         })
     }
 
-    /// The namespace of our pod.
+    /// Reads the namespace of this pod.
     pub(super) fn namespace(&self) -> Result<String, ClusterError> {
         Ok(read(&self.dir.join("namespace"))?.trim().to_owned())
     }

@@ -1,7 +1,7 @@
 //! What ends a run as a whole, as opposed to one of its images.
 
 use crate::cancel::Stopped;
-use crate::catalog::RequestError;
+use crate::catalog::PackageRequestError;
 use crate::exit_code::Failure;
 use crate::preflight::{NotEnoughSpace, SpaceError};
 use crate::registry::RegistryError;
@@ -17,7 +17,7 @@ pub enum JobError {
     Pattern(#[from] PatternError),
     /// A line of `operators.packagesAndChannels` is no `package:channel`.
     #[error("cannot use `operators.packagesAndChannels`: {0}")]
-    Packages(#[from] RequestError),
+    Packages(#[from] PackageRequestError),
     /// The store, for another reason than a disk that is full or fails.
     #[error(transparent)]
     Store(StoreError),

@@ -35,7 +35,7 @@ mod verify;
 use std::sync::Arc;
 
 use crate::cancel::Cancel;
-use crate::catalog::Request;
+use crate::catalog::PackageRequest;
 use crate::image_request::{ImageRequest, Requester};
 use crate::report::{Count, Event, Observer, Size, Step};
 use crate::spec::{Excludes, VersionSpec};
@@ -122,7 +122,7 @@ pub async fn run(
     }
     let (excludes, packages) = steps.take(Step::Spec, || {
         let excludes = Excludes::new(&order.spec.exclude_patterns)?;
-        let packages = Request::of_lines(order.spec.packages_and_channels.iter().map(String::as_str))?;
+        let packages = PackageRequest::of_lines(order.spec.packages_and_channels.iter().map(String::as_str))?;
         Ok(((excludes, packages), spec_message(&order.spec)))
     })?;
     if packages.is_empty() && !order.spec.operators_indexes.is_empty() {

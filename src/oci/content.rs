@@ -1,11 +1,11 @@
-//! Bytes that were received, beside the digest they hash to.
+//! Keeps received bytes together with their digest.
 
 use bytes::Bytes;
 
 use super::Digest;
 
-/// A manifest, a manifest list or a config, exactly as received. `digest` is the SHA-256 of `bytes`, always:
-/// the only constructor computes it.
+/// A manifest, an index or a config, exactly as received. `digest` is always the SHA-256 of `bytes`: the only constructor
+/// computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     digest: Digest,

@@ -1,4 +1,4 @@
-//! `sha256:<64 hex>`, the only digest that registries of OpenShift use and that names a layer in the store.
+//! A SHA-256 digest, `sha256:<64 hex>`: the only kind that OpenShift's registries use and that identifies a layer in the store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use sha2::Digest as _;
 
 const PREFIX: &str = "sha256:";
 
-/// The SHA-256 of some bytes. What was hashed is said where the digest is used: blob, manifest, config, tar.
+/// The SHA-256 of some bytes. Every use names what was hashed: blob, manifest, config or tar.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Hashes `bytes` at once.
+    /// Hashes `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
     }
@@ -97,17 +97,17 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// SHA-256 of bytes that come in pieces.
+/// Hashes a stream of bytes with SHA-256.
 #[derive(Clone, Default)]
 pub struct Hasher(sha2::Sha256);
 
 impl Hasher {
-    /// Adds the next piece.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of everything added.
+    /// The digest of all added bytes.
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
     }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn a_printed_digest_parses_again() {
         let digest = Digest::of(b"");
         let text = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(digest.to_string(), text);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_canonical() {
+    fn a_text_that_is_not_canonical_is_refused() {
         for text in [
             "",
             "sha256:",

@@ -1,4 +1,4 @@
-//! Identifiers of layers and images, one type each, so that a blob's digest is never taken for a layer's id.
+//! Identifiers of layers and images, one type each, so that a blob's digest cannot be used as a layer's id.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ impl LayerId {
         Self(hasher.finish())
     }
 
-    /// The ids of a whole chain, base layer first.
+    /// The ids of a chain of layers, base layer first.
     pub fn chain(diff_ids: impl IntoIterator<Item = DiffId>) -> Vec<Self> {
         let mut parent = None;
         let ids = diff_ids.into_iter().map(|diff_id| {
@@ -46,7 +46,7 @@ impl LayerId {
         ids.collect()
     }
 
-    /// Parses the 64 hexadecimal digits of a record. Foreign layers may have any id, ours are computed.
+    /// Parses the 64 hexadecimal digits of a record. Layers of other programs may have other ids.
     pub fn from_hex(hex: &str) -> Option<Self> {
         Digest::from_hex(hex).ok().map(Self)
     }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_layer_is_named_by_its_diff_id_and_a_child_by_both() {
+    fn a_base_layer_has_its_diff_id_and_a_child_hashes_both() {
         let diff_id = DiffId(Digest::of(b"layer"));
         let chain = LayerId::chain([diff_id, diff_id]);
         assert_eq!(chain[0].to_string(), diff_id.0.hex());

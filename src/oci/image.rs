@@ -3,7 +3,7 @@
 use oci_distribution::config::ROOTFS_TYPE;
 use serde::Deserialize;
 
-use super::go_schema::CONFIG;
+use super::go_json::schema::CONFIG;
 use super::{
     Content, DiffId, Digest, ImageId, ImageManifest, LayerDescriptor, LayerId, Manifest, ManifestError,
     go_json,

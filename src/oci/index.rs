@@ -1,21 +1,22 @@
-//! Manifest lists and OCI indexes: which of their images is for this node.
+//! Chooses the instance for a platform from a manifest list or OCI index.
 
 use oci_distribution::manifest::{
     IMAGE_MANIFEST_LIST_MEDIA_TYPE, ImageIndexEntry, OCI_IMAGE_INDEX_MEDIA_TYPE, OciImageIndex,
 };
 
-use super::manifest::{SCHEMA1_MEDIA_TYPE, SCHEMA1_SIGNED_MEDIA_TYPE, digest, excerpt};
+use super::manifest_error::excerpt;
+use super::media_type::{SCHEMA1_MEDIA_TYPE, SCHEMA1_SIGNED_MEDIA_TYPE};
 use super::{Digest, ManifestError, Platform};
 
-/// Platforms that an error names at most. The largest lists of Docker Hub have some twenty; a hostile one has
-/// room for thirty thousand.
+/// How many platforms an error names at most. The largest lists of Docker Hub have about twenty; a hostile list can have
+/// thirty thousand.
 const NAMED_PLATFORMS: usize = 24;
 
 /// A manifest list or an OCI index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
     instances: Vec<Instance>,
-    /// containers/image takes an instance without platform as a last resort, but not from a Docker list.
+    /// containers/image falls back to an instance without platform, but not in a Docker list.
     oci: bool,
 }
 
@@ -40,10 +41,10 @@ impl Index {
         })
     }
 
-    /// The manifest for `wanted`, as containers/image chooses it (`internal/manifest/oci_index.go`): the best
-    /// variant first, then zstd before gzip, then the earlier entry. Who reads the store chooses again from the
-    /// stored list and expects the same instance there. Versions that do not know zstd instances yet, as in
-    /// podman 4.3.1, would take the first of the two.
+    /// The manifest for `wanted`, as containers/image chooses it (`internal/manifest/oci_index.go`): the best variant
+    /// first, then zstd before gzip, then the earlier entry. Readers of the store choose again from the stored list and
+    /// expect the same instance. Versions without support for zstd instances, as in podman 4.3.1, would choose the first of
+    /// the two.
     pub fn choose(&self, wanted: &Platform) -> Result<Digest, ManifestError> {
         let variants = wanted.variants();
         let rank = |instance: &Instance| match &instance.platform {
@@ -93,7 +94,7 @@ impl Index {
 }
 
 impl Instance {
-    /// Nothing for an attestation: buildkit lists them as `unknown/unknown`.
+    /// `None` for an attestation, which buildkit lists as `unknown/unknown`.
     fn read(entry: ImageIndexEntry) -> Result<Option<Self>, ManifestError> {
         let platform = entry.platform.map(|platform| Platform {
             os: platform.os.to_string(),
@@ -112,7 +113,10 @@ impl Instance {
                 .is_some_and(|value| value == "true")
         });
         Ok(Some(Self {
-            digest: digest(&entry.digest)?,
+            digest: entry
+                .digest
+                .parse()
+                .map_err(|_| ManifestError::digest(&entry.digest))?,
             media_type: entry.media_type,
             platform,
             zstd,
@@ -157,7 +161,7 @@ mod tests {
     const ATTESTATION: &str = r#","platform":{"os":"unknown","architecture":"unknown"}"#;
 
     #[test]
-    fn the_best_instance_is_chosen_and_a_missing_one_is_named_beside_what_there_is() {
+    fn the_best_instance_is_chosen_and_the_error_lists_the_available_platforms() {
         let index = index(&[('0', ATTESTATION), ('6', V6), ('7', V7), ('8', AMD64)]);
         let choose = |wanted| index.choose(&platform(wanted)).map(|digest| digest.to_string());
         assert_eq!(choose("linux/amd64"), Ok(a('8')));

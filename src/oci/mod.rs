@@ -1,16 +1,18 @@
 //! The OCI vocabulary: digests, identifiers, references, manifests and platforms.
 //!
-//! Nothing here does I/O. A value that was received keeps its bytes ([`Content`]), for a manifest is stored,
-//! hashed and compared as the bytes that crossed the wire and never as what they were parsed to.
+//! Nothing here does I/O. A received value keeps its bytes ([`Content`]): a manifest is stored, hashed and compared as the
+//! bytes that were received, never as a serialised form of the parsed value.
 
 mod content;
 mod digest;
 mod go_json;
-mod go_schema;
 mod id;
 mod image;
 mod index;
 mod manifest;
+mod manifest_error;
+mod manifest_kind;
+mod media_type;
 mod platform;
 mod reference;
 
@@ -19,10 +21,9 @@ pub use digest::{Digest, DigestError, Hasher};
 pub use id::{DiffId, ImageId, LayerId};
 pub use image::{Layer, ResolvedImage};
 pub use index::Index;
-pub use manifest::{
-    ACCEPTED_MEDIA_TYPES, ImageManifest, LayerDescriptor, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest,
-    ManifestError,
-};
+pub use manifest::{ImageManifest, LayerDescriptor, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest};
+pub use manifest_error::ManifestError;
+pub use media_type::ACCEPTED_MEDIA_TYPES;
 pub use platform::Platform;
 pub(crate) use reference::is_domain;
 pub use reference::{Reference, ReferenceError};

@@ -1,4 +1,4 @@
-//! Which instance of a multi-architecture image is wanted.
+//! The platform of an image: operating system, architecture and variant.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ pub struct Platform {
     pub os: String,
     /// `amd64`, `arm64`, `ppc64le`, `s390x`
     pub architecture: String,
-    /// `v8`; none matches any
+    /// `v8`; `None` matches any
     pub variant: Option<String>,
 }
 
 impl Platform {
-    /// The platform of the machine this runs on.
+    /// The platform of this machine.
     pub fn of_this_node() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -26,14 +26,14 @@ impl Platform {
         Self {
             os: "linux".into(),
             architecture: architecture.into(),
-            // containers/image finds this in /proc/cpuinfo, and there is no other 64-bit ARM.
+            // containers/image reads it from /proc/cpuinfo; 64-bit ARM has no other variant.
             variant: (architecture == "arm64").then(|| "v8".into()),
         }
     }
 
-    /// The variants of an instance that will do, best first, the empty one standing for none: as
-    /// `WantedPlatforms` of containers/image. With a variant given, it and all older ones, then none; without,
-    /// an instance that has none, then any that is known.
+    /// The acceptable variants of an instance, best first, as `WantedPlatforms` of containers/image lists them. An empty
+    /// variant means an instance without one. If this platform has a variant: that one, all older ones, then none. Otherwise:
+    /// none, then every known variant.
     pub fn variants(&self) -> Vec<&str> {
         let known: &[&str] = match self.architecture.as_str() {
             "arm" => &["v8", "v7", "v6", "v5"],

@@ -1,4 +1,4 @@
-//! A release: the images that its payload lists, less those that are excluded.
+//! Reads a release's payload and selects the images to pull.
 
 mod payload;
 mod select;

@@ -1,4 +1,4 @@
-//! The payload of a release image: two files under `/release-manifests`.
+//! Parses the payload of a release image: two files in `/release-manifests`.
 //!
 //! ```text
 //! image-references   ImageStream, image.openshift.io/v1, JSON in real releases, YAML in hand-made ones
@@ -6,8 +6,8 @@
 //! release-metadata   { kind: cincinnati-metadata-v0, version, … }
 //! ```
 //!
-//! Today's scripts take what `jq` makes of the first and go on with nothing when it fails; here whatever is not as
-//! expected is an error that names the file and the field.
+//! TALM's scripts read the first with `jq` and continue without images if that fails. Here any unexpected value is an error
+//! that names the file and the field.
 
 use std::collections::HashSet;
 
@@ -18,10 +18,10 @@ use crate::spec::shown;
 
 /// Path of the ImageStream in the release image.
 pub const IMAGE_REFERENCES: &str = "release-manifests/image-references";
-/// Path of the version's description in the release image.
+/// Path of the release's metadata in the release image.
 pub const RELEASE_METADATA: &str = "release-manifests/release-metadata";
 
-/// What a release consists of.
+/// The images of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// Such as `4.16.3`.
@@ -35,22 +35,22 @@ pub struct Payload {
 pub struct Tag {
     /// Its name in the release: `etcd`.
     pub name: String,
-    /// Where it is pulled from, as written, for exclude patterns see that.
+    /// Its reference as written, which exclude patterns match.
     pub pullspec: String,
     /// The same, normalised.
     pub reference: Reference,
 }
 
-/// Why an image is no release image that this version understands; a retry does not help.
+/// Why a payload cannot be used; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// The image has no such file.
-    #[error("the release image has no `{file}`\nhint: is `platform.image` a release image?")]
+    #[error("the release image has no `{file}`\nhint: check that `platform.image` is a release image")]
     Missing {
         /// Path in the image.
         file: &'static str,
     },
-    /// Bytes that are no text.
+    /// Bytes that are not text.
     #[error("`{file}` of the release image is not UTF-8, at byte {offset}")]
     NotUtf8 {
         /// Path in the image.
@@ -63,41 +63,41 @@ pub enum PayloadError {
     Syntax {
         /// Path in the image.
         file: &'static str,
-        /// What it was taken for.
+        /// The format that was tried.
         format: &'static str,
-        /// The parser's words, with the place.
+        /// The parser's message, with the position.
         why: String,
     },
-    /// A field is missing or is not what it should be.
+    /// A field is missing or has a wrong value.
     #[error("`{file}` of the release image: `{field}` {why}")]
     Field {
         /// Path in the image.
         file: &'static str,
         /// Such as `spec.tags[12].from.name`.
         field: String,
-        /// What is wrong with it.
+        /// Why.
         why: String,
     },
-    /// A pullspec is not one.
+    /// A pullspec is invalid.
     #[error("`{file}` of the release image: `{field}`: {why}")]
     Pullspec {
         /// Path in the image.
         file: &'static str,
         /// Such as `spec.tags[12].from.name`.
         field: String,
-        /// What is wrong with it.
+        /// Why.
         why: ReferenceError,
     },
 }
 
 impl Payload {
-    /// Parses the bytes of [`IMAGE_REFERENCES`] and [`RELEASE_METADATA`]. Their length is for the caller to bound.
+    /// Parses the bytes of [`IMAGE_REFERENCES`] and [`RELEASE_METADATA`]. The caller bounds their length.
     pub fn parse(image_references: &[u8], release_metadata: &[u8]) -> Result<Self, PayloadError> {
-        let metadata = ImageReferences::parse(RELEASE_METADATA, release_metadata)?;
+        let metadata = PayloadFile::parse(RELEASE_METADATA, release_metadata)?;
         metadata.expect("kind", "cincinnati-metadata-v0")?;
         let version = metadata.string("version")?;
 
-        let images = ImageReferences::parse(IMAGE_REFERENCES, image_references)?;
+        let images = PayloadFile::parse(IMAGE_REFERENCES, image_references)?;
         images.expect("kind", "ImageStream")?;
         images.expect("apiVersion", "image.openshift.io/v1")?;
         // The cluster-version operator refuses such a payload too. Not every test payload has a name.
@@ -105,7 +105,7 @@ impl Payload {
             let name = images.string("metadata.name")?;
             if name != version {
                 let why = format!(
-                    "is `{}`, but `{RELEASE_METADATA}` says version `{}`",
+                    "is `{}`, but `version` of `{RELEASE_METADATA}` is `{}`",
                     shown(name),
                     shown(version)
                 );
@@ -119,7 +119,7 @@ impl Payload {
     }
 }
 
-fn tags(images: &ImageReferences) -> Result<Vec<Tag>, PayloadError> {
+fn tags(images: &PayloadFile) -> Result<Vec<Tag>, PayloadError> {
     let list = match images.value("spec.tags") {
         None => return Err(images.bad("spec.tags", "is missing")),
         Some(Value::Array(list)) if list.is_empty() => return Err(images.bad("spec.tags", "is empty")),
@@ -131,16 +131,16 @@ fn tags(images: &ImageReferences) -> Result<Vec<Tag>, PayloadError> {
     for index in 0..list.len() {
         let field = |name: &str| format!("spec.tags[{index}].{name}");
         let name = images.string(&field("name"))?;
-        // In the line that exclude patterns see, these would have to be escaped, or would be two lines.
+        // Exclude patterns match a line with the name, so it must not contain quotes or line breaks.
         if !name
             .bytes()
             .all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\'))
         {
-            let why = format!("is `{}`, which is no name of a tag", shown(name));
+            let why = format!("is `{}`, which is not a valid name of a tag", shown(name));
             return Err(images.bad(&field("name"), why));
         }
         if !names.insert(name) {
-            let why = format!("is `{}` for the second time", shown(name));
+            let why = format!("is `{}`, which is a duplicate", shown(name));
             return Err(images.bad(&field("name"), why));
         }
         images.expect(&field("from.kind"), "DockerImage")?;
@@ -158,13 +158,13 @@ fn tags(images: &ImageReferences) -> Result<Vec<Tag>, PayloadError> {
     Ok(tags)
 }
 
-/// A parsed file, whose fields are named by paths.
-struct ImageReferences {
+/// A parsed file; fields are accessed by paths.
+struct PayloadFile {
     file: &'static str,
     root: Value,
 }
 
-impl ImageReferences {
+impl PayloadFile {
     fn parse(file: &'static str, bytes: &[u8]) -> Result<Self, PayloadError> {
         let text = std::str::from_utf8(bytes).map_err(|error| PayloadError::NotUtf8 {
             file,
@@ -250,7 +250,7 @@ spec:
     }
 
     #[test]
-    fn reads_yaml_and_json_alike() {
+    fn yaml_and_json_have_the_same_meaning() {
         let payload = parse(IMAGES).unwrap();
         assert_eq!(payload.version, "4.16.3");
         assert_eq!(
@@ -267,7 +267,7 @@ spec:
     }
 
     #[test]
-    fn names_the_file_and_the_field() {
+    fn an_error_names_file_and_field() {
         for (from, to, expected) in [
             (
                 "kind: ImageStream",
@@ -285,7 +285,7 @@ spec:
             (
                 "- name: cli",
                 "- name: etcd",
-                "`spec.tags[1].name` is `etcd` for the second time",
+                "`spec.tags[1].name` is `etcd`, which is a duplicate",
             ),
             (
                 "- name: cli",
@@ -295,7 +295,7 @@ spec:
             (
                 "- name: cli",
                 "- name: 'c\"li'",
-                "`spec.tags[1].name` is `c\"li`, which is no name of a tag",
+                "`spec.tags[1].name` is `c\"li`, which is not a valid name of a tag",
             ),
             (
                 ", name: 'quay.io/a/b:1'",
@@ -337,7 +337,7 @@ spec:
     }
 
     #[test]
-    fn the_metadata_must_be_there_and_sound() {
+    fn the_metadata_must_be_valid() {
         for (metadata, expected) in [
             ("", "broken YAML: it is not a mapping"),
             (
@@ -361,7 +361,7 @@ spec:
     }
 
     #[test]
-    fn broken_documents_say_where() {
+    fn a_syntax_error_has_its_position() {
         let json = parse("{\n\"kind\": \"ImageStream\",\n]").unwrap_err().to_string();
         assert!(json.contains("broken JSON") && json.contains("line 3"), "{json}");
         let yaml = parse("kind: [ImageStream\nspec: }").unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! Which images of a release are wanted, and what is odd about the patterns that exclude the others.
+//! Selects the images of a release by the exclude patterns, and warns about suspicious patterns.
 //!
-//! Patterns see the whole line `"name$pullspec"`, so some hit by chance: a short one that occurs in a digest, or a word
-//! that occurs in every repository. Whoever wrote them learns of it here, for the upgrade would miss those images.
+//! Patterns match the whole line `"name$pullspec"`, so some match by chance: a short one that occurs in a digest, or a word
+//! that occurs in every repository. The upgrade would miss those images, so the user gets a warning.
 
 use std::collections::HashSet;
 
@@ -9,48 +9,48 @@ use super::payload::{Payload, Tag};
 use crate::image_request::{ImageRequest, Requester, dedupe};
 use crate::spec::{Excludes, Hit, HitPosition, PatternError, shown};
 
-/// How many images a warning names; the report has them all.
+/// The most images in a warning; the report lists all.
 const NAMED: usize = 10;
 
-/// A release's images, divided.
+/// A release's images, divided by the exclude patterns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// To be pulled; one for each reference.
+    /// The images to pull, without duplicate references.
     pub wanted: Vec<ImageRequest>,
-    /// Not to be pulled.
+    /// The excluded images.
     pub excluded: Vec<Excluded>,
-    /// Most likely mistakes; to be said loudly.
+    /// Probable mistakes.
     pub warnings: Vec<String>,
-    /// Worth a line in the log.
+    /// Messages for the log.
     pub notes: Vec<String>,
 }
 
-/// An image that a pattern excludes.
+/// An excluded image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excluded {
     /// Its name in the release.
     pub name: String,
-    /// As the payload has it.
+    /// As in the payload.
     pub pullspec: String,
-    /// The first of the patterns that hit it at `place`.
+    /// The first pattern that matches it at `position`.
     pub pattern: String,
-    /// The best reason that any pattern had.
-    pub place: HitPosition,
+    /// The most specific position that any pattern matches.
+    pub position: HitPosition,
 }
 
-/// Divides the images of `payload`.
+/// Selects the images of `payload`.
 pub fn select(payload: &Payload, excludes: &Excludes) -> Result<Selection, PatternError> {
     let mut selection = Selection::default();
     let mut tally = vec![Vec::new(); excludes.patterns().count()];
     let mut dropped = Vec::new();
     for tag in &payload.tags {
         let hits = excludes.hits(&tag.name, &tag.pullspec)?;
-        let best = hits.iter().copied().min_by_key(|hit| hit.place);
+        let best = hits.iter().copied().min_by_key(|hit| hit.position);
         for hit in &hits {
-            tally[hit.index].push(Outcome {
+            tally[hit.index].push(PatternHit {
                 name: &tag.name,
-                place: hit.place,
-                decides: best.is_some_and(|best| best.place == hit.place),
+                position: hit.position,
+                decides: best.is_some_and(|best| best.position == hit.position),
             });
         }
         match best {
@@ -71,12 +71,12 @@ pub fn select(payload: &Payload, excludes: &Excludes) -> Result<Selection, Patte
     Ok(selection)
 }
 
-/// An image that a pattern hit.
+/// An image that a pattern matches.
 #[derive(Clone)]
-struct Outcome<'a> {
+struct PatternHit<'a> {
     name: &'a str,
-    place: HitPosition,
-    /// No other pattern had a better reason.
+    position: HitPosition,
+    /// No other pattern matches a more specific position.
     decides: bool,
 }
 
@@ -90,7 +90,7 @@ fn note_excluded(selection: &mut Selection, dropped: Vec<(&Tag, Hit)>, excludes:
         let pattern = excludes.pattern(hit.index);
         if wanted.contains(&tag.reference) {
             selection.notes.push(format!(
-                "`{}` is excluded by pattern `{}`, but the release has the same image under another name, too",
+                "`{}` is excluded by pattern `{}`, but the release also has this image under another name",
                 tag.name,
                 shown(pattern)
             ));
@@ -100,12 +100,12 @@ fn note_excluded(selection: &mut Selection, dropped: Vec<(&Tag, Hit)>, excludes:
             name: tag.name.clone(),
             pullspec: tag.pullspec.clone(),
             pattern: pattern.to_owned(),
-            place: hit.place,
+            position: hit.position,
         });
     }
 }
 
-fn warn(selection: &mut Selection, payload: &Payload, excludes: &Excludes, tally: &[Vec<Outcome<'_>>]) {
+fn warn(selection: &mut Selection, payload: &Payload, excludes: &Excludes, tally: &[Vec<PatternHit<'_>>]) {
     let total = payload.tags.len();
     if selection.wanted.is_empty() {
         selection.warnings.push(format!(
@@ -113,13 +113,13 @@ fn warn(selection: &mut Selection, payload: &Payload, excludes: &Excludes, tally
             shown(&payload.version)
         ));
     }
-    for (pattern, outcomes) in excludes.patterns().zip(tally) {
-        if outcomes.is_empty() {
+    for (pattern, hits) in excludes.patterns().zip(tally) {
+        if hits.is_empty() {
             selection
                 .notes
                 .push(format!("exclude pattern `{}` matches no image", shown(pattern)));
         }
-        if outcomes.len() == total {
+        if hits.len() == total {
             selection.warnings.push(format!(
                 "exclude pattern `{}` alone excludes all {total} images\n{}",
                 shown(pattern),
@@ -127,17 +127,15 @@ fn warn(selection: &mut Selection, payload: &Payload, excludes: &Excludes, tally
             ));
             continue;
         }
-        let never_by_name = outcomes
-            .iter()
-            .all(|outcome| outcome.place == HitPosition::Digest);
-        for (place, what) in [
+        let never_by_name = hits.iter().all(|hit| hit.position == HitPosition::Digest);
+        for (position, what) in [
             (HitPosition::Digest, "digest"),
             (HitPosition::Repository, "repository"),
         ] {
-            let names: Vec<&str> = outcomes
+            let names: Vec<&str> = hits
                 .iter()
-                .filter(|outcome| outcome.place == place && (outcome.decides || never_by_name))
-                .map(|outcome| outcome.name)
+                .filter(|hit| hit.position == position && (hit.decides || never_by_name))
+                .map(|hit| hit.name)
                 .collect();
             if !names.is_empty() {
                 selection.warnings.push(format!(
@@ -151,12 +149,12 @@ fn warn(selection: &mut Selection, payload: &Payload, excludes: &Excludes, tally
     }
 }
 
-/// How to say what was most likely meant.
+/// A hint for a pattern that matches only names.
 fn hint(pattern: &str) -> String {
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !pattern.is_empty() && pattern.chars().all(is_word) {
-        true => format!("hint: `\"[^$]*{}` looks at names only", shown(pattern)),
-        false => "hint: patterns are held against `\"name$pullspec\"`, quotes included".to_owned(),
+        true => format!("hint: `\"[^$]*{}` matches names only", shown(pattern)),
+        false => "hint: patterns match lines `\"name$pullspec\"`, including the quotes".to_owned(),
     }
 }
 
@@ -203,7 +201,7 @@ mod tests {
         selection
             .excluded
             .iter()
-            .map(|excluded| (excluded.name.as_str(), excluded.place))
+            .map(|excluded| (excluded.name.as_str(), excluded.position))
             .collect()
     }
 
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_hits_names_is_not_remarkable() {
+    fn a_pattern_that_matches_names_needs_no_warning() {
         let selection = selection(&["^\"aws", "azure"]);
         assert_eq!(excluded(&selection), [("aws-csi", HitPosition::Name)]);
         assert_eq!(selection.warnings, Vec::<String>::new());
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_by_chance_are_warned_of() {
+    fn matches_by_chance_are_warnings() {
         let selection = selection(&["fec", "012"]);
         assert_eq!(
             excluded(&selection),
@@ -247,15 +245,15 @@ mod tests {
             [
                 "the exclude patterns leave none of the 4 images of release 4.16.3",
                 "exclude pattern `fec` matches `etcd`, `etcd-old` by the digest in the pullspec, not by the name\n\
-                 hint: `\"[^$]*fec` looks at names only",
+                 hint: `\"[^$]*fec` matches names only",
                 "exclude pattern `012` matches `aws-csi` by the digest in the pullspec, not by the name\n\
-                 hint: `\"[^$]*012` looks at names only",
+                 hint: `\"[^$]*012` matches names only",
             ]
         );
     }
 
     #[test]
-    fn a_pattern_that_only_ever_hits_digests_is_warned_of_though_others_decide() {
+    fn a_pattern_that_only_matches_digests_is_a_warning_even_if_others_decide() {
         let warnings = selection(&["aws", "012"]).warnings;
         assert!(
             warnings.len() == 1 && warnings[0].contains("`012` matches `aws-csi`"),
@@ -264,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_drops_everything_is_warned_of() {
+    fn a_pattern_that_excludes_everything_is_a_warning() {
         let warnings = selection(&["openshift"]).warnings;
         assert_eq!(warnings.len(), 2);
         assert!(
@@ -274,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_another_name_wants_is_not_excluded() {
+    fn an_image_that_is_selected_under_another_name_is_not_excluded() {
         let selection = selection(&["old"]);
         assert_eq!(selection.wanted.len(), 3);
         assert_eq!(excluded(&selection), []);

@@ -1,7 +1,6 @@
-//! The cluster whose pod this is: the way to its API, and what of its answers a run goes by.
+//! Finds the service account of this pod, and selects the settings that a run takes from the cluster's API.
 //!
-//! A flag, a variable or a file of the host says more than the API: it was put there for this node, or by somebody who means
-//! it.
+//! A flag, a variable or a file of the host takes precedence over the API, because it was set for this node.
 
 use std::env;
 use std::fs;
@@ -15,12 +14,12 @@ use crate::cluster::{ClusterInfo, Owner, PATIENCE, ServiceAccount};
 use crate::preflight::Threshold;
 use crate::registry::{ClusterAuthorities, Pem};
 
-/// Where the kubelet mounts a service account's files. The variable is for tests alone.
+/// Where the kubelet mounts a service account's files. Only tests set the variable.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const SERVICE_ACCOUNT_VARIABLE: &str = "SPOKE_PRECACHE_SERVICE_ACCOUNT";
 
-/// The way to the API, if this is a pod with a service account and `--no-cluster` is not given.
-pub fn account(flags: &Flags) -> Option<ServiceAccount> {
+/// The service account, if this is a pod that has one and `--no-cluster` is not set.
+pub fn service_account(flags: &Flags) -> Option<ServiceAccount> {
     if flags.cluster.no_cluster {
         return None;
     }
@@ -30,64 +29,64 @@ pub fn account(flags: &Flags) -> Option<ServiceAccount> {
     }
     let host = text("KUBERNETES_SERVICE_HOST")?;
     let port = text("KUBERNETES_SERVICE_PORT_HTTPS").or_else(|| text("KUBERNETES_SERVICE_PORT"));
-    // A pod's name is its host's, but not in an Indexed Job and not with the host's network; then the downward API says it.
-    let of_host = || Some(fs::read_to_string("/etc/hostname").ok()?.trim().to_owned());
+    // The host name is the pod's name, except in an Indexed Job and on the host's network, where the downward API sets it.
+    let host_name = || Some(fs::read_to_string("/etc/hostname").ok()?.trim().to_owned());
     Some(ServiceAccount {
         host,
         port: port.and_then(|port| port.parse().ok()).unwrap_or(443),
         dir,
-        pod: text("POD_NAME").or_else(|| text("HOSTNAME")).or_else(of_host),
+        pod: text("POD_NAME").or_else(|| text("HOSTNAME")).or_else(host_name),
         node: text("NODE_NAME"),
         index: text("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
     })
 }
 
-/// How long the start waits for an API that is busy.
+/// How long the start waits for a busy API.
 pub fn cluster_patience(flags: &Flags) -> Duration {
-    let chosen = flags.cluster.cluster_patience.map(SignedDuration::unsigned_abs);
-    chosen.unwrap_or(PATIENCE)
+    let flag = flags.cluster.cluster_patience.map(SignedDuration::unsigned_abs);
+    flag.unwrap_or(PATIENCE)
 }
 
-/// When the Job will be killed, by our own clock.
-pub(super) fn end(facts: &ClusterInfo) -> Option<Instant> {
-    let end = facts.job()?.end?;
-    let left = end.duration_since(Timestamp::now());
+/// When Kubernetes will kill the Job, in this process's monotonic clock.
+pub(super) fn job_end(cluster: &ClusterInfo) -> Option<Instant> {
+    let deadline = cluster.job()?.deadline?;
+    let left = deadline.duration_since(Timestamp::now());
     let left = Duration::try_from(left).unwrap_or_default();
-    tracing::info!("the Job will be killed at {end}, and the work is ordered by that");
+    tracing::info!("Kubernetes kills the Job at {deadline}; the run plans its work accordingly");
     Instant::now().checked_add(left)
 }
 
-/// Whether somebody else ends the run in time, as far as is known: in a pod, nobody needs to have said so yet.
-pub(super) fn may_be_ended(flags: &Flags, facts: &ClusterInfo) -> bool {
-    match &facts.owner {
-        Owner::Job(job) => job.end.is_some(),
-        Owner::Unknown => account(flags).is_some(),
-        Owner::Nobody => false,
+/// Whether Kubernetes may end the run at a deadline. In a pod whose Job is unknown, it may.
+pub(super) fn may_be_ended(flags: &Flags, cluster: &ClusterInfo) -> bool {
+    match &cluster.owner {
+        Owner::Job(job) => job.deadline.is_some(),
+        Owner::Unknown => service_account(flags).is_some(),
+        Owner::NoJob => false,
     }
 }
 
-/// The kubelet's own threshold, if it can be worked with.
-pub(super) fn threshold(facts: &ClusterInfo) -> Option<Threshold> {
-    let percent = facts.image_gc_high_threshold?;
+/// The kubelet's own threshold, if it is valid.
+pub(super) fn threshold(cluster: &ClusterInfo) -> Option<Threshold> {
+    let percent = cluster.image_gc_high_threshold?;
     match Threshold::new(percent) {
         Ok(threshold) => {
-            tracing::info!("the kubelet removes images from {threshold} % on");
+            tracing::info!("the kubelet removes images when the disk is {threshold} % full");
             Some(threshold)
         }
         Err(error) => {
-            tracing::warn!("no use of the kubelet's imageGCHighThresholdPercent: {error}");
+            tracing::warn!("ignoring the kubelet's `imageGCHighThresholdPercent`: {error}");
             None
         }
     }
 }
 
-/// Whom the cluster trusts.
-pub(super) fn authorities(facts: &ClusterInfo) -> Vec<ClusterAuthorities> {
-    let authorities = facts.authorities.iter().map(|them| ClusterAuthorities {
-        host: them.host.clone(),
+/// The certificate authorities that the cluster trusts.
+pub(super) fn authorities(cluster: &ClusterInfo) -> Vec<ClusterAuthorities> {
+    let authorities = cluster.ca_bundles.iter().map(|bundle| ClusterAuthorities {
+        host: bundle.host.clone(),
         pem: Pem {
-            path: them.place.clone().into(),
-            bytes: them.pem.clone().into_bytes(),
+            path: bundle.origin.clone().into(),
+            bytes: bundle.pem.clone().into_bytes(),
         },
     });
     authorities.collect()

@@ -1,13 +1,11 @@
-//! crio.conf, as far as it changes where the store is or how images are pulled.
+//! Parses crio.conf and its drop-ins: the settings of the store and of pulling images.
 //!
-//! CRI-O starts with what storage.conf says, then reads `/etc/crio/crio.conf`, then every file below
-//! `/etc/crio/crio.conf.d` in the order of their names, whatever they are called (`pkg/config/config.go`:
-//! `UpdateFromDropInFile`, `UpdateFromPath`). A later file overrides an earlier one key by key; options of the storage
-//! driver add up; an empty `root`, `runroot` or `storage_driver` changes nothing. A file that does not parse keeps CRI-O
-//! from starting.
+//! CRI-O starts with the settings of storage.conf, then reads `/etc/crio/crio.conf`, then every file below
+//! `/etc/crio/crio.conf.d` in the order of their names, with any suffix (`pkg/config/config.go`: `UpdateFromDropInFile`,
+//! `UpdateFromPath`). A later file overrides an earlier one key by key; options of the storage driver accumulate; an empty
+//! `root`, `runroot` or `storage_driver` changes nothing. CRI-O does not start if a file does not parse.
 //!
-//! What CRI-O is told by its command line or its environment (`--root`, `CONTAINER_ROOT`, `STORAGE_OPTS`) is not seen from
-//! here.
+//! CRI-O's command line and environment (`--root`, `CONTAINER_ROOT`, `STORAGE_OPTS`) are unknown here.
 
 use std::fs;
 use std::io;
@@ -16,28 +14,28 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Table;
 
-use super::host_root::is_there;
+use super::host_files::is_present;
 use crate::store::{Setting, StoreOptions, lowered};
 
-/// The main file, which need not be there.
+/// The main file, which is optional.
 const FILE: &str = "etc/crio/crio.conf";
 
-/// The directory of those that are read after it.
+/// The directory of its drop-ins.
 const DROP_INS: &str = "etc/crio/crio.conf.d";
 
-/// Directories in directories: CRI-O goes as deep as it gets, nobody has more than one.
+/// The deepest directory. CRI-O has no limit; nodes have at most one level.
 const DEPTH_LIMIT: usize = 8;
 
-/// All files together, the storage settings apart.
+/// The settings of all files together, except the store's.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CrioConf {
-    /// `[crio.image] global_auth_file`: logins for images that the kubelet has none for.
+    /// `[crio.image] global_auth_file`: logins for images for which the kubelet has none.
     pub(super) global_auth_file: Option<PathBuf>,
-    /// `[crio.image] insecure_registries`: up to CRI-O 1.34 reached without TLS, then no longer.
+    /// `[crio.image] insecure_registries`: requested without TLS up to CRI-O 1.34, later with TLS.
     pub(super) insecure_registries: Vec<String>,
 }
 
-/// What is done with a short name that could be several images.
+/// How CRI-O treats a short name that could be several images.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ShortNameMode {
@@ -68,20 +66,20 @@ struct Crio {
 struct Image {
     global_auth_file: Option<String>,
     insecure_registries: Option<Vec<String>>,
-    /// Checked, and then left: in either mode it is not known here which image a pod gets.
+    /// Only validated: in either mode it is unknown here which image a pod gets.
     #[serde(rename = "short_name_mode")]
     _short_name_mode: Option<ShortNameMode>,
 }
 
 impl CrioConf {
-    /// Adds the text of one file, read from `file`; what it says of the store goes into `options`.
+    /// Adds the settings of one file with this path; those of the store are added to `options`.
     pub(super) fn add(
         &mut self,
         text: &str,
         file: &Path,
         options: &mut StoreOptions,
     ) -> Result<(), toml::de::Error> {
-        // Once as it is, for an error that shows the line.
+        // Parses the original text first, so that an error shows the line.
         let _: CrioConfFile = toml::from_str(text)?;
         let CrioConfFile { crio } = lowered(text.parse::<Table>()?).try_into()?;
         let setting = |value: &str, key: &str| {
@@ -120,15 +118,15 @@ impl CrioConf {
 /// A directory that cannot be read, with its path.
 pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
     let mut files = vec![root.join(FILE)];
-    files.retain(|file| is_there(file));
+    files.retain(|file| is_present(file));
     let dir = root.join(DROP_INS);
-    if is_there(&dir) {
+    if is_present(&dir) {
         walk(&dir, 0, &mut files)?;
     }
     Ok(files)
 }
 
-/// As Go's `filepath.Walk`: by name, a directory's files where its own name stands, symlinks taken for files.
+/// Lists files in the order of Go's `filepath.Walk`: sorted by name, depth first, symlinks as files.
 fn walk(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), (PathBuf, io::Error)> {
     let failed = |error| (dir.to_owned(), error);
     if depth > DEPTH_LIMIT {
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cri_o_would_not_start_with_is_an_error() {
+    fn settings_that_keep_cri_o_from_starting_are_an_error() {
         for text in [
             "[crio",
             "crio = 1",
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_in_the_order_of_cri_o() {
+    fn files_are_in_the_order_of_cri_o() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(files(dir.path()).unwrap(), Vec::<PathBuf>::new());
         let drop_ins = dir.path().join(DROP_INS);
@@ -221,9 +219,9 @@ mod tests {
         assert_eq!(shown[1..], expected);
     }
 
-    /// The corpus is a reference outside of the repository; where it is absent, the tests above stand for it.
+    /// The corpus is outside of the repository; without it, this test reads nothing.
     #[test]
-    fn the_corpus_says_where_the_logins_are() {
+    fn the_configurations_of_the_corpus_name_the_logins() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/crio-conf/machineconfig");
         let (mut read, mut refused) = (0, 0);
         for file in fs::read_dir(corpus).into_iter().flatten().flatten() {
@@ -233,7 +231,7 @@ mod tests {
                 &file.path(),
                 &mut options,
             );
-            // Not a crio.conf, but lies beside them in a MachineConfig.
+            // Not a crio.conf, but in the same directory of a MachineConfig.
             if file.file_name().to_string_lossy().ends_with(".rules") {
                 assert!(added.is_err());
                 refused += 1;
@@ -244,6 +242,6 @@ mod tests {
             assert_eq!(options.resolve(), crate::store::StorageConf::default());
             read += 1;
         }
-        eprintln!("COUNTED {read} files of the corpus's crio-conf, {refused} that are none");
+        eprintln!("COUNTED {read} files of the corpus's crio-conf, {refused} that are not crio.conf");
     }
 }

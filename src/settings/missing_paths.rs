@@ -1,7 +1,7 @@
-//! DownloadSlots that may be made where they are missing, and those that are mistyped.
+//! Refuses a host root, graph root or spool that does not exist and was probably mistyped.
 //!
-//! A fresh node has `/var/lib/containers` and no graph root in it yet. Anywhere else a graph root that is missing is more
-//! likely a mistake, and images that are put there are on no node.
+//! A new node has `/var/lib/containers` but no graph root in it yet. Anywhere else a missing graph root is probably a
+//! mistake, and images that are stored there are useless.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use super::SettingsError;
 use super::host_root::HostRoot;
 use crate::cli::HostPaths;
 
-/// The directory in which a store may be begun.
+/// The directory in which a store may be created.
 const CONTAINERS: &str = "containers";
 
-/// Refuses a host root, a graph root or a spool that is not there, unless it may be made.
+/// Returns an error for the first directory that is missing and must not be created.
 pub(super) fn check(paths: &HostPaths, host: &HostRoot, graph_root: &Path) -> Result<(), SettingsError> {
     if paths.create {
         return Ok(());
@@ -39,8 +39,8 @@ fn is_in_containers(path: &Path) -> bool {
     parent.is_some_and(Path::is_dir)
 }
 
-/// False for what cannot be looked at: whoever uses it says why.
+/// False if the path cannot be checked; using it later reports why.
 fn is_missing(path: &Path) -> bool {
-    // A relative path's parent may be none at all.
+    // The parent of a relative path may be empty.
     !path.as_os_str().is_empty() && matches!(path.try_exists(), Ok(false))
 }

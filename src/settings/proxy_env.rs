@@ -1,9 +1,9 @@
-//! Proxies as the environment sets them, or the node if it sets none, or the cluster if neither does.
+//! Reads the proxies from the environment, or else from the node's proxy.env, or else from the cluster's Proxy.
 //!
-//! `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, in capitals before small letters, as Go's programs read them. The Machine
-//! Config Operator writes the same variables for the node's services, CRI-O among them, into [`NODE_PROXY`]; that file counts
-//! only where our own environment has none of them, for whoever sets one means it. TALM's Job mounts no such file; the
-//! cluster's Proxy has the same values. One of those that cannot be used is gone without, as everything from there is.
+//! `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, upper case before lower case, as Go programs read them. The Machine Config
+//! Operator writes the same variables for the node's services, including CRI-O, into [`NODE_PROXY`]; that file is used only
+//! if the environment has none of them. TALM's Job does not mount that file; the cluster's Proxy has the same values. An
+//! invalid proxy of the cluster is a warning, as everything from the API is optional.
 
 use std::collections::HashMap;
 use std::env;
@@ -12,20 +12,20 @@ use std::path::PathBuf;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::cluster::ClusterProxy;
-use crate::registry::{NoProxy, Proxies, Proxy};
+use crate::registry::{ConfText, NoProxy, Proxies, Proxy};
 
 use super::SettingsError;
 use super::host_root::HostRoot;
 
-/// The variables of the node's services, in the form of systemd's `EnvironmentFile`.
+/// The variables of the node's services, in the format of systemd's `EnvironmentFile`.
 const NODE_PROXY: &str = "etc/mco/proxy.env";
 
-/// Each in the order in which it is looked for.
+/// The names of each variable, in the order in which they are tried.
 const HTTP: [&str; 2] = ["HTTP_PROXY", "http_proxy"];
 const HTTPS: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const NO: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// What is reached through which proxy.
+/// The proxies of a run.
 pub(super) fn proxies(host: &HostRoot, cluster: Option<&ClusterProxy>) -> Result<Proxies, SettingsError> {
     let names = || [HTTP, HTTPS, NO].into_iter().flatten();
     let set = names().filter_map(|name| {
@@ -37,7 +37,7 @@ pub(super) fn proxies(host: &HostRoot, cluster: Option<&ClusterProxy>) -> Result
         origin: Origin::Environment,
     };
     if variables.values.is_empty()
-        && let Some((path, text)) = host.file(NODE_PROXY)?
+        && let Some(ConfText { path, text }) = host.file(NODE_PROXY)?
     {
         variables.values = assignments(&text)
             .filter(|(name, value)| names().any(|known| known == name) && !value.is_empty())
@@ -48,7 +48,7 @@ pub(super) fn proxies(host: &HostRoot, cluster: Option<&ClusterProxy>) -> Result
         && let Some(cluster) = cluster
     {
         return Ok(of_cluster(cluster).proxies().unwrap_or_else(|error| {
-            tracing::warn!("going on without the cluster's proxy: {error}");
+            tracing::warn!("continuing without the cluster's proxy: {error}");
             Proxies::default()
         }));
     }
@@ -73,14 +73,14 @@ fn of_cluster(proxy: &ClusterProxy) -> Variables {
     }
 }
 
-/// Who sets them.
+/// Where the variables are set.
 enum Origin {
     Environment,
     File(PathBuf),
     Cluster,
 }
 
-/// Those that are set and not empty.
+/// The variables that are set and not empty.
 struct Variables {
     values: HashMap<String, String>,
     origin: Origin,
@@ -96,16 +96,16 @@ impl Variables {
         };
         for (scheme, proxy) in [("HTTP", &proxies.http), ("HTTPS", &proxies.https)] {
             let Some(proxy) = proxy else { continue };
-            let place = match &self.origin {
+            let origin = match &self.origin {
                 Origin::Environment => "the environment".to_owned(),
                 Origin::File(path) => format!("`{}`", path.display()),
                 Origin::Cluster => "the cluster's Proxy".to_owned(),
             };
-            let but = match except {
+            let exceptions = match except {
                 "" => String::new(),
-                list => format!(", but not what `NO_PROXY` lists: {}", list.escape_debug()),
+                list => format!(", except for `NO_PROXY`: {}", list.escape_debug()),
             };
-            tracing::info!("{scheme} goes through proxy `{proxy}`, as {place} says{but}");
+            tracing::info!("{scheme} requests use the proxy `{proxy}` of {origin}{exceptions}");
         }
         Ok(proxies)
     }
@@ -135,7 +135,7 @@ impl Variables {
     }
 }
 
-/// Names and values of an environment file; the last of a name counts when they are collected.
+/// Names and values of an environment file; of a repeated name the last value is used.
 fn assignments(text: &str) -> impl Iterator<Item = (String, String)> {
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.starts_with(['#', ';']));
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_environment_file_is_read_as_systemd_reads_it() {
+    fn an_environment_file_is_read_as_by_systemd() {
         let text = "# HTTP_PROXY=http://no\n\n; no\nHTTP_PROXY=http://first\n  HTTPS_PROXY = \"http://a b=c\" \r\n\
                     NO_PROXY='x,y'\nHTTP_PROXY=http://user:100%25@last\nnonsense\n";
         let read: HashMap<String, String> = assignments(text).collect();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn capitals_come_first_and_http_is_not_for_https() {
+    fn upper_case_is_preferred_and_http_proxy_is_not_used_for_https() {
         let values = [
             ("HTTP_PROXY", "big:1"),
             ("http_proxy", "small:1"),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_one_is_named_and_not_repeated() {
+    fn an_invalid_proxy_is_named_without_its_value() {
         let values = [("https_proxy", "socks5://me:hunter2@proxy")];
         let variables = Variables {
             values: values.map(|(name, value)| (name.into(), value.into())).into(),
@@ -194,7 +194,7 @@ mod tests {
         let error = variables.proxies().expect_err("it is SOCKS");
         assert_eq!(
             error.to_string(),
-            "cannot use the proxy that `https_proxy` in `/host/etc/mco/proxy.env` names: only proxies by `http://` and \
+            "cannot use the proxy of `https_proxy` in `/host/etc/mco/proxy.env`: only proxies by `http://` and \
              `https://` are supported"
         );
         assert!(!format!("{error:?}").contains("hunter2"));

@@ -1,7 +1,7 @@
-//! Names without a registry in the version spec, replaced by what the node's CRI-O makes of them.
+//! Completes names without a registry in the version spec, as the node's CRI-O resolves them.
 //!
-//! After this the run knows full names only. The node's configuration is read for it only when there is such a name, as
-//! CRI-O itself does: a broken file of recorded aliases is nobody's trouble until then.
+//! After this a run has full names only. As in CRI-O, the file of recorded aliases is read only if there is a short name, so
+//! that a broken one does no harm otherwise.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::oci::Reference;
 use crate::registry::{ConfText, RegistriesConf};
 use crate::spec::VersionSpec;
 
-/// Where podman records what people chose; containers/image reads it for root, whichever program it is part of.
+/// The aliases that podman records when a user selects a registry; containers/image reads it in every program of root.
 const RECORDED_ALIASES: &str = "var/cache/containers/short-name-aliases.conf";
 
 /// Completes every name in the spec. `files` are registries.conf and its drop-ins.
@@ -29,19 +29,19 @@ pub(super) fn complete(
         return Ok(());
     }
     let mut conf = RegistriesConf::parse(files)?;
-    if let Some(recorded) = host.text(RECORDED_ALIASES)? {
+    if let Some(recorded) = host.file(RECORDED_ALIASES)? {
         conf = conf.with_recorded_aliases(&recorded)?;
     }
     if let Some(name) = &mut spec.platform_image {
         full_name(name, &conf)?;
     }
     for list in lists {
-        let mut seen = HashSet::new();
+        let mut unique = HashSet::new();
         for name in list.iter_mut() {
             full_name(name, &conf)?;
         }
-        // The spec may have had both the short and the full name.
-        list.retain(|name| seen.insert(name.clone()));
+        // The spec may contain both the short and the full name.
+        list.retain(|name| unique.insert(name.clone()));
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ pub(super) fn complete(
 fn full_name(name: &mut Reference, conf: &RegistriesConf) -> Result<(), SettingsError> {
     let full = conf.full_name(name)?;
     if name.is_short() {
-        tracing::info!("`{name}` is `{full}` on this node");
+        tracing::info!("the short name `{name}` is `{full}` on this node");
     }
     *name = full;
     Ok(())

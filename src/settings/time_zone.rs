@@ -1,4 +1,4 @@
-//! The node's time of day: its `/etc/localtime`, for a container has no database of time zones.
+//! Reads the node's time zone from its `/etc/localtime`, because a container has no time zone database.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -6,20 +6,21 @@ use std::path::Path;
 
 use jiff::tz::TimeZone;
 
-use super::host_root::{HostRoot, is_there};
+use super::host_files::is_present;
+use super::host_root::HostRoot;
 use crate::registry::{LimitRate, LimitSettings};
 
-/// Usually a link into the database, whose name is the zone's. RHCOS has none, which means UTC.
+/// Usually a link into the database, whose target names the zone. RHCOS has no such file, which means UTC.
 const LOCALTIME: &str = "etc/localtime";
 
-/// Where the database lies, in the link.
+/// The part of the link's target before the zone's name.
 const DATABASE: &str = "/zoneinfo/";
 
-/// The longest zone of the database has 4 KB.
+/// The largest file; the largest zone of the database has 4 KB.
 const FILE_LIMIT: u64 = 1 << 20;
 
 impl HostRoot {
-    /// The limit by the node's time of day. A zone that cannot be read is no reason not to run; the log says which one counts.
+    /// The rate limit in the node's time zone. A zone that cannot be read is a warning, and UTC is used.
     pub(super) fn limit(&self, rate: LimitRate) -> LimitSettings {
         if !rate.has_windows() {
             return LimitSettings {
@@ -29,11 +30,11 @@ impl HostRoot {
         }
         let path = self.join(LOCALTIME);
         let (zone, zone_name) = match self.zone(&path) {
-            Ok((zone, name)) => (zone, format!("{name}, by `{}`", path.display())),
-            Err(_) if !is_there(&path) => (TimeZone::UTC, format!("UTC, there is no `{}`", path.display())),
+            Ok((zone, name)) => (zone, format!("{name}, from `{}`", path.display())),
+            Err(_) if !is_present(&path) => (TimeZone::UTC, format!("UTC, there is no `{}`", path.display())),
             Err(error) => {
                 tracing::warn!(
-                    "`--limit-rate` goes by UTC: cannot use `{}`: {error}",
+                    "the times of `--limit-rate` are in UTC: cannot use `{}`: {error}",
                     path.display()
                 );
                 (TimeZone::UTC, "UTC".to_owned())
@@ -49,7 +50,7 @@ impl HostRoot {
     fn zone(&self, path: &Path) -> io::Result<(TimeZone, String)> {
         let target = fs::read_link(path).ok();
         let file = match &target {
-            // On the host it begins at the host's root.
+            // An absolute target starts at the host's root.
             Some(target) if target.is_absolute() => self.join(target),
             _ => path.to_owned(),
         };
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
     use crate::cli::HostPaths;
 
-    /// One line of rules and nothing before it, as `zic -b slim` writes a zone that never had other ones.
+    /// A single line of rules without transitions, as `zic -b slim` writes a zone whose rules never changed.
     fn tzif(rules: &str) -> Vec<u8> {
         let head = |version: u8| {
             let mut head = b"TZif".to_vec();
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_day_is_the_node_s() {
+    fn the_time_of_day_is_the_nodes() {
         let dir = tempfile::tempdir().unwrap();
         let paths = HostPaths {
             host_root: Some(dir.path().to_owned()),
@@ -109,10 +110,10 @@ mod tests {
                 summer,
             )
         };
-        let says = |name: &str, winter: &str, summer: &str| (name.into(), winter.into(), summer.into());
+        let expected = |name: &str, winter: &str, summer: &str| (name.into(), winter.into(), summer.into());
         assert_eq!(
             shown(),
-            says("UTC, there is no `/etc/localtime`", "12:00", "12:00")
+            expected("UTC, there is no `/etc/localtime`", "12:00", "12:00")
         );
 
         let zones = dir.path().join("usr/share/zoneinfo/Europe");
@@ -127,15 +128,18 @@ mod tests {
             symlink(target, &link).unwrap();
             assert_eq!(
                 shown(),
-                says("Europe/Berlin, by `/etc/localtime`", "13:00", "14:00")
+                expected("Europe/Berlin, from `/etc/localtime`", "13:00", "14:00")
             );
             fs::remove_file(&link).unwrap();
         }
         fs::copy(zones.join("Berlin"), &link).unwrap();
-        assert_eq!(shown(), says("local time, by `/etc/localtime`", "13:00", "14:00"));
-        // What is none is said in the log; so is a link that leads nowhere from here.
+        assert_eq!(
+            shown(),
+            expected("local time, from `/etc/localtime`", "13:00", "14:00")
+        );
+        // An invalid file is UTC, with a warning in the log.
         fs::write(&link, "no zone").unwrap();
-        assert_eq!(shown(), says("UTC", "12:00", "12:00"));
+        assert_eq!(shown(), expected("UTC", "12:00", "12:00"));
         let no_windows = host.limit("5Mbit".parse().unwrap());
         assert_eq!(no_windows.zone_name, "UTC");
     }

@@ -1,7 +1,7 @@
-//! The version spec, from the keys of a mounted ConfigMap, from a document, and from flags.
+//! Reads the version spec from the keys of a mounted ConfigMap, from a file, and from flags.
 //!
-//! A document may come through a pipe (`-`, `/dev/stdin`, the `/dev/fd/63` of `<(kubectl get …)`), so it is opened once
-//! and never asked for its length; like any other program's input it may let us wait.
+//! A file may be a pipe (`-`, `/dev/stdin`, the `/dev/fd/63` of `<(kubectl get …)`), so it is opened once, without checking
+//! its length, and reading may block.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,25 +11,24 @@ use std::path::Path;
 use super::SettingsError;
 use crate::cli::What;
 use crate::report::Printable;
-use crate::spec::{Document, Overrides, VersionSpec, from_document, from_keys};
+use crate::spec::{Overrides, SpecDocument, VersionSpec, from_document, from_keys};
 
-/// Where TALM's Job mounts the version spec.
+/// Where TALM's Job mounts the version spec's ConfigMap.
 const CONFIG_DIR: &str = "/etc/config";
 
-/// Kubernetes allows 1 MiB for all keys of a ConfigMap.
+/// The largest key: Kubernetes allows 1 MiB for all keys of a ConfigMap.
 const KEY_LIMIT: u64 = 1 << 20;
 
-/// Longer than every ConfigMap of a large namespace together, as `kubectl get` shows them; and bounds the tree that is
-/// made of it.
-const DOCUMENT_LIMIT: u64 = 4 << 20;
+/// The largest file: more than all ConfigMaps of a large namespace in the output of `kubectl get`. Bounds the parsed tree.
+const FILE_LIMIT: u64 = 4 << 20;
 
-/// The spec, and what is odd about it and stops nothing.
+/// The spec and its warnings.
 pub(super) fn version_spec(what: &What) -> Result<(VersionSpec, Vec<String>), SettingsError> {
     let by_flags_alone =
         what.platform_image.is_some() || !what.operators_indexes.is_empty() || !what.images.is_empty();
     let (spec, warnings) = match &what.config {
         Some(path) => read(path)?,
-        // A person's flags name everything; a ConfigMap that lies there by chance is not theirs.
+        // The flags name everything; a ConfigMap that happens to be mounted is not used.
         None if by_flags_alone => (VersionSpec::default(), Vec::new()),
         None => read(Path::new(CONFIG_DIR))?,
     };
@@ -45,7 +44,7 @@ pub(super) fn version_spec(what: &What) -> Result<(VersionSpec, Vec<String>), Se
     Ok((spec, warnings))
 }
 
-/// As the spec has it. In a file a missing colon is a slip, where a person types it there is nothing to slip in.
+/// Adds the colon that the spec's format requires. In a file a missing colon is an error; in a flag it is optional.
 fn with_colon(package: &str) -> String {
     match package.contains(':') {
         true => package.to_owned(),
@@ -63,35 +62,35 @@ fn read(path: &Path) -> Result<(VersionSpec, Vec<String>), SettingsError> {
         return Ok(from_keys(&read_keys(path)?)?);
     }
     let bytes = match is_stdin {
-        true => read_bounded(io::stdin().lock(), DOCUMENT_LIMIT),
-        false => File::open(path).and_then(|file| read_bounded(file, DOCUMENT_LIMIT)),
+        true => read_bounded(io::stdin().lock(), FILE_LIMIT),
+        false => File::open(path).and_then(|file| read_bounded(file, FILE_LIMIT)),
     };
     let bytes = bytes.map_err(|source| SettingsError::Unreadable {
         path: path.to_owned(),
         source,
     })?;
-    let Document {
+    let SpecDocument {
         spec,
         warnings,
         title,
-        passed_over,
+        ignored,
     } = from_document(&bytes).map_err(|source| SettingsError::Document {
         path: path.to_owned(),
         source,
     })?;
-    let place = path.display().to_string();
+    let shown_path = path.display().to_string();
     tracing::info!(
         "the version spec is {} in `{}`",
         Printable(&title),
-        Printable(&place)
+        Printable(&shown_path)
     );
-    for other in passed_over {
-        tracing::debug!("passed over in `{}`: {}", Printable(&place), Printable(&other));
+    for other in ignored {
+        tracing::debug!("ignored in `{}`: {}", Printable(&shown_path), Printable(&other));
     }
     Ok((spec, warnings))
 }
 
-/// All of it, or an error if it is longer than `limit` bytes.
+/// Reads everything, or fails if it is longer than `limit` bytes.
 fn read_bounded(source: impl io::Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match source.take(limit + 1).read_to_end(&mut bytes)? {
@@ -103,8 +102,8 @@ fn read_bounded(source: impl io::Read, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The regular files of the directory, through the symbolic links by which Kubernetes mounts a ConfigMap
-/// (`platform.image -> ..data/platform.image`, `..data -> ..2026_11_20_…`), without the `..` names themselves.
+/// Reads the regular files of the directory, also through the symbolic links of a mounted ConfigMap (`platform.image ->
+/// ..data/platform.image`, `..data -> ..2026_11_20_…`), but not the names that begin with `..`.
 fn read_keys(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>, SettingsError> {
     let no_spec = |why: String| SettingsError::NoSpec {
         path: dir.to_owned(),
@@ -117,7 +116,7 @@ fn read_keys(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>, SettingsError> {
         let Some(key) = path.file_name().and_then(|name| name.to_str()) else {
             continue;
         };
-        // Of a pipe nobody may ever write the other end.
+        // Reading a pipe might block forever.
         if key.starts_with("..") || fs::metadata(&path).is_ok_and(|target| !target.is_file()) {
             continue;
         }
@@ -127,7 +126,7 @@ fn read_keys(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>, SettingsError> {
         };
     }
     if keys.is_empty() {
-        return Err(no_spec("the directory holds no keys".to_owned()));
+        return Err(no_spec("the directory contains no keys".to_owned()));
     }
     Ok(keys)
 }

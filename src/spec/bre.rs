@@ -1,8 +1,8 @@
-//! GNU basic regular expressions, as `grep -G` reads them, said in the syntax of the `regex` family.
+//! Translates a GNU basic regular expression (`grep -G`) into the syntax of the `regex` crates.
 //!
-//! A recursive descent over the pattern's bytes, in the C locale. What is special where, was taken from grep 3.8's
-//! behaviour and is held by a differential test; its two own parsers, `dfa.c` and glibc's, do not always agree, and
-//! then the former's reading counts, for that one decides unless there are back-references.
+//! A recursive-descent parser over the pattern's bytes, in the C locale. It follows the behaviour of grep 3.8, which a
+//! differential test checks. grep has two parsers, `dfa.c` and glibc's, which do not always agree; this one follows
+//! `dfa.c`, which decides in grep unless the pattern has back-references.
 //!
 //! ```text
 //! regex  = branch *( "\|" branch )
@@ -13,65 +13,22 @@
 //! ```
 
 use super::bre_bracket::{self, ByteSet, is_space};
+use super::bre_error::BreError;
 
-/// How many single-character steps a pattern may have once its repetitions are written out. Real patterns have a
-/// few dozen; the texts they are held against some hundred. Bounds time and memory of compiling.
+/// How many single-character steps a pattern may have with its repetitions expanded. Real patterns have a few dozen, and
+/// the texts that they match about a hundred characters. Bounds the time and memory of compiling.
 pub(super) const MAX_SIZE: usize = 20_000;
-/// How deep groups and repetitions may be nested; the engine's parser gives up at 64.
+/// How deep groups and repetitions may be nested; the engine's parser fails at 64.
 const MAX_DEPTH: usize = 24;
 /// glibc's `RE_DUP_MAX`.
 const MAX_REPEAT: usize = 32_767;
 
-/// Why a text is no basic regular expression, in grep's words where grep refuses it too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BreError {
-    /// A lone backslash at the end.
-    #[error("trailing backslash")]
-    TrailingBackslash,
-    /// `\(` without `\)`.
-    #[error(r"unmatched `\(`")]
-    UnclosedGroup,
-    /// `\)` without `\(`.
-    #[error(r"unmatched `\)`")]
-    UnopenedGroup,
-    /// `[` without `]`.
-    #[error("unmatched `[`")]
-    UnclosedBracket,
-    /// `\{` without `\}`.
-    #[error(r"unmatched `\{{`")]
-    UnclosedRepeat,
-    /// `\{x\}`, `\{2,1\}`.
-    #[error(r"invalid content of `\{{…\}}`")]
-    RepeatContent,
-    /// `[z-a]`, `[a-c-e]`.
-    #[error("invalid range end in `[…]`")]
-    RangeEnd,
-    /// `[[:foo:]]`.
-    #[error("invalid character class name in `[…]`")]
-    ClassName,
-    /// `[[.foo.]]`, `[[=foo=]]`.
-    #[error("invalid collation character in `[…]`")]
-    Collation,
-    /// `[:space:]`.
-    #[error("character class syntax is `[[:space:]]`, not `[:space:]`")]
-    ClassOutsideBrackets,
-    /// `\1` before group 1 has ended, or in another alternative.
-    #[error("invalid back reference")]
-    BackReference,
-    /// `a\b*`: grep accepts it, but its two parsers read it in two ways.
-    #[error(r"a repetition of `\<`, `\>`, `\b` or `\B`, which grep itself reads in two ways")]
-    RepeatedAnchor,
-    /// Repetitions of repetitions, or groups in groups in groups.
-    #[error("too large or too deeply nested")]
-    TooLarge,
-}
-
 /// A pattern in the engine's syntax.
 #[derive(Debug)]
 pub(super) struct Translated {
-    /// For an engine that works on bytes, without Unicode.
+    /// For an engine that matches bytes, without Unicode.
     pub(super) regex: String,
-    /// Steps with repetitions written out, at most [`MAX_SIZE`].
+    /// Steps with repetitions expanded, at most [`MAX_SIZE`].
     pub(super) size: usize,
     /// It has back-references, which no linear engine can match.
     pub(super) backtracks: bool,
@@ -99,16 +56,16 @@ pub(super) fn translate(pattern: &[u8]) -> Result<Translated, BreError> {
     })
 }
 
-/// A part of the pattern, translated.
+/// A translated part of the pattern.
 #[derive(Default)]
-struct Piece {
+struct Fragment {
     regex: String,
     size: usize,
     depth: usize,
     is_anchor: bool,
 }
 
-impl Piece {
+impl Fragment {
     fn new(regex: impl Into<String>) -> Self {
         Self {
             regex: regex.into(),
@@ -140,14 +97,14 @@ impl Piece {
     }
 
     fn enclosed(self, before: &str, after: &str, times: usize) -> Result<Self, BreError> {
-        let piece = Self {
+        let fragment = Self {
             regex: format!("{before}{}{after}", self.regex),
             size: self.size.saturating_mul(times.max(1)).saturating_add(1),
             depth: self.depth + 1,
             is_anchor: false,
         };
-        piece.check()?;
-        Ok(piece)
+        fragment.check()?;
+        Ok(fragment)
     }
 
     fn check(&self) -> Result<(), BreError> {
@@ -166,9 +123,9 @@ struct Parser<'a> {
     /// Bit n: group n has ended in this alternative, so that a back-reference may name it.
     completed: u16,
     backtracks: bool,
-    /// Nothing at all precedes in this branch: `^` is an anchor. `dfa.c`'s `lasttok`.
+    /// Nothing precedes in this branch, so `^` is an anchor (`lasttok` in `dfa.c`).
     first: bool,
-    /// Nothing but anchors precedes in this branch: `*` is a literal. `dfa.c`'s `laststart`.
+    /// Only anchors precede in this branch, so `*` is a literal (`laststart` in `dfa.c`).
     fresh: bool,
 }
 
@@ -183,7 +140,7 @@ impl Parser<'_> {
         found
     }
 
-    fn regex(&mut self, depth: usize) -> Result<Piece, BreError> {
+    fn regex(&mut self, depth: usize) -> Result<Fragment, BreError> {
         if depth > MAX_DEPTH {
             return Err(BreError::TooLarge);
         }
@@ -199,9 +156,9 @@ impl Parser<'_> {
         Ok(whole)
     }
 
-    fn branch(&mut self, depth: usize) -> Result<Piece, BreError> {
+    fn branch(&mut self, depth: usize) -> Result<Fragment, BreError> {
         (self.first, self.fresh) = (true, true);
-        let mut branch = Piece::default();
+        let mut branch = Fragment::default();
         while !self.rest().is_empty() && !self.rest().starts_with(br"\|") && !self.rest().starts_with(br"\)")
         {
             let mut atom = self.atom(depth)?;
@@ -222,7 +179,7 @@ impl Parser<'_> {
         Ok(branch)
     }
 
-    /// The bounds of a repetition, if one stands here.
+    /// The bounds of a repetition, if one starts here.
     fn repeat(&mut self) -> Result<Option<(usize, Option<usize>)>, BreError> {
         let bounds = if self.eat(b"*") {
             (0, None)
@@ -272,48 +229,48 @@ impl Parser<'_> {
         number
     }
 
-    fn atom(&mut self, depth: usize) -> Result<Piece, BreError> {
+    fn atom(&mut self, depth: usize) -> Result<Fragment, BreError> {
         let first = std::mem::replace(&mut self.first, false);
         let Some((&byte, _)) = self.rest().split_first() else {
-            return Ok(Piece::default());
+            return Ok(Fragment::default());
         };
         self.at += 1;
-        let piece = match byte {
+        let fragment = match byte {
             b'\\' => return self.escape(depth),
-            b'^' if first => return Ok(Piece::anchor(r"\A")),
-            b'$' if self.ends_branch() => return Ok(Piece::anchor(r"\z")),
-            b'.' => Piece::new(ByteSet::of(|b| b != b'\n').to_string()),
+            b'^' if first => return Ok(Fragment::anchor(r"\A")),
+            b'$' if self.ends_branch() => return Ok(Fragment::anchor(r"\z")),
+            b'.' => Fragment::new(ByteSet::of(|b| b != b'\n').to_string()),
             b'[' => {
                 let (set, length) = bre_bracket::parse(self.rest())?;
                 self.at += length;
-                Piece::new(set.to_string())
+                Fragment::new(set.to_string())
             }
-            // Includes a `*` that has nothing to repeat.
-            _ => Piece::literal(byte),
+            // Also a `*` without anything to repeat.
+            _ => Fragment::literal(byte),
         };
         self.fresh = false;
-        Ok(piece)
+        Ok(fragment)
     }
 
-    /// After a `$`: is it an anchor? Not only at the end of a branch, but also before a plain `)` or `|` that is not
-    /// the pattern's last byte, where `dfa.c` forgets to look for the backslash. Thus `aws$|gcp` matches nothing.
+    /// Whether a preceding `$` is an anchor: at the end of a branch, and also before a plain `)` or `|` that is not the
+    /// pattern's last byte, because `dfa.c` does not check for the backslash there. So `aws$|gcp` matches nothing.
     fn ends_branch(&self) -> bool {
         matches!(self.rest(), [] | [b'\\', b')' | b'|', ..] | [b')' | b'|', _, ..])
     }
 
-    fn escape(&mut self, depth: usize) -> Result<Piece, BreError> {
+    fn escape(&mut self, depth: usize) -> Result<Fragment, BreError> {
         let Some(&byte) = self.rest().first() else {
             return Err(BreError::TrailingBackslash);
         };
         self.at += 1;
         let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        let piece = match byte {
-            b'<' => return Ok(Piece::anchor(r"\b{start}")),
-            b'>' => return Ok(Piece::anchor(r"\b{end}")),
-            b'b' => return Ok(Piece::anchor(r"\b")),
-            b'B' => return Ok(Piece::anchor(r"\B")),
-            b'`' => return Ok(Piece::anchor(r"\A")),
-            b'\'' => return Ok(Piece::anchor(r"\z")),
+        let fragment = match byte {
+            b'<' => return Ok(Fragment::anchor(r"\b{start}")),
+            b'>' => return Ok(Fragment::anchor(r"\b{end}")),
+            b'b' => return Ok(Fragment::anchor(r"\b")),
+            b'B' => return Ok(Fragment::anchor(r"\B")),
+            b'`' => return Ok(Fragment::anchor(r"\A")),
+            b'\'' => return Ok(Fragment::anchor(r"\z")),
             b'(' => self.group(depth)?,
             b'1'..=b'9' => {
                 let group = byte - b'0';
@@ -321,20 +278,20 @@ impl Parser<'_> {
                     return Err(BreError::BackReference);
                 }
                 self.backtracks = true;
-                Piece::new(format!(r"(?:\{group})"))
+                Fragment::new(format!(r"(?:\{group})"))
             }
-            b'w' => Piece::new(ByteSet::of(word).to_string()),
-            b'W' => Piece::new(ByteSet::of(word).complement().to_string()),
-            b's' => Piece::new(ByteSet::of(is_space).to_string()),
-            b'S' => Piece::new(ByteSet::of(is_space).complement().to_string()),
-            // `\.` and the like, and strays such as `\d`, which grep 3.8 takes literally.
-            _ => Piece::literal(byte),
+            b'w' => Fragment::new(ByteSet::of(word).to_string()),
+            b'W' => Fragment::new(ByteSet::of(word).complement().to_string()),
+            b's' => Fragment::new(ByteSet::of(is_space).to_string()),
+            b'S' => Fragment::new(ByteSet::of(is_space).complement().to_string()),
+            // `\.` and the like, and unknown escapes such as `\d`, which grep 3.8 reads literally.
+            _ => Fragment::literal(byte),
         };
         self.fresh = false;
-        Ok(piece)
+        Ok(fragment)
     }
 
-    fn group(&mut self, depth: usize) -> Result<Piece, BreError> {
+    fn group(&mut self, depth: usize) -> Result<Fragment, BreError> {
         self.groups += 1;
         let number = self.groups;
         let inner = self.regex(depth + 1)?;

@@ -1,16 +1,16 @@
-//! Bracket expressions of basic regular expressions: `[a-z]`, `[^]"]`, `[[:digit:].]`.
+//! Parses bracket expressions of basic regular expressions: `[a-z]`, `[^]"]`, `[[:digit:].]`.
 //!
-//! A set of bytes, as in the C locale: ranges go by byte value, a collating symbol `[.x.]` and an equivalence
-//! class `[=x=]` are the one byte they name. A backslash is an ordinary character here.
+//! A bracket expression is a set of bytes, as in the C locale: ranges compare byte values, and a collating symbol `[.x.]` or
+//! an equivalence class `[=x=]` is the one byte that it names. A backslash is an ordinary character.
 
 use std::fmt;
 
-use super::bre::BreError;
+use super::bre_error::BreError;
 
 /// glibc's `BRACKET_NAME_BUF_SIZE`: a longer name of a class makes the bracket count as unclosed.
 const MAX_NAME: usize = 32;
 
-/// Which bytes may stand at a place.
+/// A set of bytes that match at one position.
 pub(super) struct ByteSet([bool; 256]);
 
 impl ByteSet {
@@ -19,7 +19,7 @@ impl ByteSet {
         Self(std::array::from_fn(|byte| u8::try_from(byte).is_ok_and(&test)))
     }
 
-    /// All other bytes.
+    /// The bytes that are not in the set.
     pub(super) fn complement(&self) -> Self {
         Self(self.0.map(|holds| !holds))
     }
@@ -29,7 +29,7 @@ impl ByteSet {
     }
 }
 
-/// A class in the syntax of the `regex` crate, all bytes escaped, for its classes have operators that ours lack.
+/// A class in the syntax of the `regex` crate. All bytes are escaped, because that syntax has more operators.
 impl fmt::Display for ByteSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // An empty class: the complement of everything.
@@ -49,7 +49,7 @@ impl fmt::Display for ByteSet {
     }
 }
 
-/// Reads what follows the `[`; also says how many bytes it took, the closing `]` included.
+/// Parses the text after the `[`. Also returns how many bytes it consumed, including the closing `]`.
 pub(super) fn parse(rest: &[u8]) -> Result<(ByteSet, usize), BreError> {
     let negated = rest.first() == Some(&b'^');
     let mut bracket = Bracket {
@@ -104,7 +104,7 @@ impl Bracket<'_> {
             .ok_or(BreError::UnclosedBracket)
     }
 
-    /// The next element: a byte, which may be an end of a range, or a class, which is added to `set` at once.
+    /// The next element: a byte, which may be an end of a range, or `None` for a class, which is added to `set`.
     fn element(&mut self, set: &mut ByteSet) -> Result<Option<u8>, BreError> {
         let byte = self.peek()?;
         self.at += 1;
@@ -154,7 +154,7 @@ fn class(name: &[u8]) -> Option<fn(u8) -> bool> {
     Some(test)
 }
 
-/// C's `isspace`, which counts the vertical tab and Rust does not.
+/// C's `isspace`, which includes the vertical tab, unlike Rust's.
 pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

@@ -1,16 +1,16 @@
-//! The keys of the ConfigMap that the hub mounts, `pre-cache-spec`.
+//! Parses the keys of the hub's ConfigMap `pre-cache-spec`.
 //!
 //! ```text
 //! platform.image                 one reference, or nothing
-//! operators.indexes              a reference a line
-//! operators.packagesAndChannels  `package:channel` a line
-//! excludePrecachePatterns        a pattern a line; quotes belong to it, and there are no comments
-//! additionalImages               a reference a line, perhaps in double quotes
+//! operators.indexes              one reference per line
+//! operators.packagesAndChannels  one `package:channel` per line
+//! excludePrecachePatterns        one pattern per line; quotes belong to it, and there are no comments
+//! additionalImages               one reference per line, perhaps in double quotes
 //! spaceRequired                  an amount, in GiB unless it has a unit
 //! ```
 //!
-//! Lenient where the hub's versions and people's editors differ (blanks around, carriage returns, blank lines, no final
-//! newline, a missing key, `null`), strict where leniency would lose an image.
+//! The parser is lenient where the hub's versions and people's editors differ (surrounding blanks, carriage returns, blank
+//! lines, no final newline, a missing key, `null`), and strict where leniency would lose an image.
 
 use std::collections::BTreeMap;
 
@@ -33,11 +33,11 @@ pub(super) const KNOWN: [&str; 6] = [
     SPACE_REQUIRED,
 ];
 
-/// What the hub's Go writes for an image that is not there.
+/// What the hub's `fmt.Sprintf("%s", nil)` writes for a missing image.
 const GO_NIL: &str = "%!s(<nil>)";
 
-/// Reads the version spec from the keys' bytes, as a directory of files holds them. Names that begin with `..` are a
-/// mount's own and are passed over. Also says what should be told to the user.
+/// Parses the version spec from the keys' bytes, as in a directory of files. Names that begin with `..` belong to the mount
+/// and are ignored. Also returns warnings for the user.
 pub fn from_keys(keys: &BTreeMap<String, Vec<u8>>) -> Result<(VersionSpec, Vec<String>), SpecError> {
     let (known, unknown): (Vec<&str>, Vec<&str>) = keys
         .keys()
@@ -88,26 +88,26 @@ fn text<'a>(keys: &'a BTreeMap<String, Vec<u8>>, key: &'static str) -> Result<&'
             line: line_of(offset),
         });
     }
-    // Windows editors put a byte order mark in front.
+    // Windows editors write a byte order mark at the start.
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 /// Lines that are not blank, without the blanks around them, numbered from 1.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n')
-        // A byte order mark ends up inside where files were put together.
+        // Concatenated files have byte order marks inside.
         .map(|line| line.trim_matches([' ', '\t', '\r', '\u{feff}']))
         .enumerate()
         .map(|(index, line)| (index + 1, line))
         .filter(|(_, line)| !line.is_empty())
 }
 
-/// The exclude patterns of a text, one a line.
+/// The exclude patterns of a text, one per line.
 pub(super) fn patterns(text: &str) -> impl Iterator<Item = String> {
     lines(text).map(|(_, line)| line.to_owned())
 }
 
-/// A template that was given nothing writes `null`.
+/// A template without a value writes `null`.
 fn unless_null(text: &str) -> &str {
     if text.trim() == "null" { "" } else { text }
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_the_hub_mounts() {
+    fn the_keys_that_the_hub_mounts_are_read() {
         let spec = spec(&[
             (
                 "platform.image",
@@ -223,13 +223,13 @@ mod tests {
         assert_eq!(
             spec.additional_images.len(),
             2,
-            "the last line has no newline and is not lost"
+            "a last line without a newline is read"
         );
         assert_eq!(spec.space_required, 35 << 30);
     }
 
     #[test]
-    fn takes_nothing_for_nothing() {
+    fn an_empty_value_means_no_value() {
         for nothing in ["", "\n", " \r\n\r\n", "null", "null\n", "\u{feff}"] {
             let empty = KNOWN
                 .iter()
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_key_and_line_is_wrong() {
+    fn an_error_names_key_and_line() {
         for (key, value, expected) in [
             (
                 PLATFORM_IMAGE,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_told_and_no_key_at_all_is_an_error() {
+    fn an_unknown_key_is_a_warning_and_no_known_key_is_an_error() {
         let (_, warnings) = from_keys(&keys(&[(SPACE_REQUIRED, "1"), ("platformImage", "x")])).unwrap();
         assert_eq!(
             warnings,
@@ -333,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_would_silently_do_less_than_asked() {
+    fn a_spec_that_would_do_less_than_requested_is_refused() {
         let nothing = spec(&[(SPACE_REQUIRED, "35"), (EXCLUDES, "aws")]);
         assert_eq!(nothing.validate(), Err(SpecError::NothingToDo));
         let packages = spec(&[(PLATFORM_IMAGE, "quay.io/a:1"), (OPERATORS_PACKAGES, "ptp:4.16")]);
         let error = packages.validate().unwrap_err().to_string();
         assert!(
-            error.contains("asks for `ptp:4.16` and `operators.indexes` names no catalog"),
+            error.contains("requests `ptp:4.16`, but `operators.indexes` names no catalog"),
             "{error}"
         );
         for key in [ADDITIONAL_IMAGES, OPERATORS_INDEXES, PLATFORM_IMAGE] {

@@ -1,31 +1,32 @@
-//! `excludePrecachePatterns`: which images of a release are not wanted.
+//! Matches `excludePrecachePatterns`, which exclude images of a release.
 //!
-//! Means what `grep -vG -f patterns` means over lines `"name$pullspec"`, the two quotes included, for that is how
-//! the hub's users have learnt to write them: `^"aws` is anchored at the name, `ocp` hits nearly every pullspec, and
-//! `fec` hits digests by chance. So each hit says where it lies, and whoever selects images can warn.
+//! They have the meaning of `grep -vG -f patterns` over lines `"name$pullspec"`, including the two quotes, because the hub's
+//! scripts work that way: `^"aws` is anchored at the name, `ocp` matches nearly every pullspec, and `fec` matches digests by
+//! chance. So each match reports its position, and the caller can warn about accidental ones.
 
 use fancy_regex::{BytesMode, Regex, RegexBuilder};
 
-use super::bre::{self, BreError};
+use super::bre;
+use super::bre_error::BreError;
 use super::shown;
 
-/// No release has as many images.
+/// More patterns than any release has images.
 const MAX_PATTERNS: usize = 1_000;
-/// Bytes of one pattern; the line that a pattern is held against has about 150.
+/// Bytes of one pattern; a line that it is matched against has about 150.
 const MAX_LENGTH: usize = 4_096;
-/// Steps of all patterns together, see `bre::MAX_SIZE`.
+/// Steps of all patterns together; see `bre::MAX_SIZE`.
 const MAX_TOTAL_SIZE: usize = 200_000;
 /// Bytes that one compiled pattern may take; the engine's default is 10 MiB.
 const COMPILED_SIZE: usize = 4 << 20;
-/// Bytes of one pattern's lazily built automaton; beyond, the engine is slower but goes on.
+/// Bytes of one pattern's lazily built automaton; beyond it, the engine gets slower.
 const AUTOMATON_SIZE: usize = 128 << 10;
 /// Steps of backtracking for one pattern and image, about 3 ms; `\([a-z]*\)-\1` needs a fiftieth of them.
 const BACKTRACK_LIMIT: usize = 50_000;
-/// Steps that a pattern counts for because it backtracks: 20 such patterns, each at the limit for each of 250 images,
-/// take less than a minute.
+/// Steps that a backtracking pattern counts as: 20 such patterns, each at the limit for each of 250 images, take less than a
+/// minute.
 const BACKTRACKING_SIZE: usize = 10_000;
-/// Stands for a character that is not to be looked at: a word character, lest `\b` and `\w` see a change, but one that
-/// occurs in no digest and in no name of a repository.
+/// Replaces a character that must not match: a word character, so that `\b` and `\w` see no difference, but one that occurs
+/// in no digest and in no repository name.
 const MASK: char = 'Z';
 
 /// Compiled patterns.
@@ -43,18 +44,18 @@ struct Exclude {
 pub struct Hit {
     /// Which pattern, counted from 0; see [`Excludes::pattern`].
     pub index: usize,
-    /// What it hit.
-    pub place: HitPosition,
+    /// What it matched.
+    pub position: HitPosition,
 }
 
 /// How much of an image's line a pattern needs to match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HitPosition {
-    /// The name alone.
+    /// Only the name.
     Name,
-    /// The repository of the pullspec too, or alone.
+    /// The repository of the pullspec, with or without the name.
     Repository,
-    /// The digest too, or alone: most likely by chance.
+    /// The digest: most likely by chance.
     Digest,
 }
 
@@ -63,7 +64,7 @@ pub enum HitPosition {
 pub enum PatternError {
     /// Not a basic regular expression.
     #[error(
-        "exclude pattern {number}, `{pattern}`: {why}\nhint: it is a basic regular expression, as of `grep -G`"
+        "exclude pattern {number}, `{pattern}`: {why}\nhint: exclude patterns are basic regular expressions, as for `grep -G`"
     )]
     Syntax {
         /// Which, counted from 1.
@@ -73,17 +74,17 @@ pub enum PatternError {
         /// What is wrong.
         why: BreError,
     },
-    /// The engine does not take it.
+    /// The engine refuses it.
     #[error("exclude pattern {number}, `{pattern}`, cannot be compiled: {why}")]
     Compile {
         /// Which, counted from 1.
         number: usize,
         /// Its text.
         pattern: String,
-        /// The engine's words.
+        /// The engine's message.
         why: String,
     },
-    /// It takes too long, by its back-references.
+    /// It takes too long because of its back-references.
     #[error("exclude pattern {number}, `{pattern}`, takes too long on image `{name}`")]
     Backtracks {
         /// Which, counted from 1.
@@ -93,16 +94,14 @@ pub enum PatternError {
         /// The image.
         name: String,
     },
-    /// More than anyone needs.
-    #[error("{count} exclude patterns are too many: at most {MAX_PATTERNS} are taken")]
+    /// Too many patterns.
+    #[error("{count} exclude patterns are too many: at most {MAX_PATTERNS} are supported")]
     TooMany {
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
-    /// All together are too much.
-    #[error(
-        "the exclude patterns are too large together: pattern {number}, `{pattern}`, is the first one too much"
-    )]
+    /// All patterns together are too large.
+    #[error("the exclude patterns are too large together: pattern {number}, `{pattern}`, exceeds the limit")]
     TooLarge {
         /// Which, counted from 1.
         number: usize,
@@ -112,7 +111,7 @@ pub enum PatternError {
 }
 
 impl Excludes {
-    /// Compiles `patterns`; one that is bad makes all unusable, for leaving it out would pull what was not wanted.
+    /// Compiles `patterns`. A bad pattern is an error: without it, images would be pulled that should be excluded.
     pub fn new(patterns: &[String]) -> Result<Self, PatternError> {
         if patterns.len() > MAX_PATTERNS {
             return Err(PatternError::TooMany {
@@ -173,7 +172,7 @@ impl Excludes {
         self.0.iter().map(|exclude| exclude.pattern.as_str())
     }
 
-    /// Every pattern that excludes the image `name` whose pullspec is written `pullspec`; none, if it is wanted.
+    /// Every pattern that excludes the image `name` with this pullspec; none, if the image is not excluded.
     pub fn hits(&self, name: &str, pullspec: &str) -> Result<Vec<Hit>, PatternError> {
         let (repository, digest) = pullspec.split_at(pullspec.find('@').unwrap_or(pullspec.len()));
         let mask = |text: &str| MASK.to_string().repeat(text.len());
@@ -183,7 +182,7 @@ impl Excludes {
 
         let mut hits = Vec::new();
         for (index, exclude) in self.0.iter().enumerate() {
-            // The engine's only errors while matching are limits that backtracking reached.
+            // While matching, the engine's only errors are its limits of backtracking.
             let matches = |text: &str| {
                 let matched = exclude.regex.is_match(text.as_bytes());
                 matched.map_err(|_| PatternError::Backtracks {
@@ -195,14 +194,14 @@ impl Excludes {
             if !matches(&line)? {
                 continue;
             }
-            let place = if matches(&name_only)? {
+            let position = if matches(&name_only)? {
                 HitPosition::Name
             } else if matches(&without_digest)? {
                 HitPosition::Repository
             } else {
                 HitPosition::Digest
             };
-            hits.push(Hit { index, place });
+            hits.push(Hit { index, position });
         }
         Ok(hits)
     }
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_a_pattern_hits() {
+    fn a_hit_reports_its_position() {
         let pullspec = format!("quay.io/ocp/art-dev@sha256:fec{}0", "1".repeat(60));
         for (pattern, expected) in [
             ("aws", Some(HitPosition::Name)),
@@ -245,12 +244,12 @@ mod tests {
             ("azure", None),
         ] {
             let hits = excludes(&[pattern]).unwrap().hits("aws-cli", &pullspec).unwrap();
-            assert_eq!(hits.first().map(|hit| hit.place), expected, "{pattern}");
+            assert_eq!(hits.first().map(|hit| hit.position), expected, "{pattern}");
         }
     }
 
     #[test]
-    fn names_the_bad_pattern() {
+    fn the_error_names_the_bad_pattern() {
         let error = excludes(&["aws", "[a", "gcp"]).unwrap_err().to_string();
         assert!(
             error.starts_with("exclude pattern 2, `[a`: unmatched `[`"),
@@ -258,7 +257,7 @@ mod tests {
         );
     }
 
-    /// Each ends soon, in an error or in an answer.
+    /// Each one ends soon, with an error or a result.
     #[test]
     fn hostile_patterns_end_in_errors() {
         let deep = |n: usize| r"\(".repeat(n) + "a" + &r"\)*".repeat(n);

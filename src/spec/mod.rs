@@ -1,60 +1,61 @@
-//! The version spec: what the coming upgrade needs, as the hub or a person wrote it down.
+//! The version spec: the images that the next upgrade needs, as the hub or a person specifies them.
 //!
-//! [`from_keys`] reads what the hub mounted, [`from_document`] what a person has in a file, [`VersionSpec::merge`] adds what
-//! stands on the command line, and [`VersionSpec::validate`] refuses what would be a silent success.
-//! [`VersionSpec::to_yaml`] and its siblings write it down again. [`Excludes`] are the patterns, compiled. Nothing here
-//! does I/O; whoever reads files hands their bytes in.
+//! [`from_keys`] parses the keys of the mounted ConfigMap, [`from_document`] a file, [`VersionSpec::merge`] adds the command
+//! line's values, and [`VersionSpec::validate`] refuses a spec that would succeed without doing anything.
+//! [`VersionSpec::to_yaml`] and its siblings print it. [`Excludes`] are the compiled exclude patterns. Nothing here does
+//! I/O; the caller passes the bytes of files.
 
 mod bre;
 mod bre_bracket;
+mod bre_error;
 mod config_map_keys;
 mod document;
 mod exclude_patterns;
 mod printer;
 mod space_required;
 
-pub use bre::BreError;
+pub use bre_error::BreError;
 pub use config_map_keys::from_keys;
-pub use document::{Document, DocumentError, TextPosition, from_document};
+pub use document::{DocumentError, SpecDocument, TextPosition, from_document};
 pub use exclude_patterns::{Excludes, Hit, HitPosition, PatternError};
 pub use space_required::{SpaceError, parse_space};
 
 use crate::oci::{Reference, ReferenceError};
 
-/// How much of a text from outside a message repeats, in characters.
+/// How many characters of a foreign text a message repeats.
 const SHOWN: usize = 200;
 
-/// What is wanted on this node. Lists have no duplicates and keep their order.
+/// The images to pre-cache on this node. Lists have no duplicates and keep their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionSpec {
-    /// The release image of the coming version.
+    /// The release image of the next version.
     pub platform_image: Option<Reference>,
-    /// Index images: each holds an operator catalog.
+    /// Index images: each contains an operator catalog.
     pub operators_indexes: Vec<Reference>,
-    /// `package:channel`, as written: what of the catalogs is wanted.
+    /// `package:channel`, as written: the operators to pull from the catalogs.
     pub packages_and_channels: Vec<String>,
-    /// Basic regular expressions for images of the release that are not wanted.
+    /// Basic regular expressions for images of the release to leave out.
     pub exclude_patterns: Vec<String>,
-    /// Images that are wanted besides.
+    /// More images to pull.
     pub additional_images: Vec<Reference>,
-    /// Bytes that must be free before anything is pulled; 0 demands nothing.
+    /// Bytes that must be free before anything is pulled; 0 for no requirement.
     pub space_required: u64,
 }
 
-/// What stands on the command line.
+/// The values of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// Instead of the spec's.
+    /// Replaces the spec's.
     pub platform_image: Option<Reference>,
-    /// Besides the spec's.
+    /// Added to the spec's.
     pub operators_indexes: Vec<Reference>,
-    /// Besides the spec's.
+    /// Added to the spec's.
     pub packages_and_channels: Vec<String>,
-    /// Besides the spec's.
+    /// Added to the spec's.
     pub images: Vec<Reference>,
-    /// Besides the spec's.
+    /// Added to the spec's.
     pub excludes: Vec<String>,
-    /// In bytes, instead of the spec's.
+    /// In bytes; replaces the spec's.
     pub space_required: Option<u64>,
 }
 
@@ -62,32 +63,29 @@ pub struct Overrides {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A directory of something else.
-    #[error(
-        "the version spec has none of the keys that it may have; found: {}",
-        list(found)
-    )]
+    #[error("the version spec has no known key; found: {}", list(found))]
     NoKeys {
-        /// Names of what is there.
+        /// Names of the keys.
         found: Vec<String>,
     },
-    /// Neither a release nor an operator nor an image.
+    /// No release, no operator and no image.
     #[error(
-        "the version spec asks for nothing\n\
+        "the version spec requests no images\n\
          hint: set `platform.image`, `operators.indexes` or `additionalImages`, or give `--platform-image`, \
          `--operator-index` or `--image`"
     )]
     NothingToDo,
-    /// Packages and no catalog.
+    /// Packages without a catalog.
     #[error(
-        "`operators.packagesAndChannels` asks for {} and `operators.indexes` names no catalog to find it in\n\
+        "`operators.packagesAndChannels` requests {}, but `operators.indexes` names no catalog\n\
          hint: set `operators.indexes`, or give `--operator-index`",
         list(packages)
     )]
     PackagesWithoutIndex {
-        /// What is asked for.
+        /// The requested packages.
         packages: Vec<String>,
     },
-    /// Bytes that are no text.
+    /// Bytes that are not text.
     #[error("`{key}`, line {line}: not UTF-8")]
     NotUtf8 {
         /// The key of the ConfigMap.
@@ -103,9 +101,9 @@ pub enum SpecError {
         /// Counted from 1.
         line: usize,
     },
-    /// The hub formatted an image that is not there.
+    /// The hub formatted a missing image (`fmt.Sprintf("%s", nil)`).
     #[error(
-        "`{key}`, line {line}: `%!s(<nil>)` is no image; the hub found a CatalogSource without one\n\
+        "`{key}`, line {line}: `%!s(<nil>)` is not an image; the hub found a CatalogSource without an image\n\
          hint: set `spec.image` of the policy's CatalogSource"
     )]
     GoNil {
@@ -121,7 +119,7 @@ pub enum SpecError {
         key: &'static str,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Why not.
         why: ReferenceError,
     },
     /// Two releases.
@@ -137,7 +135,7 @@ pub enum SpecError {
         key: &'static str,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Why not.
         why: SpaceError,
     },
     /// Two amounts.
@@ -151,9 +149,9 @@ pub enum SpecError {
 }
 
 impl VersionSpec {
-    /// Adds what stands on the command line: lists grow, single values are replaced.
+    /// Adds the command line's values: lists grow, single values are replaced.
     pub fn merge(self, overrides: Overrides) -> Self {
-        // As in the ConfigMap: a blank pattern, which would match every image, is none.
+        // As in the ConfigMap, a blank pattern is ignored; it would match every image.
         let excludes = overrides
             .excludes
             .iter()
@@ -176,7 +174,7 @@ impl VersionSpec {
         }
     }
 
-    /// Refuses a spec that asks for nothing, or for packages of no catalog.
+    /// Refuses a spec that requests no images, or packages without a catalog.
     pub fn validate(&self) -> Result<(), SpecError> {
         let has_indexes = !self.operators_indexes.is_empty();
         if !has_indexes && !self.packages_and_channels.is_empty() {
@@ -190,7 +188,7 @@ impl VersionSpec {
     }
 }
 
-/// The first of each, in their order.
+/// The items without duplicates, in their order.
 fn unique<T: Clone + Eq + std::hash::Hash>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = std::collections::HashSet::new();
     items
@@ -199,14 +197,14 @@ fn unique<T: Clone + Eq + std::hash::Hash>(items: impl IntoIterator<Item = T>) -
         .collect()
 }
 
-/// As much of a text from outside as a message can bear.
+/// A foreign text in a form that is safe in a message: bounded, without control characters.
 pub(crate) fn shown(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(SHOWN).map(visible).collect()
 }
 
 fn list(names: &[String]) -> String {
-    /// Enough to see that it is the wrong directory.
+    /// Enough to recognise a wrong directory.
     const NAMES: usize = 10;
     let mut shown: Vec<String> = names
         .iter()

@@ -1,6 +1,6 @@
-//! The version spec written down: as keys for people, and as the ConfigMap that the hub would write.
+//! Prints a version spec: as keys for people, and as the ConfigMap that the hub would write.
 //!
-//! What is written reads as the same spec again: `from_document` of the ConfigMap, `from_keys` of its values.
+//! The output parses as the same spec: the ConfigMap with `from_document`, its values with `from_keys`.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ use super::config_map_keys::{
     ADDITIONAL_IMAGES, EXCLUDES, OPERATORS_INDEXES, OPERATORS_PACKAGES, PLATFORM_IMAGE, SPACE_REQUIRED,
 };
 
-/// What the hub calls the ConfigMap.
+/// The name of the hub's ConfigMap.
 const NAME: &str = "pre-cache-spec";
-/// Where the hub puts it.
+/// Its namespace.
 const NAMESPACE: &str = "openshift-talo-pre-cache";
 
-/// Units for amounts that are not whole GiB, which have none.
+/// Units for amounts that are not whole GiB.
 const UNITS: [(u32, &str); 3] = [(20, "MiB"), (10, "KiB"), (0, "B")];
 
 impl VersionSpec {
-    /// All keys with their texts, as the hub writes them: lists with an entry a line, without a newline at the end.
+    /// All keys with their texts, as the hub writes them: lists with one entry per line, without a final newline.
     pub fn keys(&self) -> [(&'static str, String); 6] {
         let release = self.platform_image.as_ref();
         [
@@ -36,7 +36,7 @@ impl VersionSpec {
         ]
     }
 
-    /// A heading for each key, its lines below it; for people, and harmless for their terminals.
+    /// A heading for each key with its lines below it; for people, and without control characters for their terminals.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (key, value) in self.keys() {
@@ -68,9 +68,9 @@ impl VersionSpec {
         format!("{config_map:#}\n")
     }
 
-    /// The ConfigMap as YAML: lists as block texts, with an entry a line.
+    /// The ConfigMap as YAML: lists as block texts, with one entry per line.
     ///
-    /// A list ends in a newline here, without which TALM's own script loses the last additional image.
+    /// A list ends with a newline; without it, TALM's script loses the last additional image.
     pub fn to_yaml(&self) -> String {
         let mut yaml = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {NAME}\n  namespace: {NAMESPACE}\ndata:\n"
@@ -95,7 +95,7 @@ fn lines<T: ToString>(entries: &[T]) -> String {
     lines.join("\n")
 }
 
-/// Whole GiB as a bare number, which is all that TALM's scripts understand; anything else exactly, with a unit.
+/// Whole GiB as a bare number, the only form that TALM's scripts understand; any other amount exactly, with a unit.
 fn amount(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 30) {
         return (bytes >> 30).to_string();
@@ -105,8 +105,8 @@ fn amount(bytes: u64) -> String {
     format!("{} {unit}", bytes >> shift)
 }
 
-/// A character that every YAML reader leaves as it is in a block text, and that people see. YAML 1.1, which Kubernetes and
-/// Python read, has more line ends than 1.2, and neither may print control characters.
+/// Whether every YAML parser keeps this character in a block text, and people can see it. YAML 1.1, which Kubernetes and
+/// Python use, has more line breaks than 1.2; neither allows control characters.
 fn is_plain(c: char) -> bool {
     match c {
         '\u{2028}' | '\u{2029}' | '\u{feff}' => false,
@@ -116,7 +116,7 @@ fn is_plain(c: char) -> bool {
     }
 }
 
-/// Marks that make a line read otherwise than it is (CVE-2021-42574).
+/// Marks that change the visible order of a line (CVE-2021-42574).
 fn is_direction(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -129,7 +129,7 @@ fn quoted(text: &str) -> String {
             '"' | '\\' => quoted.extend(['\\', c]),
             '\n' => quoted += "\\n",
             c if is_plain(c) => quoted.push(c),
-            // Everything that is not plain lies in the first plane.
+            // Every character that is not plain is in the basic multilingual plane.
             c => {
                 let _ = write!(quoted, "\\u{:04x}", u32::from(c));
             }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_a_heading_for_each_key() {
+    fn the_text_has_a_heading_for_each_key() {
         let mut spec = spec();
         spec.exclude_patterns = vec!["\u{1b}[2J\u{202e}".to_owned()];
         assert_eq!(
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_looks_as_people_write_it() {
+    fn the_yaml_has_block_texts_and_quotes_odd_characters() {
         let expected = r##"apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -192,7 +192,7 @@ data:
   spaceRequired: "40"
 "##;
         assert_eq!(spec().to_yaml(), expected);
-        // Not every reader leaves these as they are in a block.
+        // Not every parser keeps these characters in a block text.
         let mut odd = spec();
         odd.exclude_patterns = ["a\tb\u{202e}", "\u{85}\u{2028}", "\"\\é😀\u{7f}"]
             .map(str::to_owned)

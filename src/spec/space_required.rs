@@ -1,23 +1,23 @@
-//! `spaceRequired`: an amount of disk space.
+//! Parses `spaceRequired`, an amount of disk space.
 //!
-//! The hub writes whole GiB without a unit; people write Kubernetes quantities (`40Gi`, `500M`) or `40 GiB`. A unit
-//! with an `i` counts in powers of 1024, one without in powers of 1000.
+//! The hub writes whole GiB without a unit; people write Kubernetes quantities (`40Gi`, `500M`) or `40 GiB`. A unit with an
+//! `i` means powers of 1024, a unit without one powers of 1000.
 
 const GIB: u128 = 1 << 30;
-/// Digits of a number: as many as 16 EiB have in bytes, and few enough that no product overflows.
+/// The most digits of a number: as many as 16 EiB in bytes, and so few that no product overflows.
 const MAX_DIGITS: usize = 20;
 
-/// A text that is no amount of space.
+/// A text that is not an amount of space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not an amount of space: {why}\nhint: whole GiB, or a number and a unit, as in `40`, `40Gi`, `500 MiB`"
+    "`{text}` is not an amount of space: {why}\nhint: write whole GiB, or a number and a unit, as in `40`, `40Gi`, `500 MiB`"
 )]
 pub struct SpaceError {
     text: String,
     why: &'static str,
 }
 
-/// Parses an amount of space into bytes, rounded up; without a unit it is in GiB.
+/// Parses an amount of space into bytes, rounded up. A number without a unit is in GiB.
 pub fn parse_space(text: &str) -> Result<u64, SpaceError> {
     let text = text.trim();
     parse(text).map_err(|why| SpaceError {
@@ -26,13 +26,13 @@ pub fn parse_space(text: &str) -> Result<u64, SpaceError> {
     })
 }
 
-/// Parses the `spaceRequired` of a PreCachingConfig into whole GiB, as TALM's hub does: rounded up, a number without a
-/// unit being bytes, units in any case and with an `i` anywhere in powers of 1024. `30Gi`, which the hub's documentation
-/// has and the hub refuses, is 30.
+/// Parses the `spaceRequired` of a PreCachingConfig into whole GiB, rounded up, as TALM's hub does: a number without a unit
+/// is in bytes, units may have any case, and an `i` anywhere in the unit means powers of 1024. `30Gi`, which the hub's
+/// documentation uses and the hub refuses, is 30.
 pub(super) fn quantity_in_gib(text: &str) -> Result<u64, SpaceError> {
     let text = text.trim();
     let gib = parse_in(text, hub_unit_bytes).and_then(|(amount, scale)| {
-        // The hub cuts off what is less than a byte.
+        // The hub truncates fractions of a byte.
         let bytes = u64::try_from(amount / scale).map_err(|_| "it is more than 16 EiB")?;
         Ok(bytes.div_ceil(1 << 30))
     });
@@ -75,7 +75,7 @@ fn unit_bytes(unit: &str) -> Option<u128> {
     let prefix = match unit {
         "" => return Some(GIB),
         "B" => return Some(1),
-        // Kubernetes knows `G` and `Gi`, people also `GB` and `GiB`.
+        // Kubernetes has `G` and `Gi`; people also write `GB` and `GiB`.
         _ => unit.strip_suffix('B').unwrap_or(unit),
     };
     let (letter, base) = match prefix.strip_suffix('i') {
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// The cases of the hub's own test, `TestPrecache_parseSpaceRequired`, and some more.
+    /// The cases of the hub's test `TestPrecache_parseSpaceRequired`, and some more.
     #[test]
     fn reads_quantities_as_the_hub_does() {
         for (text, expected) in [
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_amount() {
+    fn a_text_that_is_not_an_amount_is_refused() {
         for (text, expected) in [
             ("", "does not begin with a number"),
             ("-3", "negative"),

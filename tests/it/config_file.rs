@@ -75,7 +75,7 @@ fn nonsense_is_refused_with_a_word() {
         (
             "list",
             config_map("  additionalImages:\n  - a\n").into(),
-            "line 7, column 5: a list, and must be a text",
+            "line 7, column 5: it is a list, not a text",
         ),
         (
             "number",
@@ -95,7 +95,7 @@ fn nonsense_is_refused_with_a_word() {
         (
             "nothing",
             config_map("  spaceRequired: '1'\n").into(),
-            "the version spec asks for nothing",
+            "the version spec requests no images",
         ),
         ("brackets", vec![b'['; 1 << 20], "recursion limit exceeded"),
         (
@@ -127,7 +127,7 @@ fn nonsense_is_refused_with_a_word() {
     fs::create_dir(&empty).unwrap();
     with(&world, "spec", &empty, &[])
         .exits(2)
-        .says("the directory holds no keys");
+        .says("the directory contains no keys");
     // A bad pattern is what a run would say of it.
     let bad = document(
         &world,

@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<()> {
     let cli::Command::Run(flags) = cli.command else {
         anyhow::bail!("the command is `run`")
     };
-    let order = settings::order(&flags.flags, &ClusterInfo::default())?;
+    let order = settings::job_config(&flags.flags, &ClusterInfo::default())?;
 
     let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
     let mut observers: Vec<Arc<dyn Observer>> = vec![recorder.clone(), Arc::new(EventLog::default())];

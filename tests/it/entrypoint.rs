@@ -194,7 +194,7 @@ fn as_talms_script_it_never_gives_up_before_its_deadline() {
         let SubCommand::Run(run) = cli.command else {
             panic!("not `run`");
         };
-        let order = settings::order(&run.flags, &ClusterInfo::default()).unwrap();
+        let order = settings::job_config(&run.flags, &ClusterInfo::default()).unwrap();
         order.registries.give_up_after
     };
     assert_eq!(give_up_after(SCRIPT, &[]), None);

@@ -173,8 +173,8 @@ fn a_version_spec_that_is_not_there_is_named() {
     .unwrap();
     for (config, says) in [
         (world.out("none"), "No such file or directory"),
-        (empty, "the directory holds no keys"),
-        (piped, "the directory holds no keys"),
+        (empty, "the directory contains no keys"),
+        (piped, "the directory contains no keys"),
     ] {
         let run = world.run(&["--config", config.to_str().unwrap()]).exits(2);
         let run = run.says("there is no version spec in").says(says);

@@ -19,7 +19,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("ociv1.image.index.json", "index"),
     (
         "ociv1.invalid.mediatype.manifest.json",
-        "its media type is not one of a layer",
+        "its media type is not a layer's",
     ),
     ("ociv1.manifest.json", "image"),
     ("ociv1.nondistributable.gzip.manifest.json", "foreign layers"),
@@ -43,7 +43,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("v2s1-unsigned.manifest.json", "schema 1"),
     ("v2s1.everything.json", "schema 1"),
     ("v2s1.manifest.json", "schema 1"),
-    ("v2s2.everything.json", "it is to be had from `urls`"),
+    ("v2s2.everything.json", "it is only available from `urls`"),
     ("v2s2.manifest.json", "image"),
     ("v2s2.nondistributable.gzip.manifest.json", "foreign layers"),
     ("v2s2.nondistributable.manifest.json", "foreign layers"),

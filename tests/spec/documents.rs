@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use spoke_precache::spec::{Document, DocumentError, VersionSpec, from_document, from_keys};
+use spoke_precache::spec::{DocumentError, SpecDocument, VersionSpec, from_document, from_keys};
 
 use crate::corpus;
 
@@ -13,7 +13,7 @@ fn talm(file: &str) -> Option<String> {
     corpus(&format!("talm/{file}"))
 }
 
-fn read(text: &str) -> Document {
+fn read(text: &str) -> SpecDocument {
     from_document(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 

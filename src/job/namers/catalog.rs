@@ -1,7 +1,7 @@
 //! From an index image in the store to what its catalog says of the operators that are asked for.
 
 use crate::cancel::Cancel;
-use crate::catalog::{self, Catalog, CatalogError, CatalogPlace, Request};
+use crate::catalog::{self, Catalog, CatalogError, CatalogLocation, PackageRequest};
 use crate::exit_code::Failure;
 use crate::oci::{Platform, Reference};
 use crate::store::{Inventory, Store, StoreError};
@@ -12,7 +12,7 @@ use super::super::failure::{Reason, TaskError};
 pub(in crate::job) fn catalog(
     index: &Reference,
     platform: &Platform,
-    requests: &[Request],
+    requests: &[PackageRequest],
     store: &Store,
     inventory: &Inventory,
     cancel: &Cancel,
@@ -37,7 +37,7 @@ pub(in crate::job) fn catalog(
         .map_err(unusable)?
         .ok_or_else(gone)?;
     let tree = store.tree(&chain).map_err(unusable)?;
-    let place = CatalogPlace::find(&tree, config.bytes());
+    let place = CatalogLocation::find(&tree, config.bytes());
     let read = place.and_then(|place| catalog::read(&tree, &place, requests, cancel));
     read.map_err(|error| match error {
         CatalogError::Stopped(_) => TaskError::Stopped,

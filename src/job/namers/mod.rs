@@ -8,7 +8,7 @@ pub(super) mod release;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::catalog::Request;
+use crate::catalog::PackageRequest;
 use crate::image_request::{ImageRequest, Requester};
 use crate::oci::Reference;
 use crate::plan::ExcludedImage;
@@ -33,7 +33,7 @@ impl Namer {
 /// What is wanted, as far as it is known, and what has still to be read.
 pub(super) struct Naming {
     pub(super) excludes: Arc<Excludes>,
-    pub(super) packages: Arc<[Request]>,
+    pub(super) packages: Arc<[PackageRequest]>,
     pub(super) namers: Vec<Namer>,
     pub(super) operators: Operators,
     /// In the order of their naming; several may be for one image.
@@ -46,7 +46,7 @@ pub(super) struct Naming {
 
 impl Naming {
     /// What the version spec names by itself.
-    pub(super) fn new(spec: &VersionSpec, excludes: Excludes, packages: Vec<Request>) -> Self {
+    pub(super) fn new(spec: &VersionSpec, excludes: Excludes, packages: Vec<PackageRequest>) -> Self {
         let indexes = spec.operators_indexes.iter().cloned();
         let release = spec.platform_image.iter().cloned().map(Namer::Release);
         Self {

@@ -3,7 +3,7 @@
 //! A package may be in several catalogs: then all of its images are wanted, for nobody knows which of them the cluster will
 //! install from. It is missing only if no catalog has it.
 
-use crate::catalog::{Catalog, CatalogError, Head, Request};
+use crate::catalog::{Catalog, CatalogError, Head, PackageRequest};
 use crate::exit_code::Failure;
 use crate::image_request::{ImageRequest, Requester};
 use crate::oci::Reference;
@@ -34,7 +34,7 @@ pub(in crate::job) struct Added {
 }
 
 impl Operators {
-    pub(in crate::job) fn new(requests: &[Request]) -> Self {
+    pub(in crate::job) fn new(requests: &[PackageRequest]) -> Self {
         let channels = requests
             .iter()
             .flat_map(|request| request.channels.iter().map(move |channel| (request, channel)));
@@ -77,12 +77,12 @@ impl Operators {
             warnings: Vec::new(),
         };
         // Both are in the order of the requests.
-        for (operator, answer) in self.0.iter_mut().zip(catalog.answers) {
-            match answer.head {
+        for (operator, channel) in self.0.iter_mut().zip(catalog.channels) {
+            match channel.head {
                 Ok(head) => {
                     added.warnings.extend(warning(index, &operator.package, &head));
                     let requester = Requester::Operator {
-                        package: answer.package,
+                        package: channel.package,
                     };
                     let images = head.images().cloned();
                     added

@@ -1,19 +1,20 @@
-//! Whether Go's `encoding/json` decodes a document into a type, and what of it we could read differently.
+//! Checks that Go's `encoding/json` can decode a document into a type, and that this program reads the same fields.
 //!
-//! podman, CRI-O and containers/storage decode what an image has in the store whenever they list images. One document
-//! that Go refuses fails the whole list, for the kubelet too, so it must not get into the store. The types are in
-//! [`super::go_schema`]; the rules are those of Go 1.19 to 1.24, the stricter one where they differ:
+//! podman, CRI-O and containers/storage decode the documents of every image in the store whenever they list images. One
+//! document that Go refuses fails the whole list, also for the kubelet, so it must not get into the store. The types are in
+//! [`schema`]; the rules are those of Go 1.19 to 1.24, and the stricter one where they differ:
 //!
-//! - A name is a field's if it is equal, or else if it is equal after folding (`foldName`): upper case, the long s
-//!   (U+017F) and the Kelvin sign (U+212A) count as the lower-case letter. Every other name is skipped.
-//! - A field may occur again; each occurrence has to decode. null decodes into everything.
-//! - A number is decoded into an integer if it is written as one and fits into 64 bits.
-//! - Strings may have invalid UTF-8 and lone surrogates; Go replaces them.
-//! - Containers nest to a depth of 10,000; nothing but white space follows the document.
+//! - A name belongs to a field if it is equal, or equal after folding (`foldName`): upper case, the long s (U+017F) and the
+//!   Kelvin sign (U+212A) count as the lower-case letter. Every other name is skipped.
+//! - A field may be repeated; each occurrence must decode. null decodes into every type.
+//! - A number decodes into an integer if it is written as one and fits into 64 bits.
+//! - Strings may contain invalid UTF-8 and lone surrogates; Go replaces them.
+//! - Arrays and objects nest at most 10,000 levels deep; only white space may follow the document.
 //!
-//! Nothing is kept of what is read: as a tree, four mebibytes of brackets would take forty times their length.
+//! The check keeps nothing in memory: a tree of four mebibytes of brackets would take forty times their length.
 
 mod scan;
+pub(super) mod schema;
 mod time;
 
 use std::fmt;
@@ -27,7 +28,7 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
-/// A type of Go's, as far as its decoder looks at it.
+/// A Go type, as far as the decoder distinguishes it.
 #[derive(Clone, Copy)]
 pub(super) enum Type {
     /// `string`
@@ -48,7 +49,7 @@ pub(super) enum Type {
     Map(&'static Type),
     /// A struct.
     Struct(&'static [Field]),
-    /// Nothing but null may be there: the field of another kind of document, in which containers/image refuses it
+    /// Only null is allowed: a field of another kind of document, which containers/image refuses here
     /// (`ValidateUnambiguousManifestFormat`).
     Foreign,
 }
@@ -56,7 +57,7 @@ pub(super) enum Type {
 /// `[]string`
 pub(super) const TEXTS: Type = Type::List(&Type::Text);
 
-/// `map[string]struct{}`, which is Go's set.
+/// `map[string]struct{}`, a set.
 pub(super) const SET: Type = Type::Map(&Type::Struct(&[]));
 
 /// A field of a struct.
@@ -68,7 +69,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// A field that only others read.
+    /// A field that only other programs read.
     pub(super) const fn of(name: &'static str, kind: Type) -> Self {
         Self {
             name,
@@ -77,8 +78,8 @@ impl Field {
         }
     }
 
-    /// A field that we act on too. We read the exact name, Go reads every name that folds to it and keeps the last one,
-    /// so another spelling says one thing to us and another to Go.
+    /// A field that this program reads too. It reads the exact name only, while Go reads every name that folds to it and
+    /// keeps the last one, so another spelling would mean different things to the two.
     pub(super) const fn ours(name: &'static str, kind: Type) -> Self {
         Self {
             name,
@@ -88,7 +89,7 @@ impl Field {
     }
 }
 
-/// Says why Go does not decode `json` into `kind`, and where.
+/// Returns why Go cannot decode `json` into `kind`, and where.
 pub(super) fn check(json: &[u8], kind: Type) -> Result<(), serde_json::Error> {
     scan::check(json)?;
     let mut deserializer = serde_json::Deserializer::from_slice(json);
@@ -96,7 +97,7 @@ pub(super) fn check(json: &[u8], kind: Type) -> Result<(), serde_json::Error> {
     deserializer.end()
 }
 
-/// Whether Go takes `name` for the field. No field has a letter beyond ASCII.
+/// Whether Go decodes `name` into the field. All field names are ASCII.
 fn folds_to(name: &str, field: &str) -> bool {
     let fold = |c: char| match c {
         '\u{17f}' => 's',
@@ -107,7 +108,7 @@ fn folds_to(name: &str, field: &str) -> bool {
 }
 
 impl Type {
-    /// The type of what has this name in an object; none for what Go skips.
+    /// The type of the member `name` of an object; `None` if Go skips it.
     fn of_member<E: Error>(self, name: &str) -> Result<Option<Self>, E> {
         match self {
             Self::Map(kind) => Ok(Some(*kind)),
@@ -154,14 +155,14 @@ impl<'de> Visitor<'de> for Type {
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         match self {
-            // serde_json gives a string as bytes without asking whether it is Unicode.
+            // As bytes, serde_json passes a string on without checking that it is Unicode.
             Self::Text | Self::Bytes | Self::TextOrTexts => deserializer.deserialize_bytes(self),
-            // `Time.UnmarshalJSON` gets the text as it is written, and knows no escapes.
+            // `Time.UnmarshalJSON` gets the raw text and does not decode escapes.
             Self::Time => match <&RawValue>::deserialize(deserializer)?.get() {
                 quoted if time::is_time(quoted) => Ok(()),
                 other => Err(D::Error::invalid_value(Unexpected::Other(other), &self)),
             },
-            Self::Foreign => Err(D::Error::custom("does not belong into a manifest of its type")),
+            Self::Foreign => Err(D::Error::custom("does not belong in a manifest of this type")),
             _ => deserializer.deserialize_any(self),
         }
     }
@@ -232,7 +233,7 @@ impl<'de> Visitor<'de> for Type {
     }
 }
 
-/// The name of an object's member, with U+FFFD for what is not Unicode.
+/// The name of an object's member, with U+FFFD in place of invalid Unicode.
 struct Name;
 
 impl<'de> DeserializeSeed<'de> for Name {
@@ -255,7 +256,7 @@ impl Visitor<'_> for Name {
     }
 }
 
-/// Whether Go's `base64.StdEncoding` decodes it: padded, line breaks anywhere, any bits behind the last byte.
+/// Whether Go's `base64.StdEncoding` decodes it: padded, with line breaks anywhere, and any trailing bits.
 fn is_base64(text: &[u8]) -> bool {
     const GO: GeneralPurpose = GeneralPurpose::new(
         &STANDARD,
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_decodes_is_good() {
+    fn documents_that_go_decodes_are_accepted() {
         for json in [
             &br#"{}"#[..],
             b"null",
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_or_reads_differently_is_named() {
+    fn fields_that_go_refuses_or_reads_differently_are_named() {
         for (json, why) in [
             (&br#"{"annotations":"x"}"#[..], "`annotations`: invalid type"),
             (br#"{"Annotations":"x"}"#, "`Annotations`: invalid type"),
@@ -343,13 +344,13 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_levels_are_the_most() {
+    fn nesting_is_limited_to_ten_thousand_levels() {
         let nested =
             |depth: usize| format!(r#"{{"new":{}{}}}"#, "[".repeat(depth - 1), "]".repeat(depth - 1));
         assert_eq!(refusal(nested(10_000).as_bytes()), None);
         let refusal = refusal(nested(10_001).as_bytes()).unwrap_or_default();
         assert!(refusal.contains("deeper than 10000"), "{refusal}");
-        // Brackets in strings are none.
+        // Brackets in strings do not count.
         let text = format!(r#"{{"link":"\"{}"}}"#, "[".repeat(20_000));
         assert!(check(text.as_bytes(), DOCUMENT).is_ok());
     }

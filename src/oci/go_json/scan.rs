@@ -1,5 +1,7 @@
-//! What Go's scanner refuses in any JSON and serde_json passes over in what it skips: deep nesting, control characters
-//! in strings, and numbers beyond `float64`, which is what Go keeps a number in when it decodes into `any`.
+//! Refuses JSON that Go's scanner refuses but serde_json accepts in skipped values.
+//!
+//! These are deep nesting, control characters in strings, and numbers beyond `float64`, into which Go decodes the numbers of
+//! an `any`.
 
 use serde::de::Error as _;
 
@@ -14,7 +16,7 @@ pub(super) fn check(json: &[u8]) -> Result<(), serde_json::Error> {
         rest = after;
         match first {
             b'[' | b'{' if depth == MAX_DEPTH => {
-                return refuse("it is nested deeper than 10000, which Go does not read");
+                return refuse("it is nested deeper than 10000, which Go cannot read");
             }
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth = depth.saturating_sub(1),
@@ -25,7 +27,7 @@ pub(super) fn check(json: &[u8]) -> Result<(), serde_json::Error> {
                         rest = after;
                         break;
                     }
-                    [0..0x20, ..] => return refuse("a string has a control character"),
+                    [0..0x20, ..] => return refuse("a string contains a control character"),
                     [_, after @ ..] => rest = after,
                     [] => return refuse("a string has no end"),
                 }

@@ -1,8 +1,8 @@
-//! Times as Go reads them from JSON.
+//! Checks that Go's `time.Time` can decode a JSON string: RFC 3339, more strictly than jiff reads it.
 
 use jiff::Timestamp;
 
-/// A string of RFC 3339 as strictly as Go's `time.Time` takes it from JSON; jiff, which knows the calendar, takes more.
+/// Whether `json` is such a string. The shape is checked here, the calendar by jiff.
 pub(super) fn is_time(json: &str) -> bool {
     const SHAPE: &[u8] = b"0000-00-00T00:00:00";
     let alike = |(byte, shape): (&u8, &u8)| match shape {
@@ -29,7 +29,7 @@ pub(super) fn is_time(json: &str) -> bool {
         }
         _ => false,
     };
-    // Go cuts a fraction that is too long, and knows no leap seconds.
+    // Go truncates a fraction that is too long, and has no leap seconds.
     let is_in_calendar =
         || std::str::from_utf8(whole).is_ok_and(|whole| format!("{whole}Z").parse::<Timestamp>().is_ok());
     fraction != 1 && zone && whole.iter().zip(SHAPE).all(alike) && !whole.ends_with(b"60") && is_in_calendar()
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_go() {
+    fn only_times_that_go_decodes_are_accepted() {
         for time in [
             "2024-06-19T19:22:45Z",
             "2024-06-19T19:22:45.123456789Z",

@@ -1,41 +1,39 @@
-//! The version spec as a file: a ConfigMap with the hub's keys, or a PreCachingConfig.
+//! Reads a version spec from a YAML or JSON file: a ConfigMap with the hub's keys, or a PreCachingConfig.
 //!
 //! ```text
-//! text ─node→ documents ─→ objects, those of lists too ─→ the one that is a version spec ─→ its keys ─→ VersionSpec
+//! text ─yaml_tree→ documents ─→ objects, also of lists ─→ the one version spec ─→ its keys ─→ VersionSpec
 //! ```
 //!
-//! Either is turned into the keys that the hub would mount, so that they mean the same wherever they come from. Other
-//! objects beside it are passed over, for people write `kubectl get configmap -o yaml` and keep a site's objects in one
-//! file; of two version specs none is taken.
+//! Both are converted into the keys that the hub would mount, so that every source has the same meaning. Other objects in
+//! the file are ignored, because people use the output of `kubectl get configmap -o yaml` and keep a site's objects in one
+//! file. Two version specs are an error.
 
 mod config_map;
 mod pre_caching_config;
 mod yaml_tree;
 
-use std::fmt;
-
 use super::config_map_keys::from_keys;
 use super::{SpecError, VersionSpec, shown};
 pub use yaml_tree::TextPosition;
-use yaml_tree::{Node, Value};
+use yaml_tree::{YamlNode, YamlValue};
 
-/// What a document says.
+/// A version spec that was read from a file.
 #[derive(Debug)]
-pub struct Document {
-    /// What is wanted.
+pub struct SpecDocument {
+    /// The spec.
     pub spec: VersionSpec,
-    /// What should be told to the user.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
     /// Which object it is, as in `ConfigMap openshift-talo-pre-cache/pre-cache-spec`.
     pub title: String,
-    /// The other objects.
-    pub passed_over: Vec<String>,
+    /// The other objects of the file.
+    pub ignored: Vec<String>,
 }
 
-/// Why a document is no version spec.
+/// Why a file contains no usable version spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// Bytes that are no text, or a zero byte.
+    /// Bytes that are not text, or a zero byte.
     #[error("line {line}: not UTF-8 text\nhint: save it as UTF-8")]
     NotText {
         /// Counted from 1.
@@ -44,79 +42,74 @@ pub enum DocumentError {
     /// Neither YAML nor JSON.
     #[error("not {language}: {why}")]
     Syntax {
-        /// What it looks like.
+        /// The language that it resembles.
         language: &'static str,
-        /// The parser's words, with line and column.
+        /// The parser's message, with line and column.
         why: String,
     },
     /// No version spec among the objects.
     #[error(
         "no version spec; found: {}\n\
-         hint: it is a ConfigMap with keys such as `platform.image`, or a PreCachingConfig of `ran.openshift.io/v1alpha1`",
+         hint: a version spec is a ConfigMap with keys such as `platform.image`, or a PreCachingConfig of `ran.openshift.io/v1alpha1`",
         listed(found)
     )]
     Nothing {
-        /// What is there instead.
+        /// The objects of the file.
         found: Vec<String>,
     },
     /// Two version specs.
     #[error("two version specs: {first} and {second}\nhint: leave only one of them in the file")]
     Several {
-        /// One.
+        /// The first one.
         first: String,
-        /// The next.
+        /// The second one.
         second: String,
     },
-    /// A field is not as it should be.
-    #[error("{object}: `{field}`{}: {why}", At(*place))]
+    /// A field has a wrong value.
+    #[error("{object}: `{field}`{}: {why}", after_comma(.position))]
     Field {
         /// Which object.
         object: String,
         /// The path to the field.
         field: String,
-        /// Where it stands, if the parser told.
-        place: Option<TextPosition>,
-        /// What is wrong.
+        /// Its position, if the parser provides it.
+        position: Option<TextPosition>,
+        /// Why.
         why: String,
     },
-    /// A key's text is not as it should be.
+    /// A key has a wrong text.
     #[error("{object}: {why}")]
     Content {
         /// Which object.
         object: String,
-        /// What is wrong.
+        /// Why.
         why: Box<SpecError>,
     },
 }
 
-struct At(Option<TextPosition>);
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(place) => write!(f, ", {place}"),
-            None => Ok(()),
-        }
-    }
+fn after_comma(position: &Option<TextPosition>) -> String {
+    position
+        .map(|position| format!(", {position}"))
+        .unwrap_or_default()
 }
 
-/// Reads the version spec out of the text of a YAML or JSON file.
+/// Reads the version spec from the bytes of a YAML or JSON file.
 ///
 /// # Errors
-/// If there is none, or more than one, or if it makes no sense.
-pub fn from_document(bytes: &[u8]) -> Result<Document, DocumentError> {
+/// If there is none, more than one, or an invalid one.
+pub fn from_document(bytes: &[u8]) -> Result<SpecDocument, DocumentError> {
     let documents = yaml_tree::parse(text(bytes)?)?;
     let mut objects = Vec::new();
     for document in &documents {
         collect(document, "", "", &mut objects)?;
     }
-    let (specs, others): (Vec<&Object<'_>>, Vec<&Object<'_>>) =
+    let (specs, others): (Vec<&KubeObject<'_>>, Vec<&KubeObject<'_>>) =
         objects.iter().partition(|object| object.is_version_spec());
     let object = match specs[..] {
         [object] => object,
         [] => {
             return Err(DocumentError::Nothing {
-                found: objects.iter().map(Object::description).collect(),
+                found: objects.iter().map(KubeObject::description).collect(),
             });
         }
         [first, second, ..] => {
@@ -127,11 +120,11 @@ pub fn from_document(bytes: &[u8]) -> Result<Document, DocumentError> {
         }
     };
     let (spec, warnings) = object.read()?;
-    Ok(Document {
+    Ok(SpecDocument {
         spec,
         warnings,
         title: object.title(),
-        passed_over: others.into_iter().map(Object::description).collect(),
+        ignored: others.into_iter().map(KubeObject::description).collect(),
     })
 }
 
@@ -146,22 +139,22 @@ fn text(bytes: &[u8]) -> Result<&str, DocumentError> {
     }
 }
 
-/// A Kubernetes object, or what stands in its place.
-struct Object<'a> {
+/// A Kubernetes object, or any other value in its place.
+struct KubeObject<'a> {
     api_version: &'a str,
     kind: &'a str,
-    node: &'a Node,
+    node: &'a YamlNode,
 }
 
-/// The object, or those of a list. The API's typed lists leave out what their items are, for the list says it.
+/// Collects an object, or the objects of a list. The items of a typed list have no `kind`; they have the list's.
 fn collect<'a>(
-    node: &'a Node,
+    node: &'a YamlNode,
     api_version: &'a str,
     kind: &'a str,
-    objects: &mut Vec<Object<'a>>,
+    objects: &mut Vec<KubeObject<'a>>,
 ) -> Result<(), DocumentError> {
-    let word = |name: &str| node.field(name).and_then(Node::text);
-    let object = Object {
+    let word = |name: &str| node.field(name).and_then(YamlNode::text);
+    let object = KubeObject {
         api_version: word("apiVersion").unwrap_or(api_version),
         kind: word("kind").unwrap_or(kind),
         node,
@@ -169,8 +162,8 @@ fn collect<'a>(
     let items_kind = object.kind.strip_suffix("List");
     match (items_kind, node.field("items")) {
         (Some(kind), Some(items)) => {
-            let Value::List(list) = &items.value else {
-                return Err(object.wrong("items", items, format!("{}, and must be a list", items.kind())));
+            let YamlValue::List(list) = &items.value else {
+                return Err(object.wrong("items", items, format!("it is {}, not a list", items.kind())));
             };
             let api_version = if kind.is_empty() { "" } else { object.api_version };
             list.iter()
@@ -183,7 +176,7 @@ fn collect<'a>(
     }
 }
 
-impl Object<'_> {
+impl KubeObject<'_> {
     fn is_config_map(&self) -> bool {
         (self.api_version, self.kind) == ("v1", "ConfigMap")
     }
@@ -192,7 +185,7 @@ impl Object<'_> {
         (self.api_version, self.kind) == ("ran.openshift.io/v1alpha1", "PreCachingConfig")
     }
 
-    /// A namespace is full of ConfigMaps; only one that has a key of ours is ours.
+    /// A file may contain many ConfigMaps; a version spec has at least one known key.
     fn is_version_spec(&self) -> bool {
         self.is_pre_caching_config() || self.is_config_map() && config_map::has_known_key(self.node)
     }
@@ -223,11 +216,11 @@ impl Object<'_> {
         }
     }
 
-    /// The title, and why it is no version spec.
+    /// The title, and why it is not a version spec.
     fn description(&self) -> String {
         if self.kind.is_empty() {
             return match self.node.value {
-                Value::Mapping(_) => "a mapping without `kind`".to_owned(),
+                YamlValue::Mapping(_) => "a mapping without `kind`".to_owned(),
                 _ => self.node.kind().to_owned(),
             };
         }
@@ -244,17 +237,17 @@ impl Object<'_> {
         }
     }
 
-    fn wrong(&self, field: &str, node: &Node, why: String) -> DocumentError {
+    fn wrong(&self, field: &str, node: &YamlNode, why: String) -> DocumentError {
         DocumentError::Field {
             object: self.title(),
             field: field.to_owned(),
-            place: node.place,
+            position: node.position,
             why,
         }
     }
 
-    /// Of the fields of `node`, those that are not among `known`, as warnings; `path` is what leads there.
-    fn unknown_fields(&self, path: &str, node: &Node, known: &[&str]) -> Vec<String> {
+    /// Warnings about the fields of `node` that are not `known`; `path` is the prefix of their names.
+    fn unknown_fields(&self, path: &str, node: &YamlNode, known: &[&str]) -> Vec<String> {
         let unknown = node
             .fields()
             .iter()
@@ -270,9 +263,9 @@ impl Object<'_> {
     }
 }
 
-/// The first of many, each as it stands.
+/// The first objects as a list.
 fn listed(found: &[String]) -> String {
-    /// Enough to see that it is the wrong file.
+    /// Enough to recognise a wrong file.
     const OBJECTS: usize = 10;
     let mut shown = found[..found.len().min(OBJECTS)].to_vec();
     match found.len() {

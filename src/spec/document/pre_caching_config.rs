@@ -1,4 +1,4 @@
-//! A PreCachingConfig (`ran.openshift.io/v1alpha1`), turned into the keys that TALM's hub would mount.
+//! Converts a PreCachingConfig (`ran.openshift.io/v1alpha1`) into the keys that TALM's hub would mount.
 //!
 //! ```text
 //! spec.overrides.platformImage                 platform.image                 ignored by the hub
@@ -7,17 +7,16 @@
 //! spec.overrides.preCacheImage                 –                              the hub's own pre-cache image
 //! spec.excludePrecachePatterns                 excludePrecachePatterns
 //! spec.additionalImages                        additionalImages
-//! spec.spaceRequired                           spaceRequired                  in GiB, rounded up; 35 if it is missing
+//! spec.spaceRequired                           spaceRequired                  in GiB, rounded up; 35 if missing
 //! ```
 //!
-//! The hub takes release and catalogs out of its policies, since
-//! openshift-kni/cluster-group-upgrades-operator d9ba19eb5; here are no policies, and whoever hands the object in means
-//! what it says.
+//! Since openshift-kni/cluster-group-upgrades-operator d9ba19eb5 the hub reads the release and the catalogs from its
+//! policies. Here are no policies, so these fields are used.
 
 use std::collections::BTreeMap;
 
-use super::yaml_tree::{Node, TextPosition, Value};
-use super::{DocumentError, Object};
+use super::yaml_tree::{TextPosition, YamlNode, YamlValue};
+use super::{DocumentError, KubeObject};
 use crate::spec::config_map_keys::{
     ADDITIONAL_IMAGES, EXCLUDES, OPERATORS_INDEXES, OPERATORS_PACKAGES, PLATFORM_IMAGE, SPACE_REQUIRED,
     from_keys,
@@ -25,7 +24,7 @@ use crate::spec::config_map_keys::{
 use crate::spec::space_required::quantity_in_gib;
 use crate::spec::{SpaceError, SpecError, VersionSpec, shown};
 
-/// GiB that the hub demands when nobody says how much; its `SpaceRequiredForPrecache`.
+/// GiB that the hub requires by default (`SpaceRequiredForPrecache`).
 const SPACE_DEFAULT: u64 = 35;
 
 const PLATFORM_IMAGE_FIELD: &str = "spec.overrides.platformImage";
@@ -33,7 +32,7 @@ const INDEXES_FIELD: &str = "spec.overrides.operatorsIndexes";
 const PRE_CACHE_IMAGE_FIELD: &str = "spec.overrides.preCacheImage";
 const SPACE_FIELD: &str = "spec.spaceRequired";
 
-/// The lists: field, key.
+/// The lists: field and key.
 const LISTS: [(&str, &str); 4] = [
     (INDEXES_FIELD, OPERATORS_INDEXES),
     ("spec.overrides.operatorsPackagesAndChannels", OPERATORS_PACKAGES),
@@ -41,9 +40,9 @@ const LISTS: [(&str, &str); 4] = [
     ("spec.additionalImages", ADDITIONAL_IMAGES),
 ];
 
-/// The version spec, and what should be told to the user.
-pub(super) fn read(object: &Object<'_>) -> Result<(VersionSpec, Vec<String>), DocumentError> {
-    let mut reader = Reader {
+/// The version spec, and warnings for the user.
+pub(super) fn read(object: &KubeObject<'_>) -> Result<(VersionSpec, Vec<String>), DocumentError> {
+    let mut reader = ConfigReader {
         object,
         keys: BTreeMap::new(),
         entries: Vec::new(),
@@ -60,8 +59,8 @@ pub(super) fn read(object: &Object<'_>) -> Result<(VersionSpec, Vec<String>), Do
     Ok((spec, reader.warnings))
 }
 
-/// Warnings of what is no field; and the mappings that lead to the fields are mappings.
-fn unknown_fields(object: &Object<'_>) -> Result<Vec<String>, DocumentError> {
+/// Warnings about unknown fields. An error if a parent of the fields is not a mapping.
+fn unknown_fields(object: &KubeObject<'_>) -> Result<Vec<String>, DocumentError> {
     let mut warnings = Vec::new();
     let known: [(&str, &[&str]); 3] = [
         ("", &["apiVersion", "kind", "metadata", "spec"]),
@@ -88,8 +87,8 @@ fn unknown_fields(object: &Object<'_>) -> Result<Vec<String>, DocumentError> {
         let Some(node) = at(object.node, path) else {
             continue;
         };
-        if !matches!(node.value, Value::Mapping(_)) {
-            return Err(object.wrong(path, node, format!("{}, and must be a mapping", node.kind())));
+        if !matches!(node.value, YamlValue::Mapping(_)) {
+            return Err(object.wrong(path, node, format!("it is {}, not a mapping", node.kind())));
         }
         let prefix = if path.is_empty() {
             String::new()
@@ -101,28 +100,37 @@ fn unknown_fields(object: &Object<'_>) -> Result<Vec<String>, DocumentError> {
     Ok(warnings)
 }
 
-/// What lies at a path, nulls being nothing.
-fn at<'a>(node: &'a Node, path: &str) -> Option<&'a Node> {
+/// The value at a path; `None` if it is null.
+fn at<'a>(node: &'a YamlNode, path: &str) -> Option<&'a YamlNode> {
     path.split('.')
         .filter(|name| !name.is_empty())
         .try_fold(node, |node, name| node.field(name))
 }
 
-struct Reader<'a> {
-    object: &'a Object<'a>,
+/// Where a line of a key comes from.
+struct LineOrigin {
+    key: &'static str,
+    /// In the key's text, counted from 1.
+    line: usize,
+    field: String,
+    position: Option<TextPosition>,
+}
+
+struct ConfigReader<'a> {
+    object: &'a KubeObject<'a>,
     keys: BTreeMap<String, Vec<u8>>,
-    /// Key, line in its text, field, place: what a line of a key was in the document.
-    entries: Vec<(&'static str, usize, String, Option<TextPosition>)>,
+    /// The origin of each line of a key in the document.
+    entries: Vec<LineOrigin>,
     warnings: Vec<String>,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn platform_image(&mut self) -> Result<(), DocumentError> {
         if let Some(node) = at(self.object.node, PLATFORM_IMAGE_FIELD) {
             let image = self.line(PLATFORM_IMAGE_FIELD, node)?.to_owned();
             self.put(
                 PLATFORM_IMAGE,
-                &[(image, PLATFORM_IMAGE_FIELD.to_owned(), node.place)],
+                &[(image, PLATFORM_IMAGE_FIELD.to_owned(), node.position)],
             );
         }
         Ok(())
@@ -132,9 +140,9 @@ impl Reader<'_> {
         let Some(node) = at(self.object.node, field) else {
             return Ok(());
         };
-        let Value::List(items) = &node.value else {
+        let YamlValue::List(items) = &node.value else {
             let why = format!(
-                "{}, and must be a list\nhint: put each entry on a line of its own that begins with `- `",
+                "it is {}, not a list\nhint: write each entry on its own line that begins with `- `",
                 node.kind()
             );
             return Err(self.object.wrong(field, node, why));
@@ -153,32 +161,32 @@ impl Reader<'_> {
                 }
                 None => self.line(&path, item)?.to_owned(),
             };
-            entries.push((text, path, item.place));
+            entries.push((text, path, item.position));
         }
         self.put(key, &entries);
         Ok(())
     }
 
-    /// The text of a value, which has one line.
-    fn line<'b>(&self, field: &str, node: &'b Node) -> Result<&'b str, DocumentError> {
+    /// The text of a value that has one line.
+    fn line<'b>(&self, field: &str, node: &'b YamlNode) -> Result<&'b str, DocumentError> {
         let text = match &node.value {
-            Value::Text(text) => text.trim_matches([' ', '\t', '\r', '\n']),
-            Value::Null => "",
+            YamlValue::Text(text) => text.trim_matches([' ', '\t', '\r', '\n']),
+            YamlValue::Null => "",
             other => {
                 let hint = match other {
-                    Value::Number | Value::Boolean => "\nhint: put it in double quotes",
-                    // A colon and a blank in a pattern make it a mapping.
-                    Value::Mapping(_) => "\nhint: put the whole entry in quotes",
+                    YamlValue::Number | YamlValue::Boolean => "\nhint: put it in double quotes",
+                    // A pattern with a colon and a blank is a mapping in YAML.
+                    YamlValue::Mapping(_) => "\nhint: put the whole entry in double quotes",
                     _ => "",
                 };
-                let why = format!("{}, and must be a text{hint}", node.kind());
+                let why = format!("it is {}, not a text{hint}", node.kind());
                 return Err(self.object.wrong(field, node, why));
             }
         };
         match text.contains('\n') {
             true => Err(self
                 .object
-                .wrong(field, node, "more than one line in one entry".to_owned())),
+                .wrong(field, node, "it has more than one line".to_owned())),
             false => Ok(text),
         }
     }
@@ -186,8 +194,13 @@ impl Reader<'_> {
     fn put(&mut self, key: &'static str, entries: &[(String, String, Option<TextPosition>)]) {
         let lines: Vec<&str> = entries.iter().map(|(text, ..)| &text[..]).collect();
         self.keys.insert(key.to_owned(), lines.join("\n").into_bytes());
-        for (index, (_, field, place)) in entries.iter().enumerate() {
-            self.entries.push((key, index + 1, field.clone(), *place));
+        for (index, (_, field, position)) in entries.iter().enumerate() {
+            self.entries.push(LineOrigin {
+                key,
+                line: index + 1,
+                field: field.clone(),
+                position: *position,
+            });
         }
     }
 
@@ -199,7 +212,7 @@ impl Reader<'_> {
             (Some(node), amount) => {
                 if amount.ends_with(|c: char| c.is_ascii_digit()) {
                     self.warnings.push(format!(
-                        "{}: `{SPACE_FIELD}` has no unit and counts as bytes, as for TALM's hub: `{}`",
+                        "{}: `{SPACE_FIELD}` has no unit and is in bytes, as for TALM's hub: `{}`",
                         self.object.title(),
                         shown(amount)
                     ));
@@ -222,34 +235,34 @@ impl Reader<'_> {
         ] {
             if filled(field) {
                 self.warnings.push(format!(
-                    "{title}: `{field}` is used as `{key}` here, but TALM's hub ignores it and asks its policies"
+                    "{title}: `{field}` is used as `{key}` here, but TALM's hub ignores it and uses its policies"
                 ));
             }
         }
         if filled(PRE_CACHE_IMAGE_FIELD) {
             self.warnings.push(format!(
-                "{title}: `{PRE_CACHE_IMAGE_FIELD}` names the image of the hub's pre-cache job and is ignored"
+                "{title}: `{PRE_CACHE_IMAGE_FIELD}` names the image of the hub's pre-cache Job and is ignored"
             ));
         }
     }
 
-    /// The error with the field in the document instead of the line in the key.
+    /// Replaces the key and line of an error by the field of the document.
     fn located(&self, error: SpecError) -> DocumentError {
         let (key, line, why) = match &error {
             SpecError::Reference { key, line, why } => (*key, *line, why.to_string()),
-            SpecError::Nul { key, line } => (*key, *line, "a zero byte".to_owned()),
-            SpecError::GoNil { key, line } => (*key, *line, "`%!s(<nil>)` is no image".to_owned()),
+            SpecError::Nul { key, line } => (*key, *line, "it contains a zero byte".to_owned()),
+            SpecError::GoNil { key, line } => (*key, *line, "`%!s(<nil>)` is not an image".to_owned()),
             _ => ("", 0, String::new()),
         };
         let entry = self
             .entries
             .iter()
-            .find(|entry| (entry.0, entry.1) == (key, line));
+            .find(|entry| (entry.key, entry.line) == (key, line));
         match entry {
-            Some((_, _, field, place)) => DocumentError::Field {
+            Some(entry) => DocumentError::Field {
                 object: self.object.title(),
-                field: field.clone(),
-                place: *place,
+                field: entry.field.clone(),
+                position: entry.position,
                 why,
             },
             None => DocumentError::Content {
@@ -260,18 +273,18 @@ impl Reader<'_> {
     }
 }
 
-/// `- ptp-operator: stable`: TALM's own documentation shows entries without the quotes that would make them texts.
-fn package_and_channel(item: &Node) -> Option<String> {
+/// `- ptp-operator: stable`: TALM's documentation shows such entries without quotes, which makes them mappings.
+fn package_and_channel(item: &YamlNode) -> Option<String> {
     match item.fields() {
         [(package, channel)] => Some(format!("{package}: {}", channel.text()?)),
         _ => None,
     }
 }
 
-fn is_empty(node: &Node) -> bool {
+fn is_empty(node: &YamlNode) -> bool {
     match &node.value {
-        Value::Text(text) => text.trim().is_empty(),
-        Value::List(items) => items.is_empty(),
+        YamlValue::Text(text) => text.trim().is_empty(),
+        YamlValue::List(items) => items.is_empty(),
         _ => false,
     }
 }

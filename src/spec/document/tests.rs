@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
-use super::{Document, from_document};
+use super::{SpecDocument, from_document};
 
-fn read(text: &str) -> Document {
+fn read(text: &str) -> SpecDocument {
     from_document(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
@@ -104,14 +104,14 @@ fn reads_a_pre_caching_config() {
                  `sriov-network-operator: stable`"
             ),
             format!(
-                "{overrides}.platformImage` is used as `platform.image` here, but TALM's hub ignores it and asks its \
+                "{overrides}.platformImage` is used as `platform.image` here, but TALM's hub ignores it and uses its \
                  policies"
             ),
             format!(
-                "{overrides}.operatorsIndexes` is used as `operators.indexes` here, but TALM's hub ignores it and asks \
+                "{overrides}.operatorsIndexes` is used as `operators.indexes` here, but TALM's hub ignores it and uses \
                  its policies"
             ),
-            format!("{overrides}.preCacheImage` names the image of the hub's pre-cache job and is ignored"),
+            format!("{overrides}.preCacheImage` names the image of the hub's pre-cache Job and is ignored"),
         ]
     );
 }
@@ -131,11 +131,11 @@ fn an_empty_pre_caching_config_demands_what_the_hub_demands() {
     }
     let bytes = read(&config("  spaceRequired: '40'"));
     assert_eq!(bytes.spec.space_required, 1 << 30);
-    assert!(bytes.warnings[0].contains("`spec.spaceRequired` has no unit and counts as bytes"));
+    assert!(bytes.warnings[0].contains("`spec.spaceRequired` has no unit and is in bytes"));
 }
 
 #[test]
-fn what_is_unknown_is_named() {
+fn unknown_fields_and_keys_are_named() {
     let document = read(
         "apiVersion: ran.openshift.io/v1alpha1\nkind: PreCachingConfig\nadditionalImages: [a]\n\
          spec: {additionalimages: [x], overrides: {excludePrecachePatterns: [y]}}",
@@ -164,7 +164,7 @@ fn what_is_unknown_is_named() {
 }
 
 #[test]
-fn takes_the_one_version_spec_among_other_objects() {
+fn the_one_version_spec_among_other_objects_is_read() {
     let ours = config_map("ours", "additionalImages: quay.io/a");
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {additionalImages: x}\n";
     let other = config_map("other", "ca.crt: x");
@@ -174,11 +174,11 @@ fn takes_the_one_version_spec_among_other_objects() {
     ] {
         let document = read(&text);
         assert_eq!(document.title, "ConfigMap `ours`");
-        assert_eq!(document.passed_over.len(), 2);
-        assert!(document.passed_over.contains(&"Secret `s` of `v1`".to_owned()));
+        assert_eq!(document.ignored.len(), 2);
+        assert!(document.ignored.contains(&"Secret `s` of `v1`".to_owned()));
         assert!(
             document
-                .passed_over
+                .ignored
                 .contains(&"ConfigMap `other` with the keys `ca.crt`".to_owned())
         );
     }
@@ -198,7 +198,7 @@ fn takes_the_one_version_spec_among_other_objects() {
     ] {
         let document = read(&list);
         assert_eq!(
-            (&document.title[..], document.passed_over.len()),
+            (&document.title[..], document.ignored.len()),
             ("ConfigMap `a`", 1),
             "{list}"
         );
@@ -206,7 +206,7 @@ fn takes_the_one_version_spec_among_other_objects() {
 }
 
 #[test]
-fn of_two_version_specs_none_is_taken() {
+fn two_version_specs_are_an_error() {
     let (one, two) = (
         config_map("one", "spaceRequired: '1'"),
         config("  additionalImages: [a]"),
@@ -218,7 +218,7 @@ fn of_two_version_specs_none_is_taken() {
 }
 
 #[test]
-fn what_is_no_version_spec_is_named() {
+fn a_file_without_a_version_spec_names_its_objects() {
     for (text, found) in [
         ("", "nothing"),
         ("# nothing\n---\n", "nothing"),
@@ -241,7 +241,7 @@ fn what_is_no_version_spec_is_named() {
         ("apiVersion: v1\nkind: List\nitems: []", "nothing"),
     ] {
         let message = error(text);
-        let expected = format!("no version spec; found: {found}\nhint: it is a ConfigMap");
+        let expected = format!("no version spec; found: {found}\nhint: a version spec is a ConfigMap");
         assert!(message.starts_with(&expected), "{message}");
     }
     let many: String = (0..30)
@@ -255,28 +255,28 @@ fn what_is_no_version_spec_is_named() {
 }
 
 #[test]
-fn says_what_is_wrong_and_where() {
+fn an_error_names_field_and_position() {
     let long = "a\n".repeat(3);
     for (text, expected) in [
         (
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  additionalImages:\n  - quay.io/a\n".to_owned(),
-            "ConfigMap `m`: `data.additionalImages`, line 6, column 5: a list, and must be a text\nhint: write \
-             `additionalImages: |`, and below it one entry a line, indented and without `-`",
+            "ConfigMap `m`: `data.additionalImages`, line 6, column 5: it is a list, not a text\nhint: write \
+             `additionalImages: |`, and below it one entry per line, indented and without `-`",
         ),
         (
             config_map("m", "spaceRequired: 40"),
-            "ConfigMap `m`: `data.spaceRequired`, line 4, column 23: a number, and must be a text\nhint: put it in double \
+            "ConfigMap `m`: `data.spaceRequired`, line 4, column 23: it is a number, not a text\nhint: put it in double \
              quotes",
         ),
-        (config_map("m", "spaceRequired: true"), "ConfigMap `m`: `data.spaceRequired`, line 4, column 23: `true` or `false`"),
-        (config_map("m", "additionalImages: {a: b}"), "ConfigMap `m`: `data.additionalImages`, line 4, column 26: a mapping"),
+        (config_map("m", "spaceRequired: true"), "ConfigMap `m`: `data.spaceRequired`, line 4, column 23: it is `true` or `false`"),
+        (config_map("m", "additionalImages: {a: b}"), "ConfigMap `m`: `data.additionalImages`, line 4, column 26: it is a mapping"),
         (
             config_map("m", "additionalImages: 'quay.io/a b'"),
             "ConfigMap `m`: `additionalImages`, line 1: `quay.io/a b` is not an image reference",
         ),
         (
             config_map("m", "spaceRequired: '1'") + "binaryData: {spaceRequired: MQ==}",
-            "ConfigMap `m`: `binaryData.spaceRequired`, line 5, column 29: `data` has this key as well",
+            "ConfigMap `m`: `binaryData.spaceRequired`, line 5, column 29: `data` has the same key",
         ),
         (
             "apiVersion: v1\nkind: ConfigMap\nbinaryData: {additionalImages: '?'}".to_owned(),
@@ -292,7 +292,7 @@ fn says_what_is_wrong_and_where() {
         ),
         (
             config("  overrides: {platformImage: ''}\n  additionalImages: quay.io/a\n"),
-            "PreCachingConfig `n/c`: `spec.additionalImages`, line 6, column 21: a text, and must be a list\nhint: put each",
+            "PreCachingConfig `n/c`: `spec.additionalImages`, line 6, column 21: it is a text, not a list\nhint: write each",
         ),
         (
             config("  overrides: {platformImage: a b}"),
@@ -300,22 +300,22 @@ fn says_what_is_wrong_and_where() {
         ),
         (
             config("  overrides: {platformImage: [a]}"),
-            "PreCachingConfig `n/c`: `spec.overrides.platformImage`, line 5, column 30: a list, and must be a text",
+            "PreCachingConfig `n/c`: `spec.overrides.platformImage`, line 5, column 30: it is a list, not a text",
         ),
         (
             config("  overrides: {operatorsPackagesAndChannels: [a: 4.10]}"),
-            "PreCachingConfig `n/c`: `spec.overrides.operatorsPackagesAndChannels[0]`, line 5, column 46: a mapping, and \
-             must be a text\nhint: put the whole entry in quotes",
+            "PreCachingConfig `n/c`: `spec.overrides.operatorsPackagesAndChannels[0]`, line 5, column 46: it is a mapping, not \
+             a text\nhint: put the whole entry in double quotes",
         ),
         (config("  excludePrecachePatterns: [1.5]"), "PreCachingConfig `n/c`: `spec.excludePrecachePatterns[0]`, line 5"),
-        (config("  additionalImages: ['a\n\n    b']"), "PreCachingConfig `n/c`: `spec.additionalImages[0]`, line 5, column 22: more than one line"),
-        (config("  spaceRequired: 40"), "PreCachingConfig `n/c`: `spec.spaceRequired`, line 5, column 18: a number, and"),
+        (config("  additionalImages: ['a\n\n    b']"), "PreCachingConfig `n/c`: `spec.additionalImages[0]`, line 5, column 22: it has more than one line"),
+        (config("  spaceRequired: 40"), "PreCachingConfig `n/c`: `spec.spaceRequired`, line 5, column 18: it is a number, not"),
         (config("  spaceRequired: 40 gallons"), "PreCachingConfig `n/c`: `spec.spaceRequired`, line 5, column 18: `40 gallons` is"),
-        (config("  overrides: [a]"), "PreCachingConfig `n/c`: `spec.overrides`, line 5, column 14: a list, and must be a mapping"),
-        ("apiVersion: v1\nkind: List\nitems: x".to_owned(), "List without a name: `items`, line 3, column 8: a text, and must be"),
+        (config("  overrides: [a]"), "PreCachingConfig `n/c`: `spec.overrides`, line 5, column 14: it is a list, not a mapping"),
+        ("apiVersion: v1\nkind: List\nitems: x".to_owned(), "List without a name: `items`, line 3, column 8: it is a text, not"),
         (
             r#"{"apiVersion": "v1", "kind": "ConfigMap", "data": {"spaceRequired": 40}}"#.to_owned(),
-            "ConfigMap without a name: `data.spaceRequired`: a number, and must be a text",
+            "ConfigMap without a name: `data.spaceRequired`: it is a number, not a text",
         ),
         ("a:\n\tb: c".to_owned(), "not YAML: tabs disallowed"),
         ("a: [".to_owned(), "not YAML: "),
@@ -335,7 +335,7 @@ fn says_what_is_wrong_and_where() {
 }
 
 #[test]
-fn what_grows_without_end_is_cut_off() {
+fn bombs_are_refused() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let alias = format!("*a{}", level - 1);
@@ -343,11 +343,11 @@ fn what_grows_without_end_is_cut_off() {
     }
     let nested: String = (0..100).map(|depth| " ".repeat(depth) + "a:\n").collect();
     for (text, expected) in [
-        (bomb, "too much, or too deeply nested at line"),
-        (nested, "too much, or too deeply nested at line"),
+        (bomb, "too large or too deeply nested at line"),
+        (nested, "too large or too deeply nested at line"),
         ("[".repeat(100_000), "recursion limit exceeded"),
-        ("--- 1\n".repeat(6_000), "too much, or too deeply nested at line"),
-        ("- 1\n".repeat(300_000), "too much, or too deeply nested at line"),
+        ("--- 1\n".repeat(6_000), "too large or too deeply nested at line"),
+        ("- 1\n".repeat(300_000), "too large or too deeply nested at line"),
         ("a: &a {b: *a}".to_owned(), "not YAML: "),
     ] {
         let message = error(&text);

@@ -1,7 +1,7 @@
-//! A YAML or JSON document as a tree, with the places where its values stand.
+//! Parses YAML or JSON into a tree with the position of each value.
 //!
-//! What the API server would not take, is not taken here either: a name that occurs twice, a name that is no text.
-//! Depth, nodes and what aliases may expand to are bounded; the text's length is the reader's to bound.
+//! The tree is as strict as the API server: no duplicate names, and only strings as names. Depth, number of nodes and the
+//! expansion of aliases are bounded; the caller bounds the length of the text.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use serde_saphyr::{Error, Spanned};
 use super::DocumentError;
 use crate::spec::shown;
 
-/// The deepest nesting of YAML. The parser recurses: 60 levels with their places overflow a thread's 2 MiB in a debug
-/// build. A CustomResourceDefinition with a pod in it, which may lie beside ours, has about 30. JSON's parser has a limit
-/// of its own, 128 levels, which take less than 1 MiB.
+/// The deepest nesting of YAML. The parser recurses: in a debug build, 60 levels overflow a thread's stack of 2 MiB. A
+/// CustomResourceDefinition with a pod in it, which may be in the same file, has about 30. The JSON parser has its own limit
+/// of 128 levels, which take less than 1 MiB.
 const DEPTH_LIMIT: usize = 40;
 
-/// Scalars, lists and mappings of all YAML documents together, aliases expanded: 5,000 ConfigMaps as `kubectl get` shows
-/// them.
+/// The most scalars, lists and mappings of all YAML documents together, with aliases expanded: 5,000 ConfigMaps as printed
+/// by `kubectl get`.
 const NODES_LIMIT: usize = 250_000;
 
-/// Documents in one text; `kubectl` puts many objects into one `List`.
+/// The most documents in one text; `kubectl` prints many objects as one `List`.
 const DOCUMENTS_LIMIT: usize = 5_000;
 
-/// Where a value begins.
+/// The position of a value in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextPosition {
     /// Counted from 1.
@@ -38,68 +38,68 @@ impl fmt::Display for TextPosition {
     }
 }
 
-/// A value and where it stands; that is not known of JSON.
+/// A value and its position, which is unknown for JSON.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) value: Value,
-    pub(super) place: Option<TextPosition>,
+pub(super) struct YamlNode {
+    pub(super) value: YamlValue,
+    pub(super) position: Option<TextPosition>,
 }
 
 #[derive(Debug)]
-pub(super) enum Value {
+pub(super) enum YamlValue {
     Null,
     Boolean,
     Number,
     Text(String),
-    List(Vec<Node>),
-    /// No name occurs twice.
-    Mapping(Vec<(String, Node)>),
+    List(Vec<YamlNode>),
+    /// Names are unique.
+    Mapping(Vec<(String, YamlNode)>),
 }
 
-impl Node {
-    /// The field `name` of a mapping; a null one is none.
-    pub(super) fn field(&self, name: &str) -> Option<&Node> {
+impl YamlNode {
+    /// The field `name` of a mapping; `None` if it is null.
+    pub(super) fn field(&self, name: &str) -> Option<&YamlNode> {
         let (_, node) = self.fields().iter().find(|(field, _)| field == name)?;
-        (!matches!(node.value, Value::Null)).then_some(node)
+        (!matches!(node.value, YamlValue::Null)).then_some(node)
     }
 
-    /// The fields of a mapping; of anything else none.
-    pub(super) fn fields(&self) -> &[(String, Node)] {
+    /// The fields of a mapping; empty for any other value.
+    pub(super) fn fields(&self) -> &[(String, YamlNode)] {
         match &self.value {
-            Value::Mapping(fields) => fields,
+            YamlValue::Mapping(fields) => fields,
             _ => &[],
         }
     }
 
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Text(text) => Some(text),
+            YamlValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    /// What it is, for a message.
+    /// The type of the value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self.value {
-            Value::Null => "nothing",
-            Value::Boolean => "`true` or `false`",
-            Value::Number => "a number",
-            Value::Text(_) => "a text",
-            Value::List(_) => "a list",
-            Value::Mapping(_) => "a mapping",
+            YamlValue::Null => "nothing",
+            YamlValue::Boolean => "`true` or `false`",
+            YamlValue::Number => "a number",
+            YamlValue::Text(_) => "a text",
+            YamlValue::List(_) => "a list",
+            YamlValue::Mapping(_) => "a mapping",
         }
     }
 }
 
 /// All documents of a text that are not empty.
 ///
-/// What begins like JSON is read as that, for YAML's parsers stumble over JSON's surrogate pairs; what is no JSON then,
-/// may still be YAML in braces.
-pub(super) fn parse(text: &str) -> Result<Vec<Node>, DocumentError> {
+/// A text that begins with a bracket is parsed as JSON first, because YAML parsers fail on JSON's surrogate pairs. If that
+/// fails, it may still be YAML in flow style.
+pub(super) fn parse(text: &str) -> Result<Vec<YamlNode>, DocumentError> {
     if !text.trim_start().starts_with(['{', '[']) {
         return yaml(text);
     }
-    let documents: Result<Vec<Node>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+    let documents: Result<Vec<YamlNode>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
     documents.or_else(|error| {
         yaml(text).map_err(|_| DocumentError::Syntax {
             language: "JSON",
@@ -108,10 +108,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, DocumentError> {
     })
 }
 
-fn yaml(text: &str) -> Result<Vec<Node>, DocumentError> {
+fn yaml(text: &str) -> Result<Vec<YamlNode>, DocumentError> {
     let options = serde_saphyr::options! {
         with_snippet: false,
-        // `y` is a name for Go.
+        // For Go's parser, `y` is a string.
         strict_booleans: true,
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_LIMIT,
@@ -122,12 +122,12 @@ fn yaml(text: &str) -> Result<Vec<Node>, DocumentError> {
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| DocumentError::Syntax {
         language: "YAML",
-        why: shown(&what_is_wrong(&error)),
+        why: shown(&message(&error)),
     })
 }
 
-/// The parser's words, but for what it says to programmers.
-fn what_is_wrong(error: &Error) -> String {
+/// The parser's message, with its messages for programmers reworded.
+fn message(error: &Error) -> String {
     let mut innermost = error;
     while let Error::AliasError { error, .. } = innermost {
         innermost = error;
@@ -138,7 +138,7 @@ fn what_is_wrong(error: &Error) -> String {
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
-        | Error::AliasReplayStackDepthExceeded { .. } => "too much, or too deeply nested".to_owned(),
+        | Error::AliasReplayStackDepthExceeded { .. } => "too large or too deeply nested".to_owned(),
         other => return other.to_string(),
     };
     match innermost.location() {
@@ -147,18 +147,18 @@ fn what_is_wrong(error: &Error) -> String {
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned {
             value, referenced, ..
-        } = Spanned::<Value>::deserialize(deserializer)?;
+        } = Spanned::<YamlValue>::deserialize(deserializer)?;
         let (line, column) = (referenced.line(), referenced.column());
-        let place = (line > 0).then_some(TextPosition { line, column });
-        Ok(Self { value, place })
+        let position = (line > 0).then_some(TextPosition { line, column });
+        Ok(Self { value, position })
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for YamlValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)
     }
@@ -167,61 +167,61 @@ impl<'de> Deserialize<'de> for Value {
 struct ValueVisitor;
 
 impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+    type Value = YamlValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
-        Ok(Value::Boolean)
+    fn visit_bool<E>(self, _: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Boolean)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_i64<E>(self, _: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_u64<E>(self, _: u64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number)
     }
 
-    fn visit_i128<E>(self, _: i128) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_i128<E>(self, _: i128) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number)
     }
 
-    fn visit_u128<E>(self, _: u128) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_u128<E>(self, _: u128) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_f64<E>(self, _: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<YamlValue, E> {
+        Ok(YamlValue::Text(text.to_owned()))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Value, E> {
-        Ok(Value::Text(text))
+    fn visit_string<E>(self, text: String) -> Result<YamlValue, E> {
+        Ok(YamlValue::Text(text))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<YamlValue, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
         }
-        Ok(Value::List(list))
+        Ok(YamlValue::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<YamlValue, A::Error> {
         let mut names = std::collections::HashSet::new();
         let mut mapping = Vec::new();
         while let Some(name) = fields.next_key::<String>()? {
@@ -231,6 +231,6 @@ impl<'de> Visitor<'de> for ValueVisitor {
             }
             mapping.push((name, fields.next_value()?));
         }
-        Ok(Value::Mapping(mapping))
+        Ok(YamlValue::Mapping(mapping))
     }
 }

@@ -29,7 +29,7 @@ fn bug_4_what_is_skipped_is_no_head() {
 
 #[test]
 fn bug_5_of_two_channels_of_a_package_none_is_lost() {
-    let answers = read_files(&[("c", CATALOG)], &["p:a", "p:b"]).unwrap().answers;
+    let answers = read_files(&[("c", CATALOG)], &["p:a", "p:b"]).unwrap().channels;
     let heads: Vec<_> = answers
         .into_iter()
         .map(|answer| answer.head.unwrap().bundle)

@@ -119,11 +119,11 @@ fn the_hubs_own_cases() {
             .collect();
         if test.ends_with("malformed_operators_spec") {
             // Bug 3 of talm-contract.md, section 8: lines that were passed over without a word.
-            let refused = spoke_precache::catalog::Request::of_lines(lines).unwrap_err();
+            let refused = spoke_precache::catalog::PackageRequest::of_lines(lines).unwrap_err();
             assert_eq!(refused.line, "malformed-no-colon");
             continue;
         }
-        let answers = read_files(&[("catalog.json", &text)], &lines).unwrap().answers;
+        let answers = read_files(&[("catalog.json", &text)], &lines).unwrap().channels;
         if test.ends_with("empty_channel_entries") {
             let said = answers[0].head.as_ref().unwrap_err().to_string();
             assert_eq!(said, "channel `stable` of package `myoperator` is empty");

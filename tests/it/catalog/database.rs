@@ -258,12 +258,12 @@ fn what_is_kept_is_counted() {
         (
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100001)
                  INSERT INTO package SELECT i, '' FROM n",
-            "has more than 100000 rows for one question",
+            "has more than 100000 rows for one query",
         ),
         (
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500001)
                  INSERT INTO channel_entry (package_name) SELECT 'p' FROM n",
-            "has more than 500000 rows for one question",
+            "has more than 500000 rows for one query",
         ),
         (
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001)
@@ -288,10 +288,10 @@ fn a_database_that_computes_is_refused() {
         (
             "DROP TABLE operatorbundle; CREATE VIEW operatorbundle AS WITH RECURSIVE n(i) AS
                  (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS name, '' AS csv, '' AS bundlepath FROM n",
-            "`operatorbundle` is a view and not a table",
+            "`operatorbundle` is a view, not a table",
         ),
         ("DROP TABLE channel_entry; CREATE VIEW channel_entry AS SELECT 1", "`channel_entry` is a view"),
-        ("DROP TABLE package", "it has no table `package`, and is no catalog"),
+        ("DROP TABLE package", "it has no table `package`, so it is not a catalog"),
         (
             "DROP TABLE related_image; CREATE VIEW related_image AS SELECT name AS operatorbundle_name, csv AS image
                  FROM operatorbundle",

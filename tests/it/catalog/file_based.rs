@@ -1,7 +1,7 @@
 //! File-based catalogs in every form that they may have, and what is said of those that are wrong.
 
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::catalog::{self, CatalogError, CatalogPlace, Request};
+use spoke_precache::catalog::{self, CatalogError, CatalogLocation, PackageRequest};
 use spoke_precache::store::Tree;
 
 use super::{directory, images, normalised, only, read, read_files};
@@ -113,7 +113,7 @@ fn every_form_has_the_same_answer() {
         let answers =
             read_files(files, &["p:stable", "p:old", "p:"]).unwrap_or_else(|error| panic!("{form}: {error}"));
         let heads: Vec<_> = answers
-            .answers
+            .channels
             .into_iter()
             .map(|answer| answer.head.unwrap())
             .collect();
@@ -167,7 +167,7 @@ fn what_is_asked_for_and_not_there_is_named_with_what_may_be_meant() {
     // One that is missing does not hide the others.
     let answers = read_files(&[("c", JSON)], &["zzz:c", "p:zzz", "p:stable", "other:c"])
         .unwrap()
-        .answers;
+        .channels;
     assert!(answers[0].head.is_err() && answers[1].head.is_err() && answers[2].head.is_ok());
 }
 
@@ -190,7 +190,7 @@ fn what_is_wrong_with_a_package_is_said() {
         (channel("null"), "channel `c` of package `p` is empty"),
         (
             channel(r#"[{"name": "a"}]"#),
-            "channel `c` of package `p` has `a` as its head, but the catalog has no such bundle",
+            "channel `c` of package `p` has the head `a`, but the catalog does not contain this bundle",
         ),
         (
             channel(r#"[{"name": "b"}]"#).replace("\"i\"", "\"\""),
@@ -224,7 +224,7 @@ fn what_is_wrong_with_a_package_is_said() {
     for (package, expected) in [
         (
             "",
-            "package `p` has no default channel; its channels are `c`\nhint: name one",
+            "package `p` has no default channel; its channels are `c`\nhint: request one of them",
         ),
         (
             r#"{"schema": "olm.package", "name": "p"}"#,
@@ -262,19 +262,19 @@ fn a_file_that_is_malformed_is_named_with_its_line() {
         ),
         (
             "\n{\"name\": \"x\"}",
-            "line 2: the object from here on: it has no `schema`",
+            "line 2: the object that starts here: it has no `schema`",
         ),
         (
             "{\"schema\": \"olm.channel\", \"name\": \"x\"}",
-            "line 1: the object from here on: it does not name its package",
+            "line 1: the object that starts here: it does not name its package",
         ),
         (
             "{\"schema\": \"olm.bundle\", \"package\": \"x\"}",
-            "line 1: the object from here on: it has no `name`",
+            "line 1: the object that starts here: it has no `name`",
         ),
         (
             "{\"schema\": \"a\", \"Schema\": \"b\"}",
-            "line 1: `schema` is there twice",
+            "line 1: `schema` occurs twice",
         ),
         (
             "{\"schema\": \"olm.channel\", \"entries\": {}}",
@@ -289,11 +289,11 @@ fn a_file_that_is_malformed_is_named_with_its_line() {
         ("schema: x\n---\nschema: [\n", "line 3: "),
         (
             "schema: x\n---\n\nname: y\n",
-            "line 3: the document from here on: it has no `schema`",
+            "line 3: the document that starts here: it has no `schema`",
         ),
         (
             "schema: x\n--- more\nname: y\n",
-            "line 2: after `---` there is more on the line",
+            "line 2: there is more text on the line of `---`",
         ),
         ("schema: x\n---\na: b\nname: \u{7f}\u{fffe}\n", "line "),
         ("schema: olm.channel\npackage: p\nname: 4.10\n", "line 3: "),
@@ -314,7 +314,7 @@ fn a_file_that_is_malformed_is_named_with_its_line() {
     std::fs::write(dir.path().join("x"), b"a: b\n---\nschema: x\nname: \xff").unwrap();
     let error = only(read(dir.path(), &["p:c"])).unwrap_err().to_string();
     assert!(
-        error.ends_with("line 1: the document from here on: it has no `schema`"),
+        error.ends_with("line 1: the document that starts here: it has no `schema`"),
         "{error}"
     );
     std::fs::write(dir.path().join("x"), b"schema: x\n---\nschema: x\nname: \xff").unwrap();
@@ -355,8 +355,8 @@ fn the_place_is_found_by_label_or_by_custom() {
         ("db", ""),
     ]);
     let tree = Tree::of_directories(&[dir.path()]).unwrap();
-    let place = |directory: &str| Ok(CatalogPlace::Configs(directory.to_owned()));
-    let data = |file: &str| Ok(CatalogPlace::Database(file.to_owned()));
+    let place = |directory: &str| Ok(CatalogLocation::Configs(directory.to_owned()));
+    let data = |file: &str| Ok(CatalogLocation::Database(file.to_owned()));
     for (labels, expected) in [
         (format!("{configs}\"/elsewhere\""), place("/elsewhere")),
         (format!("{configs}\"elsewhere/\""), place("elsewhere/")),
@@ -370,36 +370,37 @@ fn the_place_is_found_by_label_or_by_custom() {
         (format!("{configs}null"), place("/configs")),
         (
             format!("{configs}\"/no\""),
-            Err("the image's label says that its catalog is the directory `/no`, but there is none"),
+            Err("the image's label names the directory `/no` as its catalog, but it does not exist"),
         ),
         (
             format!("{configs}\"/db\""),
-            Err("the image's label says that its catalog is the directory `/db`, but it is no directory"),
+            Err("the image's label names the directory `/db` as its catalog, but it is not a directory"),
         ),
         (
             format!("{database}\"/configs\""),
-            Err("the image's label says that its catalog is the database `/configs`, but it is no file"),
+            Err("the image's label names the database `/configs` as its catalog, but it is not a file"),
         ),
         (
             format!("{database}\"a\\u0000b\""),
-            Err("the image's label says that its catalog is the database `a\u{fffd}b`, but there is none"),
+            Err("the image's label names the database `a\u{fffd}b` as its catalog, but it does not exist"),
         ),
     ] {
-        let found = CatalogPlace::find(&tree, config(&labels).as_bytes()).map_err(|error| error.to_string());
+        let found =
+            CatalogLocation::find(&tree, config(&labels).as_bytes()).map_err(|error| error.to_string());
         assert_eq!(found, expected.map_err(str::to_owned), "{labels}");
     }
     assert_eq!(
-        CatalogPlace::find(&tree, b"no JSON").unwrap(),
-        CatalogPlace::Configs("/configs".to_owned())
+        CatalogLocation::find(&tree, b"no JSON").unwrap(),
+        CatalogLocation::Configs("/configs".to_owned())
     );
     std::fs::remove_dir_all(dir.path().join("configs")).unwrap();
     assert_eq!(
-        CatalogPlace::find(&tree, b"{}").unwrap(),
-        CatalogPlace::Database("/database/index.db".to_owned())
+        CatalogLocation::find(&tree, b"{}").unwrap(),
+        CatalogLocation::Database("/database/index.db".to_owned())
     );
     std::fs::remove_dir_all(dir.path().join("database")).unwrap();
     assert!(matches!(
-        CatalogPlace::find(&tree, b"{}"),
+        CatalogLocation::find(&tree, b"{}"),
         Err(CatalogError::NotACatalog)
     ));
 }
@@ -410,8 +411,8 @@ fn reading_stops_when_it_is_told_to() {
     let tree = Tree::of_directories(&[dir.path()]).unwrap();
     let cancel = Cancel::default();
     cancel.stop(StopReason::Deadline);
-    let requests = Request::of_lines(["p:"]).unwrap();
-    let place = CatalogPlace::Configs("/".to_owned());
+    let requests = PackageRequest::of_lines(["p:"]).unwrap();
+    let place = CatalogLocation::Configs("/".to_owned());
     let stopped = catalog::read(&tree, &place, &requests, &cancel);
     assert!(matches!(stopped, Err(CatalogError::Stopped(_))), "{stopped:?}");
 }

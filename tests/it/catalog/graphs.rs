@@ -42,8 +42,8 @@ fn heads_are_those_of_the_model() {
             .collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let catalog = read(dir.path(), &lines).unwrap();
-        assert_eq!(catalog.answers.len(), CHANNELS);
-        for (answer, expected) in catalog.answers.iter().zip(&expected) {
+        assert_eq!(catalog.channels.len(), CHANNELS);
+        for (answer, expected) in catalog.channels.iter().zip(&expected) {
             let heads: Vec<&str> = expected["heads"]
                 .as_array()
                 .unwrap()

@@ -136,7 +136,7 @@ fn what_is_no_file_is_not_opened() {
         ),
         (
             "ln -s nowhere x",
-            "cannot read `/x` of the catalog: it is a symlink to nothing",
+            "cannot read `/x` of the catalog: it is a dangling symlink",
         ),
         (
             "mkdir -p ../d; mkdir d; ln -s d x",
@@ -152,11 +152,11 @@ fn what_is_no_file_is_not_opened() {
         ),
         (
             "ln -s /etc/passwd x",
-            "cannot read `/x` of the catalog: it is a symlink to nothing",
+            "cannot read `/x` of the catalog: it is a dangling symlink",
         ),
         (
             "x=.; for i in $(seq 70); do x=$x/d; done; mkdir -p $x",
-            "`/` of the catalog: it has more than 64 directories in one another",
+            "`/` of the catalog: it has more than 64 levels of directories",
         ),
         (
             "for i in $(seq 10001); do echo x$i; done > .indexignore",

@@ -1,7 +1,7 @@
 //! Catalogs out of index images in a store, through all their layers.
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::catalog::{self, CatalogPlace, Request};
+use spoke_precache::catalog::{self, CatalogLocation, PackageRequest};
 use spoke_precache::oci::LayerId;
 
 use super::{images, normalised};
@@ -55,17 +55,17 @@ fn later_layers_win() {
     let store = store(&world);
     put(&store, &image, None, "localhost/index:1");
     let chain: Vec<LayerId> = resolved(&image, None).layer_ids();
-    let requests = Request::of_lines(["a:c", "b:", "c:"]).unwrap();
+    let requests = PackageRequest::of_lines(["a:c", "b:", "c:"]).unwrap();
     let read = |layers: &[LayerId], label: &str| {
         let tree = store.tree(layers).unwrap();
         let labels = serde_json::json!({"operators.operatorframework.io.index.configs.v1": label});
         let config = serde_json::json!({"config": {"Labels": labels}}).to_string();
-        let place = CatalogPlace::find(&tree, config.as_bytes()).unwrap();
+        let place = CatalogLocation::find(&tree, config.as_bytes()).unwrap();
         catalog::read(&tree, &place, &requests, &Cancel::default())
     };
     // The label may lead through a symlink.
     for label in ["/configs", "/catalog"] {
-        let answers = read(&chain, label).unwrap().answers;
+        let answers = read(&chain, label).unwrap().channels;
         let heads: Vec<_> = answers.into_iter().map(|answer| answer.head.unwrap()).collect();
         let bundles: Vec<&str> = heads.iter().map(|head| head.bundle.as_str()).collect();
         assert_eq!(bundles, ["a.v2", "b.v1", "c.v2"], "{label}");

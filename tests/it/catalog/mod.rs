@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::catalog::{self, Catalog, CatalogError, CatalogPlace, Head, Request};
+use spoke_precache::catalog::{self, Catalog, CatalogError, CatalogLocation, Head, PackageRequest};
 use spoke_precache::store::Tree;
 use tempfile::TempDir;
 
@@ -31,8 +31,8 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
 /// Reads the file-based catalog in `directory`, with nothing above it.
 fn read(directory: &Path, lines: &[&str]) -> Result<Catalog, CatalogError> {
     let tree = Tree::of_directories(&[directory]).unwrap();
-    let requests = Request::of_lines(lines.iter().copied()).unwrap();
-    let place = CatalogPlace::Configs("/".to_owned());
+    let requests = PackageRequest::of_lines(lines.iter().copied()).unwrap();
+    let place = CatalogLocation::Configs("/".to_owned());
     catalog::read(&tree, &place, &requests, &Cancel::default())
 }
 
@@ -43,7 +43,7 @@ fn read_files(files: &[(&str, &str)], lines: &[&str]) -> Result<Catalog, Catalog
 
 /// The only answer.
 fn only(catalog: Result<Catalog, CatalogError>) -> Result<Head, CatalogError> {
-    let mut answers = catalog?.answers;
+    let mut answers = catalog?.channels;
     assert_eq!(answers.len(), 1, "{answers:?}");
     answers.remove(0).head
 }
@@ -51,8 +51,8 @@ fn only(catalog: Result<Catalog, CatalogError>) -> Result<Head, CatalogError> {
 /// Reads the database at `path`.
 fn read_database(path: &Path, lines: &[&str]) -> Result<Catalog, CatalogError> {
     let tree = Tree::of_directories(&[path.parent().unwrap()]).unwrap();
-    let requests = Request::of_lines(lines.iter().copied()).unwrap();
-    let place = CatalogPlace::Database(path.file_name().unwrap().to_str().unwrap().to_owned());
+    let requests = PackageRequest::of_lines(lines.iter().copied()).unwrap();
+    let place = CatalogLocation::Database(path.file_name().unwrap().to_str().unwrap().to_owned());
     catalog::read(&tree, &place, &requests, &Cancel::default())
 }
 

@@ -42,11 +42,11 @@ fn an_api_that_refuses_is_not_waited_for() {
         ),
         (
             vec![Fault::status("PATCH", 409)],
-            "the API answers 409 to `patch jobs.batch`",
+            "the API responds 409 to `patch jobs.batch`",
         ),
         (
             vec![Fault::status("PATCH", 422)],
-            "the API answers 422 to `patch jobs.batch`",
+            "the API responds 422 to `patch jobs.batch`",
         ),
         (
             vec![Fault::status("/pods/", 404)],
@@ -54,7 +54,7 @@ fn an_api_that_refuses_is_not_waited_for() {
         ),
         (
             vec![redirect("/")],
-            "the API answers 307 to `get pods`: elsewhere",
+            "the API responds 307 to `get pods`: elsewhere",
         ),
         (vec![Fault::echo("/")], "a field has another type"),
         (vec![Fault::nonsense("/")], "is not as expected"),
@@ -94,12 +94,12 @@ fn an_api_that_is_in_trouble_is_gone_without_in_the_end() {
     needs!(root());
     let registry = registry_with_samples();
     let cases = [
-        (Fault::busy("/", 60), "the API answers 429 to `get pods`"),
-        (Fault::busy("/", 0), "the API answers 429 to `get pods`"),
-        (Fault::status("/", 500), "the API answers 500 to `get pods`"),
-        (Fault::status("/", 503), "the API answers 503 to `get pods`"),
-        (Fault::hang("/"), "does not answer: no answer in time"),
-        (Fault::reset("/"), "does not answer: "),
+        (Fault::busy("/", 60), "the API responds 429 to `get pods`"),
+        (Fault::busy("/", 0), "the API responds 429 to `get pods`"),
+        (Fault::status("/", 500), "the API responds 500 to `get pods`"),
+        (Fault::status("/", 503), "the API responds 503 to `get pods`"),
+        (Fault::hang("/"), "does not respond: no answer in time"),
+        (Fault::reset("/"), "does not respond: "),
     ];
     let registry = &registry;
     std::thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn an_api_that_is_in_trouble_is_gone_without_in_the_end() {
                 let run = run
                     .exits(0)
                     .says(says)
-                    .says("going on without the cluster's proxy");
+                    .says("continuing without the cluster's proxy");
                 assert!(run.took < PATIENCE, "{case}: {run}");
                 assert!(!run.to_string().contains("planted"), "{case}: {run}");
                 assert!(
@@ -138,7 +138,7 @@ fn without_an_api_it_goes_on() {
     let other = ApiDouble::start();
     other.is_not_trusted();
     let distrust = start(&world, &other, &[FOR_EVER, ALL], &image).wait().exits(0);
-    let distrust = distrust.says("the service account's `ca.crt` does not vouch for the API at `127.0.0.1:");
+    let distrust = distrust.says("the certificate of the API at `127.0.0.1:");
     assert!(distrust.took < PATIENCE, "{distrust}");
     assert!(other.log().is_empty());
     // Nobody listens there any more.
@@ -183,9 +183,9 @@ fn a_busy_api_is_waited_for() {
     api.mend();
     let run = running.wait().exits(0);
     let run = run
-        .says("waiting up to 60s for the cluster's API, which is busy or out of reach")
-        .says("HTTPS goes through proxy `http://proxy.test:3128`")
-        .says("the Job will be killed at");
+        .says("waiting up to 60s for the cluster's API, which is busy or unreachable")
+        .says("HTTPS requests use the proxy `http://proxy.test:3128`")
+        .says("Kubernetes kills the Job at");
     assert!(!run.to_string().contains("planted"), "{run}");
     assert_eq!(run.report["warnings"], json!([]), "{run}");
     assert_eq!(api.status()["phase"], "Succeeded", "{run}");
@@ -205,7 +205,7 @@ fn a_busy_api_is_asked_again_and_a_new_token_is_read() {
     api.fault(Fault::status("POST", 503).times(1));
     let image = ["--image", &registry.tagged("zoo/base")];
     let run = start(&world, &api, &[FOR_EVER, ALL], &image).wait();
-    let run = run.exits(0).says("the Job will be killed at");
+    let run = run.exits(0).says("Kubernetes kills the Job at");
     assert_eq!(api.status()["phase"], "Succeeded", "{run}");
     assert_eq!(reasons(&api), ["PreCacheStarted", "PreCacheSucceeded"], "{run}");
     assert_eq!(run.report["warnings"], json!([]), "{run}");

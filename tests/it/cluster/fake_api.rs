@@ -253,7 +253,7 @@ impl ApiDouble {
                     "" => format!("/api/{}/", rule.version),
                     group => format!("/apis/{group}/{}/", rule.version),
                 };
-                let place = match rule.place {
+                let place = match rule.scope {
                     Scope::Cluster => String::new(),
                     Scope::Own => format!("namespaces/{NAMESPACE}/"),
                     Scope::Namespace(namespace) => format!("namespaces/{namespace}/"),

@@ -173,8 +173,8 @@ fn another_job_of_the_name_is_left_alone() {
     let world = TestNode::trusting(&[registry.host()]);
     run(&world, &api, &["--image", &registry.tagged("zoo/base")])
         .exits(0)
-        .says("another Job has the name `pre-cache` now")
-        .says("the Job does not say how this run ended: the API answers 422");
+        .says("the Job `pre-cache` was replaced by another Job of this name")
+        .says("cannot annotate the Job with the result of this run: the API responds 422");
     assert_eq!(api.annotation("spoke-precache.io/status"), "");
 }
 

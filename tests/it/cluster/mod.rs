@@ -118,9 +118,9 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
     let run = running
         .wait()
         .exits(0)
-        .says("the kubelet removes images from 100 % on")
-        .says("HTTPS goes through proxy `http://proxy.test:3128`, as the cluster's Proxy says, but not what `NO_PROXY` lists: .svc,10.0.0.0/8")
-        .says("the Job will be killed at");
+        .says("the kubelet removes images when the disk is 100 % full")
+        .says("HTTPS requests use the proxy `http://proxy.test:3128` of the cluster's Proxy, except for `NO_PROXY`: .svc,10.0.0.0/8")
+        .says("Kubernetes kills the Job at");
     assert!(!run.to_string().contains("planted"), "{run}");
 
     let status = api.status();
@@ -240,7 +240,7 @@ fn the_jobs_own_end_is_no_end_of_the_run() {
     registry.mend();
     let end = start_time + Duration::from_secs(60);
     let run = running.wait().exits(0);
-    let run = run.says(&format!("the Job will be killed at {end}"));
+    let run = run.says(&format!("Kubernetes kills the Job at {end}"));
     assert_eq!(api.status()["deadline"], end.to_string(), "{run}");
 }
 

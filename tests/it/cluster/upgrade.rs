@@ -113,7 +113,7 @@ fn a_kubelet_that_would_pull_cached_images_again_is_told_of() {
     let list = json!([images[0].rsplit_once(':').unwrap().0]);
     run(json!({setting: "NeverVerifyAllowlistedImages", "preloadedImagesVerificationAllowlist": list})).says(
         &format!(
-            "1 of 2 cached images only while the registry answers: `{}`",
+            "1 of 2 cached images only while the registry is reachable: `{}`",
             images[1]
         ),
     );

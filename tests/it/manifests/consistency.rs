@@ -113,7 +113,7 @@ fn the_job_fails_at_once_where_another_run_does_not_help() {
 fn asked(to_pin: bool) -> BTreeSet<(String, String, String, String)> {
     let rules = RULES.iter().filter(|rule| rule.only_with.is_some() == to_pin);
     let asked = rules.map(|rule| {
-        let place = match rule.place {
+        let place = match rule.scope {
             Scope::Cluster => "cluster",
             Scope::Own => "own",
             Scope::Namespace(namespace) => namespace,

@@ -53,7 +53,7 @@ fn bug_18_an_image_comes_through_a_proxy_and_no_other_way() {
         .exits(0);
     assert_eq!(run.total("imagesPulled"), 1, "{run}");
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
-    run.says("HTTPS goes through proxy `http://10.77.0.1:3128`, as the environment says");
+    run.says("HTTPS requests use the proxy `http://10.77.0.1:3128` of the environment");
     assert!(
         proxy.log().contains("CONNECT registry.test:5000"),
         "{}",
@@ -87,9 +87,7 @@ fn bug_18_an_image_comes_through_a_proxy_and_no_other_way() {
     let before = proxy.log().len();
     let at_near = near.tagged("near");
     let run = site.run(&world, &[], &[&args(BY_TLS)[..], &["--image", &at_near]].concat());
-    let run = run
-        .exits(0)
-        .says("etc/mco/proxy.env` says, but not what `NO_PROXY` lists");
+    let run = run.exits(0).says("etc/mco/proxy.env`, except for `NO_PROXY`");
     assert_eq!(run.total("imagesPulled"), 2, "{run}");
     let log = proxy.log().split_off(before);
     assert!(log.contains("CONNECT registry.test:5000"), "{log}");
@@ -241,7 +239,7 @@ fn a_variable_that_names_no_proxy_ends_the_run_without_being_repeated() {
             .start_under(&wrapper, "run", &["--image", "registry.test/a:1"])
             .wait()
             .exits(2)
-            .says("cannot use the proxy that `HTTPS_PROXY` names: ")
+            .says("cannot use the proxy of `HTTPS_PROXY`: ")
             .says(says);
         hides(&run, &world, "hunter2");
     }
@@ -249,7 +247,7 @@ fn a_variable_that_names_no_proxy_ends_the_run_without_being_repeated() {
     let run = world
         .run(&["--image", "registry.test/a:1"])
         .exits(2)
-        .says("cannot use the proxy that `http_proxy` in `")
+        .says("cannot use the proxy of `http_proxy` in `")
         .says("etc/mco/proxy.env` names: only");
     hides(&run, &world, "hunter2");
 }

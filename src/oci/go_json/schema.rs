@@ -1,13 +1,13 @@
-//! The types that podman, CRI-O and containers/image decode manifests, lists and configs into.
+//! Describes the Go types that podman, CRI-O and containers/image decode manifests, indexes and configs into.
 //!
-//! Each is the union of what they have been from containers/image 5.23 (podman 4.3.1) to 5.36: of `imgspecv1` and of
-//! containers/image's `Schema2…`, for a document of one form is decoded into types of the other too
-//! (`OCI1.Inspect` reads a config as `imgspecv1.Image` and as `Schema2V1Image`).
+//! Each is the union of the types from containers/image 5.23 (podman 4.3.1) to 5.36, and of `imgspecv1` and
+//! containers/image's `Schema2…`: a document of one format is also decoded into types of the other (`OCI1.Inspect` reads a
+//! config as `imgspecv1.Image` and as `Schema2V1Image`).
 
-use super::go_json::{Field, SET, TEXTS, Type};
+use super::{Field, SET, TEXTS, Type};
 
 /// `OCI1` and `Schema2`.
-pub(super) const IMAGE_MANIFEST: Type = Type::Struct(&[
+pub(in crate::oci) const IMAGE_MANIFEST: Type = Type::Struct(&[
     Field::ours("schemaVersion", Type::Integer),
     Field::ours("mediaType", Type::Text),
     Field::of("artifactType", Type::Text),
@@ -21,7 +21,7 @@ pub(super) const IMAGE_MANIFEST: Type = Type::Struct(&[
 ]);
 
 /// `OCI1Index` and `Schema2List`.
-pub(super) const INDEX: Type = Type::Struct(&[
+pub(in crate::oci) const INDEX: Type = Type::Struct(&[
     Field::ours("schemaVersion", Type::Integer),
     Field::ours("mediaType", Type::Text),
     Field::of("artifactType", Type::Text),
@@ -55,7 +55,7 @@ const PLATFORM: Type = Type::Struct(&[
 ]);
 
 /// `imgspecv1.Image` and `Schema2Image`.
-pub(super) const CONFIG: Type = Type::Struct(&[
+pub(in crate::oci) const CONFIG: Type = Type::Struct(&[
     Field::of("created", Type::Time),
     Field::of("author", Type::Text),
     Field::of("architecture", Type::Text),
@@ -69,7 +69,7 @@ pub(super) const CONFIG: Type = Type::Struct(&[
         Type::Struct(&[Field::ours("type", Type::Text), Field::ours("diff_ids", TEXTS)]),
     ),
     Field::of("history", Type::List(&HISTORY)),
-    // Docker's own.
+    // Docker only.
     Field::of("id", Type::Text),
     Field::of("parent", Type::Text),
     Field::of("comment", Type::Text),
@@ -99,7 +99,7 @@ const CONTAINER: Type = Type::Struct(&[
     Field::of("Labels", Type::Map(&Type::Text)),
     Field::of("StopSignal", Type::Text),
     Field::of("ArgsEscaped", Type::Flag),
-    // Docker's own.
+    // Docker only.
     Field::of("Hostname", Type::Text),
     Field::of("Domainname", Type::Text),
     Field::of("AttachStdin", Type::Flag),
@@ -128,8 +128,8 @@ const HEALTH_CHECK: Type = Type::Struct(&[
 
 #[cfg(test)]
 mod tests {
-    use super::super::go_json;
     use super::*;
+    use crate::oci::go_json;
 
     fn refusal(text: &str) -> Option<String> {
         go_json::check(text.as_bytes(), CONFIG)
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_docker_and_buildah_write_is_good() {
+    fn configs_of_docker_and_buildah_are_accepted() {
         for config in [
             r#"{"architecture":"amd64","config":{"Hostname":"","Tty":false,"Env":["A=b"],"Cmd":null,"Volumes":{"/v":{}},
                 "ExposedPorts":{"80/tcp":{}},"Labels":{"a":"b"},"OnBuild":null,"ArgsEscaped":true,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_cannot_read_is_named() {
+    fn a_field_that_go_cannot_decode_is_named() {
         for (config, expected) in [
             (
                 r#"{"created":"now"}"#,

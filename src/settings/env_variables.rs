@@ -1,0 +1,73 @@
+//! Reads the environment variables of TALM's Job, and the number of usable CPUs.
+
+use std::env;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use super::SettingsError;
+use super::host_root::HostRoot;
+use crate::cli::{Bounds, HostPaths};
+
+/// Blobs that are downloaded at the same time. TALM pulls 10 images at a time; registries accept about ten connections of
+/// one client.
+const MAX_DOWNLOADS: NonZeroU16 = NonZeroU16::new(8).expect("8 is not 0");
+
+/// The pull secret from the flag or TALM's variable. The variable is a path on the host, because TALM's scripts run with the
+/// host's root as theirs.
+pub(super) fn authfile(paths: &HostPaths, host: &HostRoot) -> Option<PathBuf> {
+    let variable = || env::var_os("pull_secret_path").filter(|path| !path.is_empty());
+    paths
+        .authfile
+        .clone()
+        .or_else(|| variable().map(|path| host.join(Path::new(&path))))
+}
+
+pub(super) fn max_downloads(bounds: &Bounds) -> Result<NonZeroUsize, SettingsError> {
+    let chosen = match bounds.max_downloads {
+        Some(chosen) => Some(chosen),
+        None => variable("MAX_PULL_THREADS", "a number from 1 to 65535", |text| {
+            text.parse().ok()
+        })?,
+    };
+    Ok(chosen.unwrap_or(MAX_DOWNLOADS).into())
+}
+
+/// TALM's log level. Its scripts treat every value above 2 as 2.
+pub(super) fn talm_log_level() -> Result<Option<tracing::Level>, SettingsError> {
+    variable(
+        "PRE_CACHE_LOG_LEVEL",
+        "0 (errors), 1 (info) or 2 (debug)",
+        |text| match text.parse::<u8>().ok()? {
+            0 => Some(tracing::Level::ERROR),
+            1 => Some(tracing::Level::INFO),
+            2.. => Some(tracing::Level::DEBUG),
+        },
+    )
+}
+
+/// Parses a variable that is set and not empty.
+fn variable<T>(
+    name: &'static str,
+    expected: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, SettingsError> {
+    let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    match parse(value.trim()) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(SettingsError::Environment {
+            name,
+            value: value.into_owned(),
+            expected,
+        }),
+    }
+}
+
+/// The CPUs that this process may use: with OpenShift's workload partitioning, the two or four reserved ones. The standard
+/// library reads `sched_getaffinity` and the cgroup's quota.
+pub(super) fn usable_cpus() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}

@@ -1,0 +1,111 @@
+//! Finds the registry settings in the host's files: registries.conf, logins, certificate authorities and DNS.
+
+use std::path::{Path, PathBuf};
+
+use super::SettingsError;
+use super::crio_conf::CrioConf;
+use super::host_files::{drop_ins, is_present, read_if_present};
+use super::host_root::HostRoot;
+use crate::cli::HostPaths;
+use crate::registry::{ConfText, DnsFiles, Pem, RegistrySettings, SystemRoots};
+
+/// The node's pull secret; CRI-O uses it too.
+const PULL_SECRET: &str = "var/lib/kubelet/config.json";
+
+/// Bundles of certificate authorities of RHCOS and Debian.
+const CA_BUNDLES: [&str; 2] = [
+    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "etc/ssl/certs/ca-certificates.crt",
+];
+
+/// Directories with a directory of certificates for each registry.
+const CERTS_DIRS: [&str; 2] = ["etc/containers/certs.d", "etc/docker/certs.d"];
+
+/// The paths of registries.conf; a directory with the suffix `.d` contains its drop-ins. CRI-O passes no path to
+/// containers/image and runs as root, so root's own file replaces the system's. CRI-O does not read the vendor's file in
+/// usr/share, which podman 6 reads (1.37 with containers/image 5.38).
+const REGISTRIES_CONF: &str = "etc/containers/registries.conf";
+const ROOTS_REGISTRIES_CONF: &str = "root/.config/containers/registries.conf";
+
+impl HostRoot {
+    /// The settings for requests to registries.
+    pub(super) fn registries(
+        &self,
+        paths: &HostPaths,
+        named_authfile: Option<PathBuf>,
+        crio: &CrioConf,
+    ) -> Result<RegistrySettings, SettingsError> {
+        let certs_dirs = match &paths.certs_dir {
+            Some(dir) => vec![dir.clone()],
+            None => CERTS_DIRS.iter().map(|dir| self.join(dir)).collect(),
+        };
+        let auth_files = match named_authfile {
+            // It must exist; reading it fails otherwise.
+            Some(path) => vec![path],
+            None => self.auth_files(crio),
+        };
+        Ok(RegistrySettings {
+            registries_conf: self.registries_conf(paths)?,
+            auth_files,
+            system_roots: self.system_roots()?,
+            certs_dirs,
+            ..RegistrySettings::default()
+        })
+    }
+
+    /// The existing files, in the order in which a pull uses them: the kubelet passes CRI-O the login of its own file for an
+    /// image; only without one, CRI-O reads `global_auth_file` (`server.go`).
+    fn auth_files(&self, crio: &CrioConf) -> Vec<PathBuf> {
+        let mut files = vec![self.join(PULL_SECRET)];
+        files.extend(crio.global_auth_file.as_ref().map(|path| self.join(path)));
+        files.dedup();
+        files.retain(|path| is_present(path));
+        files
+    }
+
+    /// registries.conf, or an empty text if it does not exist, and its drop-ins.
+    fn registries_conf(&self, paths: &HostPaths) -> Result<Vec<ConfText>, SettingsError> {
+        let named = paths.registries_conf.as_deref();
+        let main = match self.named_or_first(named, &[ROOTS_REGISTRIES_CONF, REGISTRIES_CONF])? {
+            Some(file) => file,
+            None => ConfText {
+                path: self.join(REGISTRIES_CONF),
+                text: String::new(),
+            },
+        };
+        let drop_ins_of = |path| self.join(format!("{path}.d"));
+        let dirs = match &paths.registries_conf_dir {
+            Some(dir) => vec![dir.clone()],
+            None if named.is_none() && main.path == self.join(ROOTS_REGISTRIES_CONF) => {
+                vec![drop_ins_of(ROOTS_REGISTRIES_CONF)]
+            }
+            None => vec![drop_ins_of(REGISTRIES_CONF), drop_ins_of(ROOTS_REGISTRIES_CONF)],
+        };
+        let mut files = vec![main];
+        for dir in dirs {
+            files.extend(drop_ins(&dir)?);
+        }
+        Ok(files)
+    }
+
+    /// The host's bundle of authorities where RHCOS or Debian have it, or else the one of this container.
+    fn system_roots(&self) -> Result<SystemRoots, SettingsError> {
+        for path in CA_BUNDLES.iter().map(|bundle| self.join(bundle)) {
+            if let Some(text) = read_if_present(&path)? {
+                return Ok(SystemRoots::Pem(vec![Pem {
+                    path,
+                    bytes: text.into_bytes(),
+                }]));
+            }
+        }
+        Ok(SystemRoots::Native)
+    }
+
+    /// The node's files for resolving names, if they differ from this process's.
+    pub(super) fn dns_files(&self) -> Option<DnsFiles> {
+        (self.0 != Path::new("/")).then(|| DnsFiles {
+            hosts: self.join("etc/hosts"),
+            resolv_conf: self.join("etc/resolv.conf"),
+        })
+    }
+}
