@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use spoke_precache::cancel::Cancel;
-use spoke_precache::catalog::{self, CatalogPlace, Request};
+use spoke_precache::catalog::{self, CatalogLocation, PackageRequest};
 use spoke_precache::store::Tree;
 
 /// Sizes are divided by this: as a test, without optimisation, less will do.
@@ -50,13 +50,13 @@ fn measure(form: &str, root: &Path) {
     let tree = Tree::of_directories(&[root]).unwrap();
     let database = root.join("database/index.db").exists();
     let place = match database {
-        true => CatalogPlace::Database("/database/index.db".to_owned()),
-        false => CatalogPlace::Configs("/".to_owned()),
+        true => CatalogLocation::Database("/database/index.db".to_owned()),
+        false => CatalogLocation::Configs("/".to_owned()),
     };
     let lines: Vec<String> = (0..ASKED)
         .map(|number| format!("operator-{}:", number * 20))
         .collect();
-    let requests = Request::of_lines(lines.iter().map(String::as_str)).unwrap();
+    let requests = PackageRequest::of_lines(lines.iter().map(String::as_str)).unwrap();
     let mut best = f64::INFINITY;
     let before = memory("VmRSS");
     fs::write("/proc/self/clear_refs", "5").unwrap();
@@ -65,11 +65,11 @@ fn measure(form: &str, root: &Path) {
         let catalog = catalog::read(&tree, &place, &requests, &Cancel::default()).unwrap();
         best = best.min(start.elapsed().as_secs_f64());
         let images: usize = catalog
-            .answers
+            .channels
             .iter()
             .map(|answer| answer.head.as_ref().unwrap().images().count())
             .sum();
-        assert_eq!((catalog.answers.len(), images), (ASKED, ASKED * 11));
+        assert_eq!((catalog.channels.len(), images), (ASKED, ASKED * 11));
     }
     let bytes = size(root) as f64 / 1e6;
     println!(

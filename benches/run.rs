@@ -109,8 +109,8 @@ fn run(runtime: &Runtime, node: &Path) {
     let Command::Run(flags) = Cli::parse_from(words).command else {
         unreachable!("the command is `run`")
     };
-    let order =
-        settings::order(&flags.flags, &spoke_precache::cluster::ClusterInfo::default()).expect("sound flags");
+    let order = settings::job_config(&flags.flags, &spoke_precache::cluster::ClusterInfo::default())
+        .expect("sound flags");
     let observer: Arc<dyn Observer> = Arc::new(Recorder::new(jiff::Timestamp::now));
     let cancel = Cancel::default();
     let outcome = runtime.block_on(job::run(&order, Mode::Run, &observer, &cancel));
