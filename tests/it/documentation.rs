@@ -180,7 +180,11 @@ fn the_program_accepts_every_command_and_every_file_exists() {
                     .iter()
                     .any(|it| word.starts_with(it))
             };
-            for word in command.split_whitespace().filter(is_file) {
+            // `-o go-template-file=FILE` names a file too.
+            let words = command
+                .split_whitespace()
+                .map(|word| word.rsplit_once('=').map_or(word, |(_, value)| value));
+            for word in words.filter(is_file) {
                 assert!(
                     top().join(word).exists(),
                     "{}: {command}: no `{word}`",

@@ -1,4 +1,4 @@
-//! The cluster's API: what is learnt from it, what it is told, and that nothing depends on it.
+//! Tests the use of the cluster's API: what the program reads and reports, and that no run depends on it.
 
 mod api_errors;
 mod api_faults;
@@ -85,7 +85,7 @@ fn reasons(api: &ApiDouble) -> Vec<String> {
 }
 
 #[test]
-fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
+fn settings_of_the_cluster_are_used_and_the_job_is_annotated() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     api.put(
@@ -132,6 +132,14 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
         "Succeeded: the image is in the store (exit code 0)"
     );
     assert_eq!(api.annotation("other"), "kept");
+    // The template for the hub finds both annotations, and the phase by its place.
+    let template = include_str!("../../../manifests/hub-progress.gotemplate");
+    for name in ["spoke-precache.io/progress", "spoke-precache.io/status"] {
+        assert!(template.contains(&format!("index . \"{name}\"")), "{name}");
+        assert_ne!(api.annotation(name), "", "{name}");
+    }
+    let text = api.annotation("spoke-precache.io/status");
+    assert!(text.starts_with(r#"{"phase":"S"#), "{text}");
     // One at the start, one at the end, and perhaps one with the plan.
     let patches = api.patches();
     assert!((2..=3).contains(&patches.len()), "{patches:?}");
@@ -152,7 +160,7 @@ fn what_the_cluster_knows_is_used_and_the_job_says_how_it_went() {
 }
 
 #[test]
-fn a_failure_is_told_with_its_reason_and_without_secrets() {
+fn a_failure_is_reported_with_its_reason_and_without_secrets() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.require(Auth::basic("me", "right"));
@@ -245,7 +253,7 @@ fn the_jobs_own_end_is_no_end_of_the_run() {
 }
 
 #[test]
-fn the_pods_of_an_indexed_job_do_not_keep_each_other_from_telling() {
+fn the_pods_of_an_indexed_job_annotate_it_side_by_side() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.fault(RegistryFault::on("/manifests/").status(503));
