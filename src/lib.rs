@@ -99,3 +99,7 @@ pub mod spec;
 pub mod spool;
 pub mod store;
 pub mod write_back;
+
+#[cfg(test)]
+#[path = "../tests/it/notice.rs"]
+mod notice;

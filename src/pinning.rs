@@ -268,8 +268,8 @@ mod tests {
     /// An image that was removed since, or whose record has no digest.
     #[test]
     fn an_image_without_a_digest_is_a_warning() {
-        if !rustix::process::geteuid().is_root() {
-            return;
+        if let Err(why) = crate::notice::root() {
+            return crate::notice::skip(&why);
         }
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("storage"), &StorageConf::default()).unwrap();

@@ -240,9 +240,8 @@ impl Drop for LoopMount {
 
 #[test]
 fn the_numbers_are_those_of_df_and_stat_on_real_file_systems() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: mounting needs root");
-        return;
+    if let Err(why) = crate::notice::root() {
+        return crate::notice::skip(&why);
     }
     for kind in ["xfs", "ext4"] {
         let mount = LoopMount::new(kind);

@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn a_layer_is_in_use_with_all_that_is_above_it_in_use() {
-        if !rustix::process::geteuid().is_root() {
-            return;
+        if let Err(why) = crate::notice::root() {
+            return crate::notice::skip(&why);
         }
         let (dir, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let root = dir.path();

@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn a_new_store_has_the_directories_and_modes_of_containers_storage() {
-        if !rustix::process::geteuid().is_root() {
-            return;
+        if let Err(why) = crate::notice::root() {
+            return crate::notice::skip(&why);
         }
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("containers/storage");
@@ -303,8 +303,8 @@ mod tests {
 
     #[test]
     fn a_store_that_we_cannot_write_is_refused_and_left_alone() {
-        if !rustix::process::geteuid().is_root() {
-            return;
+        if let Err(why) = crate::notice::root() {
+            return crate::notice::skip(&why);
         }
         let cases: [(&str, fn(&Path)); 6] = [
             ("another storage driver", |root| {
@@ -358,8 +358,8 @@ mod tests {
 
     #[test]
     fn a_configuration_that_we_do_not_honour_is_refused() {
-        if !rustix::process::geteuid().is_root() {
-            return;
+        if let Err(why) = crate::notice::root() {
+            return crate::notice::skip(&why);
         }
         for text in [
             "[storage]\ndriver = \"vfs\"",

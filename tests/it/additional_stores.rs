@@ -1,4 +1,4 @@
-//! Additional image stores: what podman put into one counts as present, and nothing in it is ever touched.
+//! Tests additional image stores: an image that podman put into one counts as present, and nothing in it changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ impl Scene {
 
 /// Its record cannot get the name by which CRI-O would pin it.
 #[test]
-fn what_lies_in_an_additional_store_is_not_counted_as_pinned() {
+fn images_in_an_additional_store_do_not_count_as_pinned() {
     needs!(root(), stock());
     let scene = Scene::new();
     let pins = scene.world.out("pins.yaml");
@@ -291,7 +291,7 @@ fn a_name_that_an_additional_store_has_twice_is_taken_over_once() {
 }
 
 #[test]
-fn damage_in_an_additional_store_is_named_and_a_whole_image_brought_beside_it() {
+fn damage_in_an_additional_store_is_named_and_a_whole_image_pulled_beside_it() {
     needs!(root(), stock());
     let scene = Scene::new();
     let base = &layer_ids(scene.small_image())[0];
@@ -400,7 +400,7 @@ fn an_additional_store_that_cannot_be_read_is_refused() {
 
 /// The list by which it is found comes along.
 #[test]
-fn a_damaged_image_that_a_list_names_is_brought_with_the_list() {
+fn a_damaged_image_that_a_list_names_is_pulled_with_the_list() {
     needs!(root(), stock());
     let (registry, images) = (Registry::start(), sample_images(b"no program"));
     registry.push_all(&images);

@@ -1,4 +1,4 @@
-//! Podman, another podman and the product write the same store at the same time, and none notices.
+//! Runs podman, a second podman and the program on the same store at the same time: each works as if it were alone.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `--config` with a file: what people hand in, by whatever way; and `spec`, which prints what it comes to.
+//! Tests `--config` with a file, a pipe or standard input, and `spec`, which prints the resulting version spec.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ fn a_document_that_is_no_version_spec_ends_a_run_at_its_first_step() {
 }
 
 #[test]
-fn a_document_comes_through_a_pipe() {
+fn a_document_is_read_from_a_pipe() {
     let world = TestNode::trusting(&[]);
     let text = config_map("  additionalImages: quay.io/a:1\n");
     let path = document(&world, "spec.yaml", text);
@@ -204,7 +204,7 @@ fn a_document_comes_through_a_pipe() {
 
 /// Nobody may ever write into a pipe; a run that waits for that obeys all the same.
 #[test]
-fn a_run_that_waits_for_its_document_leaves_when_it_is_told_to() {
+fn a_signal_ends_a_run_that_waits_for_its_document() {
     needs!(root());
     let world = TestNode::trusting(&[]);
     let fifo = world.out("fifo");

@@ -1,4 +1,4 @@
-//! Kill it anywhere; whoever comes next finds a sound store, and running again does the rest (storage-format.md 9.5 and
+//! Kills a run at any moment: other programs find a sound store, and the next run completes it (storage-format.md 9.5 and
 //! row 13 of 12.2).
 
 use std::io::Write as _;
@@ -171,7 +171,7 @@ fn tell(what: &str) {
 }
 
 #[test]
-fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
+fn after_a_kill_at_any_step_the_next_program_repairs_the_store() {
     needs!(root(), stock(), strace());
     let (registry, image) = (Registry::start(), all_kinds());
     registry.push("all", Some("latest"), &image);
@@ -218,7 +218,7 @@ fn a_kill_at_any_step_is_mended_by_whoever_comes_next() {
 }
 
 #[test]
-fn a_kill_at_any_moment_of_a_release_is_mended_by_the_next_run() {
+fn after_a_kill_at_any_moment_the_next_run_completes_the_release() {
     needs!(root(), stock());
     let registry = Registry::start();
     let release = Release::build(&registry.host(), 20_000);

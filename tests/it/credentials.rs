@@ -1,4 +1,4 @@
-//! Pull secrets of every form: what is sent to the registry, and how a run ends that cannot know.
+//! Tests pull secrets of every form: what the registry receives, and how a run with an unusable one ends.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A run that is cut off leaves whole images, as many as the bytes allow, and the next one brings only the rest.
+//! Tests a run that its deadline cuts off: it leaves as many whole images as possible, and the next run pulls only the rest.
 
 use crate::image::{Compression, Format, Image, Layer, node_architecture};
 use crate::needs::needs;

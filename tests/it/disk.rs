@@ -1,4 +1,4 @@
-//! Disks that are full, read-only or elsewhere, and a spool that another agent or an earlier run has used.
+//! Tests full, read-only and separate disks, and a spool that another or an earlier run has used.
 
 use std::ffi::CString;
 use std::fs;
@@ -79,7 +79,7 @@ fn a_disk_that_fills_up_in_the_middle_is_left_as_free_as_it_was_and_another_run_
 }
 
 #[test]
-fn a_spool_on_another_file_system_has_to_have_room_by_itself() {
+fn a_spool_on_another_file_system_needs_space_of_its_own() {
     needs!(root());
     let registry = Registry::start();
     let layer = Layer::of("file /noise 0644 0:0 random=3000000", Compression::None);
@@ -117,7 +117,7 @@ fn large(registry: &Registry, mib: u64) -> (String, Layer) {
 
 /// design.md, 4: removed when nothing in the plan wants them and the disk does.
 #[test]
-fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay() {
+fn blobs_of_earlier_runs_are_removed_if_that_gives_enough_space_and_requested_ones_stay() {
     needs!(root());
     let registry = Registry::start();
     let world = TestNode::trusting(&[registry.host()]);
@@ -142,7 +142,9 @@ fn blobs_of_earlier_runs_make_room_if_that_helps_and_those_that_are_wanted_stay(
         .exits(3)
         .says("not enough space for precaching")
         .says("highThresholdPercent: ");
-    assert!(stale.exists() && begun.exists());
+    for path in [&stale, &begun] {
+        assert!(path.exists(), "`{}` is missing", path.display());
+    }
     fs::remove_file(begun).unwrap();
     // It does.
     let (image, layer) = large(&registry, 20);
@@ -200,7 +202,7 @@ fn a_read_only_disk_can_be_verified_and_not_written() {
 }
 
 #[test]
-fn looking_makes_nothing() {
+fn plan_and_verify_create_nothing() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);
@@ -211,7 +213,7 @@ fn looking_makes_nothing() {
 }
 
 #[test]
-fn a_second_agent_is_told_at_once_and_lookers_disturb_nobody() {
+fn a_second_run_fails_at_once_and_plan_and_verify_disturb_none() {
     needs!(root());
     let registry = registry_with_samples();
     registry.fault(Fault::on("/blobs/").slow(20_000));

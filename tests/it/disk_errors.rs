@@ -1,5 +1,4 @@
-//! A disk that fails or is full, at each call that the product makes: it says so, leaves nothing half-visible, and another
-//! run goes on.
+//! Fails each system call on the disk: the run reports it, leaves nothing half-visible, and the next run continues.
 
 use std::fs;
 use std::io::Write as _;
@@ -133,7 +132,7 @@ fn expected(error: &str) -> [i32; 2] {
 }
 
 #[test]
-fn an_error_at_any_call_is_named_and_mended_by_the_next_run() {
+fn after_an_error_at_any_call_the_next_run_completes() {
     needs!(root(), strace());
     let (registry, image) = (Registry::start(), image());
     registry.push("all", Some("latest"), &image);

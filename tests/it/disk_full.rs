@@ -1,4 +1,4 @@
-//! A disk of a real kind that fills up, wherever that happens: ext4 and XFS in a file.
+//! Fills a real file system, ext4 and XFS in a file, at every point of a run.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! The names that the program goes by, as a container runtime starts it: TALM's bash and script, and its own.
+//! Starts the program by each name as a container runtime does: TALM's bash and script, and its own name.
 
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
@@ -70,7 +70,7 @@ fn links_are_as_good_as_names() {
 }
 
 #[test]
-fn whoever_wants_a_shell_is_told_that_there_is_none() {
+fn a_request_for_a_shell_is_refused() {
     for args in [
         &[][..],
         &["-c", "ls"],

@@ -1,4 +1,4 @@
-//! How a run ends that cannot do what was asked: the exit code, the words, and a store that is sound.
+//! Tests how a run ends that cannot do what was requested: exit code, messages, and a sound store.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ fn an_image_that_is_no_release_is_refused() {
 }
 
 #[test]
-fn too_little_space_is_foreseen() {
+fn too_little_space_is_detected_before_the_download() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);

@@ -1,4 +1,4 @@
-//! A file system that passes one flat directory through and fails on request.
+//! Mounts a FUSE file system that passes one flat directory through and fails on request.
 //!
 //! FUSE, mounted by the test itself. Each file is kept open from the moment it is looked up, so that one that was removed
 //! answers as on any disk. Locks are the kernel's, nothing is cached, and every write arrives here one by one.

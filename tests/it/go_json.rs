@@ -1,5 +1,5 @@
-//! Manifests, lists and configs that a Go program may not decode. Whoever lists images decodes those of all: one that
-//! podman refuses must not get into the store, and beside what does get there podman must go on working.
+//! Tests manifests, lists and configs that a Go program may be unable to decode. A program that lists images decodes those of
+//! all: an image that podman refuses must not enter the store, and podman must work beside those that do.
 //!
 //! The documents are mutated member by member, and podman is the oracle: what it refuses we refuse.
 

@@ -1,4 +1,4 @@
-//! The helpers themselves: podman pulls from the fake registry, and the comparison sees what it must.
+//! Tests the test helpers: podman pulls from the fake registry, and the comparison detects differences.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! Where the store is and what is refused, as storage.conf and crio.conf say together.
+//! Tests where the store is and which settings are refused, from storage.conf and crio.conf together.
 
 use std::fs;
 
@@ -331,7 +331,7 @@ fn the_login_of_crio_conf_is_used_where_the_kubelet_has_none() {
 }
 
 #[test]
-fn insecure_registries_of_crio_conf_are_told_of_and_not_trusted() {
+fn insecure_registries_of_crio_conf_are_reported_and_not_trusted() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);

@@ -1,4 +1,5 @@
-//! A registry that lies and images made to harm: refused, bounded, and nothing outside of the store is touched.
+//! Pulls malicious images and from a registry with false content: they are refused, bounded, and change nothing outside the
+//! store.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +17,7 @@ use crate::image::{Compression, Format, Image, Layer, layer, node_architecture, 
 use crate::needs::{long, needs};
 use crate::registry::Registry;
 use crate::registry::faults::Fault;
-use crate::test_node::TestNode;
+use crate::test_node::{Run, TestNode};
 
 /// What `--give-up-after` is told where trouble is taken for transient.
 const GIVE_UP: [&str; 2] = ["--give-up-after", "2s"];
@@ -45,32 +46,42 @@ fn left_nothing(world: &TestNode) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// An ordinary layer with a false claim about it.
+fn claim(change: fn(&mut Layer)) -> Layer {
+    let mut layer = ordinary(1);
+    change(&mut layer);
+    layer
+}
+
+/// Leaves a manifest and a config as they are.
+fn unchanged(_: &mut Value, _: &mut Value) {}
+
+/// Pulls `image` into a new store: the run ends with `code`, and nothing of the image is in the store.
+fn pull_fails_with(code: i32, what: &str, image: &Image) -> Run {
+    let registry = Registry::start();
+    registry.push("hostile", Some("latest"), image);
+    let world = TestNode::trusting(&[registry.host()]);
+    let run = world.run(&[&["--image", &registry.tagged("hostile")], &GIVE_UP[..]].concat());
+    assert_eq!(run.code, code, "{what}: {run}");
+    left_nothing(&world);
+    run
+}
+
 #[test]
-fn lies_of_a_manifest_or_config_are_seen() {
+fn a_false_digest_or_diff_id_is_detected() {
     needs!(root());
-    let claim = |change: fn(&mut Layer)| {
-        let mut layer = ordinary(1);
-        change(&mut layer);
-        layer
-    };
-    let none = |_: &mut Value, _: &mut Value| {};
     let cases = [
         (
             "a layer has another digest",
-            image(vec![claim(|layer| layer.digest = sha256(b"another"))], none),
+            image(vec![claim(|layer| layer.digest = sha256(b"another"))], unchanged),
         ),
         (
             "a layer has another diffID",
-            image(vec![claim(|layer| layer.diff_id = sha256(b"another"))], none),
+            image(vec![claim(|layer| layer.diff_id = sha256(b"another"))], unchanged),
         ),
     ];
     for (what, image) in cases {
-        let registry = Registry::start();
-        registry.push("hostile", Some("latest"), &image);
-        let world = TestNode::trusting(&[registry.host()]);
-        let run = world.run(&[&["--image", &registry.tagged("hostile")], &GIVE_UP[..]].concat());
-        assert_eq!(run.code, 6, "{what}: {run}");
-        left_nothing(&world);
+        pull_fails_with(6, what, &image);
     }
 }
 
@@ -78,34 +89,23 @@ fn lies_of_a_manifest_or_config_are_seen() {
 #[test]
 fn an_image_that_is_bad_although_its_digests_match_is_unexpected_content() {
     needs!(root());
-    let claim = |change: fn(&mut Layer)| {
-        let mut layer = ordinary(1);
-        change(&mut layer);
-        layer
-    };
-    let none = |_: &mut Value, _: &mut Value| {};
     let bytes = layer::random(5000, 1);
     let no_gzip = Layer::of_blob(bytes.clone().into(), sha256(&bytes), Compression::Gzip);
     let no_tar = Layer::of_tar(&bytes, Compression::Gzip);
     let cases = [
         (
             "a layer is longer than the manifest says",
-            image(vec![claim(|layer| layer.size -= 1)], none),
+            image(vec![claim(|layer| layer.size -= 1)], unchanged),
         ),
         (
             "a layer is shorter than the manifest says",
-            image(vec![claim(|layer| layer.size += 1)], none),
+            image(vec![claim(|layer| layer.size += 1)], unchanged),
         ),
-        ("a layer is no gzip", image(vec![no_gzip], none)),
-        ("a layer is no tar", image(vec![no_tar], none)),
+        ("a layer is no gzip", image(vec![no_gzip], unchanged)),
+        ("a layer is no tar", image(vec![no_tar], unchanged)),
     ];
     for (what, image) in cases {
-        let registry = Registry::start();
-        registry.push("hostile", Some("latest"), &image);
-        let world = TestNode::trusting(&[registry.host()]);
-        let run = world.run(&[&["--image", &registry.tagged("hostile")], &GIVE_UP[..]].concat());
-        assert_eq!(run.code, 5, "{what}: {run}");
-        left_nothing(&world);
+        let run = pull_fails_with(5, what, &image);
         let last = run.stdout.lines().last().unwrap();
         assert!(last.ends_with("another run will not help"), "{what}: {run}");
         assert!(!run.stdout.contains("mirror"), "{what}: {run}");
@@ -134,7 +134,7 @@ fn a_config_with_more_or_fewer_diff_ids_is_refused() {
 }
 
 #[test]
-fn other_bytes_than_the_digest_says_are_never_stored() {
+fn bytes_that_differ_from_their_digest_are_never_stored() {
     needs!(root());
     let good = image(vec![ordinary(1)], |_, _| {});
     let other = image(vec![ordinary(2)], |_, _| {});
@@ -323,7 +323,7 @@ fn a_sparse_bomb_is_stopped_before_it_fills_the_disk() {
 
 /// Zeros of which a thousandth or less travels: more than any ratio allows to a layer, and good all the same.
 #[test]
-fn five_gibibytes_of_zeros_are_pulled_where_there_is_room() {
+fn five_gibibytes_of_zeros_are_pulled_if_there_is_space() {
     needs!(root());
     const GIB: u64 = 1 << 30;
     // Always more than one, which small blobs were once limited to.

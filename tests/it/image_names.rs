@@ -1,4 +1,4 @@
-//! Names of images: under which name they are asked for, and under which they are stored, where CRI-O will look.
+//! Tests names of images: by which name they are requested, and by which they are stored so that CRI-O finds them.
 
 use std::fs;
 
@@ -215,7 +215,7 @@ fn roots_own_registries_conf_stands_in_for_the_systems() {
 
 /// What is asked for, what the registry is asked, and the name in the store.
 #[test]
-fn a_name_is_stored_as_cri_o_looks_it_up() {
+fn a_name_is_stored_as_cri_o_resolves_it() {
     needs!(root());
     let registry = registry();
     let digest = &sample_images(b"no program").image("zoo/base").digest();

@@ -1,4 +1,4 @@
-//! What an operator, a hub and a host may get wrong before anything is pulled: the code, the words, the step.
+//! Tests invalid flags, version specs and host files: the exit code, the message, and the step that fails.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -82,7 +82,7 @@ fn secret(world: &TestNode) -> String {
 }
 
 #[test]
-fn a_pull_secret_may_come_through_a_pipe() {
+fn a_pull_secret_is_read_from_a_pipe() {
     needs!(root());
     let registry = registry_with_samples();
     registry.require(Auth::basic("me", "right"));
@@ -228,7 +228,7 @@ fn a_report_that_cannot_be_written_is_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn without_root_it_says_so_and_writes_nothing() {
+fn without_root_it_fails_with_a_message_and_writes_nothing() {
     needs!(root());
     let world = TestNode::trusting(&[]);
     for path in [world.host().parent().unwrap().to_path_buf(), world.out("")] {
@@ -295,7 +295,10 @@ fn create_makes_what_is_missing() {
     let args = [&args[..], &["--graph-root", new.to_str().unwrap()]].concat();
     world.run(&args).exits(2);
     world.run(&[&args[..], &["--create"]].concat()).exits(0);
-    assert!(new.join("overlay-images/images.json").exists() && spool.exists());
+    let images = new.join("overlay-images/images.json");
+    for path in [images.as_path(), &spool] {
+        assert!(path.exists(), "`{}` is missing", path.display());
+    }
     // And is no longer needed.
     world.verify(&args).exits(0);
     let world = TestNode::trusting(&[registry.host()]);

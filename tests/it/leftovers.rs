@@ -1,4 +1,4 @@
-//! What dead runs have left is removed by the next one, and what is of use to somebody stays.
+//! Tests leftovers of killed runs: the next run removes them, and keeps what is still useful.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
@@ -128,8 +128,15 @@ fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
     // What cannot be had now may want it.
     let missing = registry.tagged("never-pushed");
     world.run(&[&args[..], &["--image", &missing]].concat()).exits(8);
-    assert!(forgotten.exists() && old_and_wanted.exists() && other.exists());
-    assert!(!in_the_store.exists() && !begun_and_in_the_store.exists());
+    for (path, is_kept) in [
+        (&forgotten, true),
+        (&old_and_wanted, true),
+        (&other, true),
+        (&in_the_store, false),
+        (&begun_and_in_the_store, false),
+    ] {
+        assert_eq!(path.exists(), is_kept, "{}", path.display());
+    }
 
     arrange();
     let links = registry.tagged("zoo/links");
@@ -259,7 +266,7 @@ fn no_stage_is_left_after_a_signal_or_a_deadline() {
 }
 
 #[test]
-fn verify_and_plan_tell_of_a_stage_that_a_killed_run_left() {
+fn verify_and_plan_report_a_stage_of_a_killed_run() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);
@@ -283,7 +290,8 @@ fn verify_and_plan_tell_of_a_stage_that_a_killed_run_left() {
         let run = world.start(verb, &args).wait().exits(0);
         let run = run.says(&format!("`{}` takes 5.0 MiB", dead.display()));
         assert!(!run.stderr.contains(live.to_str().unwrap()), "{run}");
-        assert!(dead.exists() && !dead.join("lock").exists());
+        assert!(dead.exists(), "the stage is removed");
+        assert!(!dead.join("lock").exists(), "the stage has a lock");
     }
     world.run(&args).exits(0);
     assert_eq!(stages(&world), [live]);

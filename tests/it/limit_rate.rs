@@ -1,4 +1,4 @@
-//! `--limit-rate` as the link sees it: bytes that arrive at the node's device, and what a neighbour on the same link waits.
+//! Measures `--limit-rate` on the link: bytes that arrive at the node's device, and the delay of other traffic.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -422,7 +422,7 @@ fn the_limit_is_held_through_a_proxy_with_a_password() {
 
 /// What the forwarder could not reach is told as if it were not there.
 #[test]
-fn what_cannot_be_reached_is_told_under_a_limit_as_without() {
+fn unreachable_registries_are_reported_under_a_limit_as_without() {
     needs!(root());
     let world = TestNode::trusting(&["127.0.0.1:1".into()]);
     for (image, why) in [

@@ -1,5 +1,4 @@
-//! Everything that is tested from outside: the product against a registry that fails on command, with stock tools as the
-//! oracle.
+//! Tests the program as a whole, against a registry that fails on command, with podman and skopeo as the reference.
 //!
 //! One binary, so that it links once. `image`, `registry` and `link` are helpers that examples and benches include too;
 //! `test_node`, `stock`, `failing_filesystem`, `compare` and `needs` are for tests alone; the other modules are tests, one story each.
@@ -13,6 +12,7 @@ mod failing_filesystem;
 mod image;
 mod link;
 mod needs;
+mod notice;
 mod operators;
 mod registry;
 mod stock;

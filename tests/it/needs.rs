@@ -1,9 +1,11 @@
-//! What a test needs of the machine, and how it says that it did not run.
+//! Checks whether this machine has what a test needs: root, podman, a network link, a file system.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Ends the test loudly when a need is not met: `needs!(root(), stock());`.
+use crate::notice::print;
+pub(crate) use crate::notice::{root, skip};
+
+/// Skips the test with a notice when a need is not met: `needs!(root(), stock());`.
 macro_rules! needs {
     ($($need:ident()),+) => {$(
         if let Err(why) = crate::needs::$need() {
@@ -13,42 +15,14 @@ macro_rules! needs {
 }
 pub(crate) use needs;
 
-/// Says that a test did not run and why; under CI that is a failure, for there everything is to be had.
-pub(crate) fn skip(why: &str) {
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "under CI nothing may be skipped: {why}"
-    );
-    say("SKIPPED", why);
-}
-
-/// Says that a test belongs to another job, and which; that is no failure anywhere.
+/// Prints that a test belongs to another job, and which; that is no failure anywhere.
 pub(crate) fn leave_out(why: &str) {
-    say("LEFT OUT", why);
+    print("LEFT OUT", why);
 }
 
-/// Tells what a test counted.
+/// Prints what a test counted.
 pub(crate) fn note(what: &str) {
-    say("COUNTED", what);
-}
-
-/// Not `eprintln!`: the test runner hides what passing tests print.
-fn say(what: &str, why: &str) {
-    let thread = std::thread::current();
-    let _ = writeln!(
-        std::io::stderr(),
-        "{what} {}: {why}",
-        thread.name().unwrap_or("a test")
-    );
-}
-
-/// Layers hold devices and foreign owners; mounts are made.
-pub(crate) fn root() -> Result<(), String> {
-    if rustix::process::geteuid().is_root() {
-        Ok(())
-    } else {
-        Err("needs root".into())
-    }
+    print("COUNTED", what);
 }
 
 /// podman and its friends, on this machine or in `SPOKE_STOCK_ROOT`.

@@ -1,4 +1,4 @@
-//! Operators: from an index image's catalog to all that an installation needs, in the store.
+//! Pulls operators: from an index image's catalog to all images that an installation needs.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ fn adds_up(run: &Run) {
 }
 
 #[test]
-fn a_release_and_its_operators_come_together() {
+fn a_release_and_its_operators_are_pulled_together() {
     needs!(root(), stock());
     let (registry, index) = registry(&["ptp-bundle", "ptp-daemon", "sriov-bundle", "proxy"], |spec| {
         vec![
@@ -252,7 +252,7 @@ fn a_catalog_in_a_database_is_as_good_as_one_in_files() {
 
 /// What is wrong with one operator keeps nobody from the others.
 #[test]
-fn what_no_catalog_has_is_named_and_the_rest_comes() {
+fn a_package_in_no_catalog_is_named_and_the_rest_is_pulled() {
     needs!(root());
     let (registry, index) = registry(&["good-bundle", "good-controller"], |spec| {
         let mut documents = simple("good", spec);
@@ -383,7 +383,7 @@ fn a_package_of_several_catalogs_is_taken_from_all() {
 }
 
 #[test]
-fn a_catalog_that_cannot_be_had_keeps_nobody_waiting() {
+fn an_unavailable_catalog_does_not_delay_the_rest() {
     needs!(root());
     let (registry, index) = registry(&["p-bundle", "p-controller"], |spec| simple("p", spec));
     let gone = format!("{}/{INDEX}:gone", registry.host());
@@ -408,7 +408,7 @@ fn a_catalog_that_cannot_be_had_keeps_nobody_waiting() {
 
 /// That its manifest cannot be believed is known when the round for the images that name others is planned.
 #[test]
-fn an_index_that_contradicts_itself_keeps_nobody_from_the_rest() {
+fn an_index_that_contradicts_itself_does_not_stop_the_rest() {
     needs!(root());
     let (registry, good) = registry(&["p-bundle", "p-controller", "extra"], |spec| simple("p", spec));
     let layer = Layer::of("file /a 0644 0:0 \"a\"", Compression::Gzip);
@@ -441,7 +441,7 @@ fn an_index_that_contradicts_itself_keeps_nobody_from_the_rest() {
 
 /// Patterns are for the release alone.
 #[test]
-fn an_image_that_the_release_excludes_comes_for_an_operator() {
+fn an_image_excluded_from_the_release_is_pulled_for_an_operator() {
     needs!(root());
     let registry = Registry::start();
     let release = Release::build(&registry.host(), 5_000);
@@ -474,7 +474,7 @@ fn an_image_that_the_release_excludes_comes_for_an_operator() {
 
 /// Present is what is there at the end, and not what was seen at the beginning.
 #[test]
-fn an_operators_image_that_somebody_removes_meanwhile_comes_again() {
+fn an_operators_image_that_is_removed_meanwhile_is_pulled_again() {
     needs!(root(), stock());
     let (registry, index) = registry(&["p-bundle", "p-controller"], |spec| simple("p", spec));
     registry.push(OPERATORS, None, &operand("extra"));
@@ -521,7 +521,7 @@ fn a_related_image_that_is_not_there_is_a_failure() {
 }
 
 #[test]
-fn an_index_without_packages_is_pulled_and_that_is_said() {
+fn an_index_without_packages_is_pulled_with_a_warning() {
     needs!(root());
     let (registry, index) = registry(&[], |spec| simple("p", spec));
     let world = TestNode::trusting(&[registry.host()]);
@@ -535,7 +535,7 @@ fn an_index_without_packages_is_pulled_and_that_is_said() {
 
 /// The report of a run that is cut off lists what it did not come to.
 #[test]
-fn a_run_that_is_cut_off_says_what_it_did_not_come_to() {
+fn a_run_that_is_cut_off_reports_what_is_pending() {
     needs!(root());
     let (registry, index) = registry(&["p-bundle", "p-controller"], |spec| simple("p", spec));
     registry.fault(Fault::on("/manifests/").stall(0));

@@ -1,4 +1,4 @@
-//! The node's memory is not for blobs that are done with.
+//! Tests that blobs leave the page cache after use.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

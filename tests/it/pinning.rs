@@ -1,5 +1,5 @@
-//! What keeps the images in the store afterwards: pins in a file, or a word about the kubelet's line. Those of the API are in
-//! `cluster`.
+//! Tests what keeps the images in the store after the run: a PinnedImageSet in a file, or a warning about the kubelet's
+//! threshold. `cluster` tests pinning through the API.
 
 use std::fs;
 use std::path::Path;
@@ -123,7 +123,7 @@ fn an_image_of_several_repositories_is_pinned_by_the_list_of_each() {
 }
 
 #[test]
-fn told_to_stop_while_nobody_reads_the_pins_it_leaves_at_once() {
+fn a_signal_while_the_pins_go_to_a_pipe_without_reader_ends_it_at_once() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);
@@ -161,7 +161,7 @@ fn told_to_stop_while_nobody_reads_the_pins_it_leaves_at_once() {
 }
 
 #[test]
-fn without_pins_it_says_so_when_the_kubelet_s_line_is_near() {
+fn without_pins_it_warns_near_the_kubelet_s_threshold() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);

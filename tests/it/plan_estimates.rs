@@ -1,4 +1,4 @@
-//! What `plan` foretells, held against what a run then does.
+//! Compares the estimates of `plan` with what a run then does.
 
 use std::fs;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn lengths_asked(registry: &Registry) -> usize {
 }
 
 #[test]
-fn what_a_plan_foretells_comes_true() {
+fn a_run_matches_its_plan() {
     needs!(root());
     let base = layer(&tar("base", 9_000_000, "zeros"), Compression::Gzip);
     let images: Vec<Image> = [
@@ -242,7 +242,7 @@ fn a_length_that_cannot_be_is_not_believed() {
 }
 
 #[test]
-fn a_blob_in_the_spool_says_itself_how_long_it_is() {
+fn the_length_of_a_tar_is_read_from_a_blob_in_the_spool() {
     needs!(root());
     let blob = Layer::of("file /a random=300000 seed=1", Compression::Gzip);
     let images = [image("spooled", vec![blob.clone()])];
@@ -293,7 +293,7 @@ fn what_only_seems_not_to_fit_is_pulled() {
 }
 
 #[test]
-fn a_run_says_how_long_it_will_take_and_that_it_will_not_be_in_time() {
+fn a_run_reports_the_time_left_and_that_it_misses_the_deadline() {
     needs!(root());
     if !long() {
         return leave_out("the rate is known after 10 s; SPOKE_LONG=1 asks for it");

@@ -1,4 +1,4 @@
-//! What we store is what podman stores: the zoo, pulled by the product into one node and by podman into another.
+//! Pulls the sample images with the program into one node and with podman into another, and compares the stores.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Programs that live long beside us, as CRI-O does: they see what we store at once, and do not write back what they knew.
+//! Tests long-running programs on the same store, as CRI-O is: they see new images at once and do not write back an old state.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

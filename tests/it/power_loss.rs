@@ -1,5 +1,5 @@
-//! The power fails while images are pulled: each image is in the store as a whole or not at all, and the next run does
-//! the rest (storage-format.md 9.4).
+//! Simulates power loss during pulls: each image is in the store as a whole or not at all, and the next run does the rest
+//! (storage-format.md 9.4).
 
 mod block_device;
 
@@ -262,7 +262,7 @@ fn a_power_failure_at_any_instant_leaves_each_image_whole_or_absent() {
 
 /// podman syncs its records and nothing else: what it pulled a moment ago is in the page cache.
 #[test]
-fn what_podman_pulled_outlasts_a_power_failure_once_a_run_says_that_it_is_there() {
+fn what_podman_pulled_survives_a_power_loss_after_a_run_reports_it() {
     needs!(root(), stock(), xfs());
     let order = Order::new();
     let medium = Medium::new();

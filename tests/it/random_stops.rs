@@ -1,4 +1,4 @@
-//! Told to stop at random instants of fetching, unpacking and committing: gone within a second, and all is kept.
+//! Stops runs at random moments of downloading, unpacking and committing: they end within a second and lose nothing.
 
 use std::collections::HashSet;
 use std::fs;

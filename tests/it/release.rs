@@ -1,4 +1,4 @@
-//! The main job: a mounted version spec, a release, its components in the store.
+//! Runs the main job: a mounted version spec, a release, its components in the store.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn wanted(release: &Release, name_of_release: String) -> Vec<String> {
 }
 
 #[test]
-fn a_mounted_spec_brings_the_release_without_the_excluded() {
+fn a_mounted_spec_pulls_the_release_without_excluded_images() {
     needs!(root(), stock());
     let (registry, release) = release();
     let images = sample_images(b"no program");
@@ -197,7 +197,7 @@ fn a_second_run_by_tag_asks_whether_the_tag_moved() {
 }
 
 #[test]
-fn the_plan_says_what_a_run_would_do_and_does_nothing() {
+fn plan_shows_what_a_run_does_and_changes_nothing() {
     needs!(root());
     let (registry, release) = release();
     let world = TestNode::trusting(&[registry.host()]);
@@ -225,7 +225,7 @@ fn the_plan_says_what_a_run_would_do_and_does_nothing() {
 
 /// A release may be a list of one image for each architecture; `quay.io/openshift-release-dev` has such.
 #[test]
-fn a_release_that_is_a_list_is_taken_for_the_node_s_platform() {
+fn a_release_that_is_a_list_is_pulled_for_the_node_s_platform() {
     needs!(root(), stock());
     let (registry, release) = release();
     let other = |architecture: &str| {
@@ -289,7 +289,7 @@ fn a_release_whose_registry_is_silent_does_not_hold_up_the_additional_images() {
 
 /// On a slow link whatever else travels is taken from it, and nothing can be planned without it.
 #[test]
-fn the_release_image_comes_first_and_alone_on_a_slow_link() {
+fn the_release_image_is_downloaded_first_and_alone_on_a_slow_link() {
     needs!(root());
     let registry = Registry::start();
     let release = Release::build(&registry.host(), 600_000);

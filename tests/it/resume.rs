@@ -1,4 +1,4 @@
-//! No byte crosses the link twice: kills, a reboot that loses what was not synced, a runtime that wipes its store.
+//! Tests that no byte is downloaded twice: after kills, after a reboot that loses unsynced data, after a wiped store.
 
 use std::fs;
 use std::path::PathBuf;
@@ -126,7 +126,7 @@ fn kills_in_the_middle_of_blobs_cost_next_to_nothing() {
 
 /// In order, too: the bytes that were received when the signal came are there for the next run.
 #[test]
-fn a_run_that_was_told_to_end_leaves_all_that_came() {
+fn a_stopped_run_keeps_all_downloaded_bytes() {
     needs!(root());
     let (registry, image) = (Registry::start(), image("large", &[6]));
     registry.push("large", Some("latest"), &image);

@@ -1,4 +1,4 @@
-//! An entry named `/` and what the layers above inherit of it, beside what podman makes of the same image.
+//! Tests a tar entry named `/`, and what the layers above inherit of it, against podman.
 
 use std::collections::BTreeMap;
 use std::fs;

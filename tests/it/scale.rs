@@ -1,4 +1,4 @@
-//! What must not grow: memory with the size of layers or their number, requests and time with what is there already.
+//! Tests what must not grow: memory with the size and number of layers, requests and time with what is present.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! A disk that fails or fills up under the spool and under the report, operation by operation.
+//! Fails or fills the disk of the spool and of the report, operation by operation.
 
 use std::fs;
 use std::io::Write as _;

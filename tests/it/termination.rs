@@ -1,4 +1,4 @@
-//! Told to stop, it is gone within a second with the right number and a report, whatever it was doing.
+//! Sends signals in every phase of a run: it ends within a second, with the right exit code and a report.
 
 use std::fs;
 use std::io::Write as _;
@@ -145,7 +145,7 @@ fn while_the_rests_of_a_killed_run_are_removed() {
 
 /// A log that nobody reads holds up whoever writes to it, and that is every thread.
 #[test]
-fn while_nobody_reads_the_log() {
+fn while_no_process_reads_the_log() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);
@@ -165,7 +165,7 @@ fn while_nobody_reads_the_log() {
 /// Then every thread of the runtime is held up as well: each registry is asked by a task of its own, and says that it
 /// tries again.
 #[test]
-fn while_nobody_reads_what_every_thread_says() {
+fn while_no_process_reads_the_log_of_all_threads() {
     needs!(root());
     let dead = |_| {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();

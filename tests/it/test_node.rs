@@ -1,4 +1,4 @@
-//! A world: a node's file system below a temporary directory, and the product run against it.
+//! Makes a node's file system below a temporary directory and runs the program on it.
 //!
 //! ```text
 //! DIR/host/                       the host root, given as --host-root

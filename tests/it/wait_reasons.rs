@@ -1,4 +1,4 @@
-//! What the run waits for is said while it waits, and where it is cut off, for each image that is not settled.
+//! Tests that a run reports what it waits for, and, if it is cut off, the last reason of each unfinished image.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn the_last_reason_of_each_open_image_is_in_report_and_summary() {
 }
 
 #[test]
-fn a_blob_that_cannot_be_had_now_is_the_reason_of_its_image() {
+fn an_unavailable_blob_is_the_reason_of_its_image() {
     needs!(root());
     let registry = Registry::start();
     let layer = Layer::of("file /a 0644 0:0 random=100000 seed=1", Compression::Gzip);

@@ -1,4 +1,4 @@
-//! The documents of the hub's own repository, `talm/` and `expected/talm-pre-cache-spec.json` of the corpus.
+//! Reads the documents of TALM's repository, `talm/` and `expected/talm-pre-cache-spec.json` of the corpus.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Exclude patterns against the real `grep -G`, on fixed tables, the corpus payloads and generated patterns.
+//! Compares exclude patterns with the real `grep -G`, on fixed tables, the corpus payloads and generated patterns.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

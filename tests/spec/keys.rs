@@ -1,4 +1,4 @@
-//! The version specs that the hub's own tests expect, `expected/talm-pre-cache-spec.json` of the corpus.
+//! Reads the version specs that TALM's own tests expect, `expected/talm-pre-cache-spec.json` of the corpus.
 
 use std::collections::BTreeMap;
 

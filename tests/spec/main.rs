@@ -1,4 +1,4 @@
-//! The version spec, references and payloads against other people's answers: the corpus, and the real `grep`.
+//! Compares the version spec, references and payloads with the answers of other programs: the corpus, and the real `grep`.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod documents;

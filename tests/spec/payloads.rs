@@ -1,4 +1,4 @@
-//! The payloads of real releases and of the cluster-version operator's tests, `release-payload` of the corpus.
+//! Reads the payloads of real releases and of the cluster-version operator's tests, `release-payload` of the corpus.
 
 use serde_json::Value;
 use spoke_precache::release::{Payload, select};

@@ -1,4 +1,4 @@
-//! A version spec that is printed reads as itself again, by us and by other readers of YAML and JSON.
+//! Prints version specs and reads them again, with the program and with other readers of YAML and JSON.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! References against distribution/reference's own cases, `expected/reference-cases.json` of the corpus.
+//! Parses the cases of distribution/reference, `expected/reference-cases.json` of the corpus.
 
 use serde_json::Value;
 use spoke_precache::oci::Reference;

@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn layers_are_told_of_a_manifest_that_we_would_not_pull() {
-        if !rustix::process::geteuid().is_root() {
-            return;
+        if let Err(why) = crate::notice::root() {
+            return crate::notice::skip(&why);
         }
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();

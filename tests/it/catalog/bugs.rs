@@ -1,4 +1,4 @@
-//! What happens instead of the scripts' bugs that concern catalogs (talm-contract.md, section 8), by their numbers.
+//! Tests what happens instead of the bugs of TALM's scripts that concern catalogs (talm-contract.md, section 8), by number.
 
 use super::{images, normalised, only, read_files};
 

@@ -1,4 +1,4 @@
-//! Catalogs that others wrote, and what operator-registry's own code made of them.
+//! Reads catalogs of other projects and compares the heads with those of operator-registry's own code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -74,7 +74,7 @@ fn heads_and_images_are_those_of_operator_registry() {
 
 /// What `opm render` made of the databases, read as file-based catalogs, gives the same answers.
 #[test]
-fn databases_say_what_their_rendering_says() {
+fn databases_and_their_rendering_give_the_same_answers() {
     needs!(corpus());
     for name in ["foo-index-v0.2.0.index", "qe-index_34016"] {
         let database = corpus().unwrap().join(format!("olm-sqlite/{name}.db"));

@@ -1,4 +1,4 @@
-//! SQLite catalogs of every schema that operator-registry's migrations have made.
+//! Reads SQLite catalogs of every schema that operator-registry's migrations have produced.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Catalogs that mean harm: each ends soon, with an error or an answer, and in little memory.
+//! Reads malicious catalogs: each ends soon, with an error or an answer, and with little memory.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Catalogs out of index images in a store, through all their layers.
+//! Reads catalogs from the layers of index images in a store.
 
 use spoke_precache::cancel::Cancel;
 use spoke_precache::catalog::{self, CatalogLocation, PackageRequest};

@@ -1,4 +1,4 @@
-//! An API that is no help: busy, gone, forbidding, wrong or hostile. Nothing but the words may change by it.
+//! Tests an API that is busy, unreachable, forbidding, wrong or hostile: only the messages of the run may differ.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ fn an_api_that_refuses_is_not_waited_for() {
 }
 
 #[test]
-fn an_api_that_is_in_trouble_is_gone_without_in_the_end() {
+fn a_run_continues_without_an_api_that_keeps_failing() {
     needs!(root());
     let registry = registry_with_samples();
     let cases = [
@@ -213,7 +213,7 @@ fn a_busy_api_is_asked_again_and_a_new_token_is_read() {
 
 /// The server of a single node that has just rebooted answers before it has read who may do what.
 #[test]
-fn what_a_server_forbids_that_has_just_come_up_is_asked_again() {
+fn a_server_that_has_just_started_and_forbids_is_asked_again() {
     needs!(root());
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);
@@ -247,7 +247,7 @@ fn an_api_that_hangs_holds_up_neither_the_pull_nor_the_end() {
 }
 
 #[test]
-fn told_to_stop_it_says_so_and_is_gone_within_a_second() {
+fn a_signal_is_reported_and_ends_it_within_a_second() {
     needs!(root());
     for hangs in [false, true] {
         let (registry, api) = (registry_with_samples(), ApiDouble::start());
@@ -273,7 +273,7 @@ fn told_to_stop_it_says_so_and_is_gone_within_a_second() {
 }
 
 #[test]
-fn told_to_stop_while_it_waits_for_the_api_it_is_gone_within_a_second() {
+fn a_signal_while_it_waits_for_the_api_ends_it_within_a_second() {
     needs!(root());
     for fault in [Fault::hang("/"), Fault::busy("/", 5), Fault::status("/", 503)] {
         let (registry, api) = (registry_with_samples(), ApiDouble::start());

@@ -1,4 +1,4 @@
-//! What the API server may do wrong, by method, path and count.
+//! Scripts the faults of the fake API server, by method, path and count.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A double of the cluster's API: holds objects, serves them by HTTPS to who has the token, fails on command.
+//! Fakes the cluster's API: stores objects, serves them by HTTPS to clients with the token, fails on command.
 //!
 //! It knows what the API server does that matters here: merge patches with their uids and versions, server-side apply, names
 //! that are taken, `Status` for errors.

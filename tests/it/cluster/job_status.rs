@@ -1,4 +1,5 @@
-//! What the cluster is told: no refusal keeps the rest from being told, nothing old comes after the end, nothing is too long.
+//! Tests the annotations and events of the Job: one refused request does not stop the others, nothing old arrives after the
+//! end, nothing is too long.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -16,7 +17,7 @@ use crate::registry::faults::Fault as RegistryFault;
 use crate::test_node::TestNode;
 
 #[test]
-fn an_event_that_is_refused_keeps_no_other_from_being_told() {
+fn a_refused_event_does_not_stop_the_others() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.fault(RegistryFault::on("/manifests/").status(404));
@@ -55,7 +56,7 @@ fn an_event_that_is_refused_keeps_no_other_from_being_told() {
 }
 
 #[test]
-fn what_comes_late_does_not_come_after_the_end() {
+fn a_late_annotation_does_not_replace_the_last_one() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.fault(RegistryFault::on("/manifests/").stall(0));
@@ -84,7 +85,7 @@ fn what_comes_late_does_not_come_after_the_end() {
 
 /// The next one in step comes 25 s after the Job's start.
 #[test]
-fn the_first_plan_is_told_before_the_hub_looks() {
+fn the_first_plan_is_annotated_before_the_hub_copies_the_job() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     registry.fault(RegistryFault::on("/blobs/").after(1).stall(100));
@@ -200,7 +201,7 @@ fn registry_that_says(message: &str) -> String {
 }
 
 #[test]
-fn whatever_a_registry_says_annotations_and_events_stay_short() {
+fn annotations_and_events_stay_short_whatever_a_registry_sends() {
     needs!(root());
     let api = ApiDouble::start();
     for text in ["\"\\", "ä", "𝄞\u{1b}[2J", "\u{202e}"] {

@@ -1,4 +1,4 @@
-//! Whatever the API does: the run ends as it would without it, in its time, and says no secret.
+//! Injects random API faults: the run ends as it does without the API, in the same time, and logs no secret.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

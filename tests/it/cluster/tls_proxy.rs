@@ -1,4 +1,4 @@
-//! TLS in front of a registry that has none.
+//! Adds TLS in front of a registry that has none.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

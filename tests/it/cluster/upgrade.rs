@@ -1,4 +1,4 @@
-//! What the node makes of the images in an upgrade: whether the kubelet uses them, and the machine-config operator.
+//! Tests the warnings about how the kubelet and the machine-config operator use the images in an upgrade.
 
 use serde_json::json;
 
@@ -88,7 +88,7 @@ fn a_pinned_os_image_is_not_downloaded_again() {
 }
 
 #[test]
-fn a_kubelet_that_would_pull_cached_images_again_is_told_of() {
+fn a_kubelet_that_would_pull_cached_images_again_is_reported() {
     needs!(root());
     let (registry, api) = (registry_with_samples(), ApiDouble::start());
     let world = TestNode::trusting(&[registry.host()]);

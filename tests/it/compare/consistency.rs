@@ -1,4 +1,4 @@
-//! One store, counted: what belongs together is all there, and nothing else is.
+//! Lists every inconsistency of one store: records, directories, links and data that lack their counterparts.
 
 use std::collections::BTreeSet;
 use std::fs;

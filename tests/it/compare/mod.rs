@@ -1,4 +1,4 @@
-//! Two stores, compared to the byte (storage-format.md 12.3), and one store, checked for being whole.
+//! Compares two stores byte by byte (storage-format.md 12.3), and checks one store for consistency.
 //!
 //! Every fact becomes a line with a name; two stores differ where their lines do. Not compared: what no two pulls have in
 //! common (link ids, creation times, times of "now"), sizes of directories, the owner of `diff/` itself, and items that

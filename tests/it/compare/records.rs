@@ -1,4 +1,4 @@
-//! layers.json, images.json and big data as lines, without what differs between any two pulls.
+//! Prints layers.json, images.json and big data as lines, without what differs between any two pulls.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `<id>.tar-split.gz`, read by a reader of its own: as lines to compare, and as the tar that it rebuilds.
+//! Reads `<id>.tar-split.gz` with a second implementation: as lines to compare, and as the tar that it rebuilds.
 //!
 //! ```text
 //! {"type":2,"payload":"<base64>","position":0}                                     Segment: raw bytes

@@ -1,4 +1,4 @@
-//! A layer's directory as lines: one for each path, with all that a container could see.
+//! Prints a layer's directory as lines, one for each path, with everything that a container can see.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! A control group for one program, as a container runtime makes it of a Job's `resources`.
+//! Creates a control group for one program, as a container runtime does for the `resources` of a Job.
 //!
 //! Of either version: with 1 each controller has a hierarchy of its own, with 2 there is one for all.
 

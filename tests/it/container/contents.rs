@@ -1,4 +1,4 @@
-//! What is in the image, how large it is, and that it starts by each of its names.
+//! Tests the files of the image, its size, and that it starts by each of its names.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

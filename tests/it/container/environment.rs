@@ -1,4 +1,4 @@
-//! What a process may find around it: no devices, no streams, calls that are refused, a termination log that is none.
+//! Runs the program in poor environments: no devices, no streams, refused system calls, an unusable termination log.
 
 use std::fs;
 
@@ -133,7 +133,7 @@ fn calls_that_are_refused_are_done_without() {
 }
 
 #[test]
-fn what_is_shipped_looks_for_no_library() {
+fn the_shipped_binary_opens_no_library() {
     needs!(root(), strace());
     if !is_static("whoever has a loader looks for libraries") {
         return;

@@ -1,4 +1,4 @@
-//! Builds the image with `container/build`, and unpacks it.
+//! Builds the image with `container/build` and unpacks it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

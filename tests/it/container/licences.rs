@@ -1,4 +1,4 @@
-//! The licences in the image: of every crate that is linked, and of the C libraries beside them.
+//! Tests that the image has the licences of every linked crate and of the C libraries.
 
 use std::collections::BTreeSet;
 use std::fs;

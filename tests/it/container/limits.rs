@@ -1,4 +1,4 @@
-//! Within a Job's `resources`: memory, processor time, and threads.
+//! Runs within the `resources` of a Job: memory, CPU time and threads.
 //!
 //! Control groups are no tool that could be installed: a sandbox without them leaves these stories out, under CI too.
 
@@ -59,7 +59,7 @@ fn run_within(cgroup: &Cgroup, world: &TestNode, args: &[&str]) -> Run {
 }
 
 #[test]
-fn an_image_that_is_larger_than_the_memory_is_brought_in_what_the_job_requests() {
+fn an_image_larger_than_the_memory_is_pulled_within_the_job_s_requests() {
     needs!(root());
     let job = manifests::job();
     let resources = &manifests::container(&job)["resources"];
@@ -136,7 +136,7 @@ fn threads_are_as_many_as_the_cpus_that_may_be_used() {
 /// None of them is known to be enough. It says so and leaves, or does with them; nothing waits for a thread that is not to
 /// be had.
 #[test]
-fn too_few_threads_or_files_keep_nobody_waiting() {
+fn too_few_threads_or_files_do_not_hang_a_run() {
     needs!(root());
     let cgroup = match Cgroup::new() {
         Ok(cgroup) => cgroup,

@@ -1,4 +1,4 @@
-//! Under TALM's Job as it is, with no flags: docker-registry by a name that only the node can resolve.
+//! Runs in the mounts of TALM's Job without flags, with docker-registry under a name that only the node resolves.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -198,7 +198,7 @@ fn it_works_as_talms_job_starts_it() {
 
 /// From the first instant of `main` on: in process 1 a signal that nobody waits for is lost.
 #[test]
-fn told_to_leave_at_any_instant_it_is_gone_within_a_second() {
+fn a_signal_at_any_moment_ends_it_within_a_second() {
     if let Err(why) = needed() {
         return skip(&why);
     }

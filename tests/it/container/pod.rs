@@ -1,4 +1,4 @@
-//! The pod that TALM's Job makes (talm-contract.md 1): the image's root, read-only, and the mounts of its template.
+//! Makes the pod of TALM's Job (talm-contract.md 1): the image's root, read-only, and the mounts of its template.
 //!
 //! ```text
 //! /                     the image, read-only

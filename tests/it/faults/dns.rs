@@ -1,4 +1,4 @@
-//! Names that are not resolved for a while.
+//! Tests names that do not resolve for a while.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;

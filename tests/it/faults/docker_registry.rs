@@ -1,4 +1,4 @@
-//! The registry that everybody runs, behind a proxy that harms its connections.
+//! Pulls from docker-registry through a proxy that breaks connections.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const PER_HARM: u64 = 192 << 10;
 const SLACK: u64 = 128 << 10;
 
 #[test]
-fn a_release_comes_whole_through_a_proxy_that_harms_its_connections() {
+fn a_release_is_complete_through_a_proxy_that_breaks_connections() {
     needs!(root(), stock(), docker_registry());
     let docker = DockerRegistry::start();
     let proxy = Proxy::start(docker.host().parse().unwrap()).unwrap();

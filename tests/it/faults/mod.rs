@@ -1,4 +1,4 @@
-//! A registry and a link that fail for a while: the run goes on, and what it stores is right.
+//! Tests a registry and a link that fail for a while: the run continues, and what it stores is correct.
 
 mod dns;
 mod docker_registry;
@@ -152,7 +152,7 @@ fn resuming_survives_servers_that_do_ranges_wrongly() {
 }
 
 #[test]
-fn blobs_may_come_from_another_host() {
+fn blobs_are_downloaded_from_another_host() {
     needs!(root());
     let registry = Registry::start();
     registry.push_all(&sample_images(b"no program"));

@@ -1,5 +1,5 @@
-//! Any faults at all: as long as the registry works in the end, the run ends with 0, the store is that of a run without
-//! faults, and no byte travels in vain but those that a fault provably costs.
+//! Injects random faults: if the registry works in the end, the run ends with 0, the store equals that of a run without
+//! faults, and no byte is transferred twice except those that a fault provably costs.
 //!
 //! # The oracle
 //!

@@ -1,4 +1,4 @@
-//! A link with a rate, a delay, loss and outages, in network namespaces.
+//! Pulls over a link with a rate, a delay, loss and outages, in network namespaces.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -103,7 +103,7 @@ fn an_outage_in_the_middle_costs_time_and_nothing_else() {
 
 /// Among them outages that are longer than the idle time, after which connections are given up.
 #[test]
-fn links_of_all_kinds_bring_each_byte_once() {
+fn links_of_all_kinds_transfer_each_byte_once() {
     needs!(root(), links());
     if !long() {
         return crate::needs::leave_out("it takes minutes; SPOKE_LONG=1 asks for it");

@@ -1,4 +1,4 @@
-//! A layer from readable lines.
+//! Makes a layer from readable lines.
 //!
 //! One line is one tar entry, in order. A single leading `/` of a path is dropped, as layers have it; all else is
 //! written as it stands, so `./etc`, `../x` and `//absolute` are possible. [`super::token`] has the escapes.

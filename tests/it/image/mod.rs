@@ -1,4 +1,4 @@
-//! Images from readable text: layers, configs, manifests, lists.
+//! Makes images from readable text: layers, configs, manifests, lists.
 //!
 //! ```text
 //! image zoo/whiteouts docker [arch=arm64] [config=text]   docker: schema 2, oci: OCI; `config=` into its labels

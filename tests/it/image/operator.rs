@@ -1,4 +1,4 @@
-//! Index images with small catalogs, and the images that these name.
+//! Makes index images with small catalogs, and the images that these name.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A small OpenShift release: a release image whose payload names component images by digest.
+//! Makes a small OpenShift release: a release image whose payload names component images by digest.
 //!
 //! The pull specs hold the registry's address, so a release is built for one registry.
 

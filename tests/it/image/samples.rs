@@ -1,4 +1,4 @@
-//! The zoo: `samples.txt`, and what is known of its images.
+//! Reads the sample images of `samples.txt`, and lists what is known about some of them.
 
 use super::Images;
 

@@ -1,4 +1,4 @@
-//! The four ways in which tars write a file with holes.
+//! Makes tar entries of a sparse file, in the four forms that tar programs write.
 
 use super::tar::Entry;
 

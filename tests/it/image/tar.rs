@@ -1,4 +1,4 @@
-//! Tar bytes, written by hand.
+//! Writes tar bytes without a library.
 //!
 //! The product parses tars with a crate; its tests must not write them with one, and no crate writes the odd forms that
 //! real layers have. One [`Entry`] becomes: an optional PAX header (`x`) or GNU long name (`L`, `K`), its own header,

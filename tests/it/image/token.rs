@@ -1,4 +1,4 @@
-//! Words of a fixture line: separated by blanks, quoted where blanks belong to them, with escapes for any byte.
+//! Splits a fixture line into words: separated by blanks, quoted if they contain blanks, with escapes for any byte.
 
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]

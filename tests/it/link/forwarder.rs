@@ -1,4 +1,4 @@
-//! Carries packets between two TUN devices: late, not all of them, and none during an outage.
+//! Forwards packets between two TUN devices, with delay, loss and outages.
 //!
 //! # Design
 //! A thread with a runtime of its own. Each way has a task that reads packets and notes when each is due, and one that waits

@@ -1,4 +1,4 @@
-//! Links of our own: what lies between a node and its registry, made bad on purpose.
+//! Makes links between a node and its registry that are bad on purpose.
 //!
 //! ```text
 //!   namespace `client`                this process                 namespace `server`

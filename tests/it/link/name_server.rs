@@ -1,4 +1,4 @@
-//! A name server that knows one address, or says that it does not.
+//! Serves DNS: one address, or an error.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A network namespace without a name, which is gone when nobody holds it.
+//! Makes an unnamed network namespace that disappears with its last user.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback that harms the connections that go through it.
+//! Forwards TCP connections on loopback, and breaks them on purpose.
 //!
 //! Each connection has a thread for each way; the way to the client counts what it passes on, and is harmed. The first
 //! connections are harmed as a list says, later ones not at all.

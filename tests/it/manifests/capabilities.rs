@@ -1,4 +1,4 @@
-//! The Job's rights are enough, and none is too many.
+//! Tests that the Job's rights are sufficient and that each of them is necessary.
 
 use std::fs;
 use std::path::Path;

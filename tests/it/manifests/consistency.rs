@@ -1,4 +1,4 @@
-//! The manifests say what the program does: its flags and variables, its exit codes, what it asks the API, its version spec.
+//! Compares the manifests with the program: flags and variables, exit codes, API requests, version spec.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

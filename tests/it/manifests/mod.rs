@@ -1,4 +1,4 @@
-//! What is in `manifests/`: that Kubernetes knows it, that it says what the program does, and that it is enough to work.
+//! Tests `manifests/`: Kubernetes accepts the objects, they match the program, and the rights are sufficient.
 
 mod capabilities;
 mod consistency;

@@ -1,4 +1,4 @@
-//! What the Job mounts is what the program reads of the host: it is watched while it reads.
+//! Compares the mounts of the Job with the files that the program opens.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The overlays, as kubectl's kustomize makes them.
+//! Renders the overlays with kubectl's kustomize and tests the result.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -119,7 +119,7 @@ fn each_of_several_nodes_gets_its_own_job() {
 
 /// Most of the policy is a copy, for nothing but a plugin of kustomize could make it; so it has to be the same.
 #[test]
-fn the_policy_brings_what_a_single_node_gets() {
+fn the_policy_has_the_objects_of_a_single_node() {
     let Some(kubectl) = with_kubectl() else { return };
     let mut single = rendered(&kubectl, "overlays/single-node");
     for object in &mut single {

@@ -1,4 +1,4 @@
-//! Every field of every object is one that its kind has.
+//! Tests that every field of every object exists in its kind.
 //!
 //! Of Kubernetes' own kinds k8s-openapi has the types: what is lost on the way through one is a field that it does not have.
 //! Of the others the fields that we use are listed here, as their CustomResourceDefinitions have them.
@@ -309,7 +309,7 @@ fn the_patch_of_talm_s_subscription_sets_the_variable_that_talm_reads() {
 
 /// A test that finds nothing must be able to find something.
 #[test]
-fn a_field_that_nobody_knows_is_found() {
+fn an_unknown_field_is_found() {
     let mut job = super::job();
     job["spec"]["template"]["spec"]["restartpolicy"] = "Never".into();
     assert_eq!(

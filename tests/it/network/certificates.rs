@@ -1,4 +1,4 @@
-//! Certificates as sites make them, and registries that ask for one.
+//! Tests certificates of private authorities, and registries that require a client certificate.
 
 use std::fs::Permissions;
 use std::net::{Ipv4Addr, TcpListener};
@@ -79,7 +79,7 @@ impl Authority {
 }
 
 #[test]
-fn a_registry_that_asks_who_we_are_is_told_by_certs_d() {
+fn a_registry_that_requires_a_client_certificate_gets_the_one_in_certs_d() {
     needs!(root(), links(), nginx());
     let (authority, stranger) = (Authority::new("site"), Authority::new("stranger"));
     let namespace = Namespace::new().unwrap();

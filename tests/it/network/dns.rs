@@ -1,4 +1,4 @@
-//! Two opinions on names: the pod's and the node's.
+//! Tests name resolution when the pod's files and the node's files differ.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;

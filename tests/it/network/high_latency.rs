@@ -1,4 +1,4 @@
-//! A release in a registry that is far away: what a plan asks for, and how long that takes.
+//! Plans a release in a distant registry: the number of requests, and the time.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -158,7 +158,7 @@ fn alone_over_a_bad_link(control: &str, megabytes: usize) {
 }
 
 #[test]
-fn a_large_layer_comes_alone_over_a_bad_link() {
+fn a_large_layer_is_pulled_over_a_bad_link() {
     needs!(root(), links());
     if !long() {
         return leave_out("it takes minutes; SPOKE_LONG=1 asks for it");
@@ -211,7 +211,7 @@ fn together_over_a_bad_link(control: &str, megabytes: usize) {
 }
 
 #[test]
-fn large_layers_come_together_over_a_bad_link() {
+fn several_large_layers_are_pulled_over_a_bad_link() {
     needs!(root(), links(), nginx());
     if !long() {
         return leave_out("it takes minutes; SPOKE_LONG=1 asks for it");

@@ -1,5 +1,4 @@
-//! What lies between a node and its registries at a site, with the programs that sites run: proxies, certificates, name
-//! servers.
+//! Tests the network between a node and its registries with real proxies, certificates and name servers.
 
 pub(crate) mod certificates;
 mod dns;

@@ -1,4 +1,4 @@
-//! A node whose only way out is a proxy.
+//! Tests a node that reaches registries only through a proxy.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -32,7 +32,7 @@ fn hides(run: &Run, world: &TestNode, secret: &str) {
 /// Bug 18 of TALM's scripts: they hand podman neither the node's proxy nor, in the pod, its `certs.d`; for the latter see
 /// `certificates`.
 #[test]
-fn bug_18_an_image_comes_through_a_proxy_and_no_other_way() {
+fn bug_18_an_image_is_pulled_only_through_the_proxy() {
     needs!(root(), links(), stock(), docker_registry(), tinyproxy());
     let site = Site::new();
     let world = site.node();
@@ -105,7 +105,7 @@ fn bug_18_an_image_comes_through_a_proxy_and_no_other_way() {
 }
 
 #[test]
-fn a_proxy_with_a_password_is_told_it_and_nobody_else() {
+fn only_the_proxy_gets_its_password() {
     needs!(root(), links(), stock(), docker_registry(), tinyproxy(), squid());
     let site = Site::new();
     // tinyproxy takes but letters and digits.

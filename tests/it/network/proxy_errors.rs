@@ -1,4 +1,4 @@
-//! A proxy that refuses, is not there, fails for a while, or breaks connections.
+//! Tests a proxy that refuses, is missing, fails for a while, or breaks connections.
 
 use std::io::Write as _;
 use std::net::TcpListener;

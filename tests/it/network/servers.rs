@@ -1,4 +1,4 @@
-//! Servers by others, each in a network namespace with a directory of its own.
+//! Starts squid, tinyproxy and nginx, each in a network namespace with a directory of its own.
 
 use std::fs::Permissions;
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! A site whose only way out is a proxy.
+//! Builds a site whose only way out is a proxy.
 //!
 //! ```text
 //!   namespace `client`              namespace `server`

@@ -1,4 +1,4 @@
-//! A disk whose power can fail at any instant.
+//! Provides a block device whose power can fail at any moment.
 //!
 //! ```text
 //! below TMPDIR:  outer.img, a sparse file

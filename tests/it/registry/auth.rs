@@ -1,4 +1,4 @@
-//! Who may read: basic credentials, or bearer tokens from `/token`.
+//! Checks credentials of the fake registry: basic, or bearer tokens from `/token`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

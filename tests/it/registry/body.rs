@@ -1,4 +1,4 @@
-//! Bodies that count what they send, and end badly when told to.
+//! Sends bodies that count their bytes and break off on command.
 
 use std::io;
 use std::sync::Arc;

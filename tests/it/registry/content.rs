@@ -1,4 +1,4 @@
-//! What a registry holds: manifests by name, blobs by digest, both within a repository.
+//! Stores the content of the fake registry: manifests by name, blobs by digest, both within a repository.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! What a registry may do wrong, scripted by path, count and offset.
+//! Scripts the faults of the fake registry, by path, count and offset.
 //!
 //! ```ignore
 //! registry.fault(Fault::on("/blobs/sha256:ab").after(1).times(2).cut(1000));

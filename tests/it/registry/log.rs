@@ -1,4 +1,4 @@
-//! What was asked of a registry and what it sent.
+//! Logs the requests to the fake registry and what it sent.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

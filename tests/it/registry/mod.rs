@@ -1,4 +1,4 @@
-//! A registry in this process, on loopback, with plain HTTP: correct unless told to fail.
+//! Serves a registry in this process, on loopback, with plain HTTP: correct unless a test scripts a fault.
 //!
 //! # Design
 //! [`Registry::start`] gives a server a thread and a runtime of its own, so that tests may block. Handlers read the

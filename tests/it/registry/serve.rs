@@ -1,4 +1,4 @@
-//! The HTTP side: routes, ranges, errors.
+//! Serves the HTTP side of the fake registry: routes, ranges, errors.
 
 use std::io;
 use std::sync::Arc;

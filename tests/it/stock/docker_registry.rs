@@ -1,4 +1,4 @@
-//! The registry that everybody uses, to push to: a second opinion on what stock tools read out of our store.
+//! Starts docker-registry, to which podman and skopeo push what they read from our store.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;

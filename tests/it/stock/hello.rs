@@ -1,4 +1,4 @@
-//! A static program for images that are run: says who runs it, and what a file holds.
+//! Compiles a static program for containers: it prints the user and the content of a file.
 
 use std::process::Command;
 use std::sync::OnceLock;

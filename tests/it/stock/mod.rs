@@ -1,4 +1,4 @@
-//! podman, skopeo and containers-storage, as oracles.
+//! Runs podman, skopeo and containers-storage on a test node, as the reference.
 //!
 //! They run as on a node: in a mount namespace of their own where the [`TestNode`]'s `/var/lib/containers`,
 //! `/var/cache/containers`, `/etc/containers` and `/run` are the machine's. So they read the configuration that the product reads, keep their

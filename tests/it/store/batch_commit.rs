@@ -1,5 +1,5 @@
-//! What goes into the store together: one record at most is incomplete, one image's trouble is no other's, and others get
-//! the lock meanwhile.
+//! Tests commits of several layers: at most one record is incomplete, the error of one image does not affect others, and other
+//! programs get the lock in between.
 
 use std::fs::{self, File, OpenOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,7 +132,7 @@ fn a_record_that_cannot_be_taken_back_keeps_its_files() {
 
 /// Images that got ready while the lock was another's go together; a damaged layer fails those that have it and no other.
 #[test]
-fn one_images_trouble_is_no_other_images_of_its_batch() {
+fn the_error_of_one_image_does_not_affect_its_batch() {
     needs!(root(), strace());
     let registry = Registry::start();
     let mut images: Vec<Image> = ["a", "c", "e", "f"].map(|name| image(name, 2)).into();

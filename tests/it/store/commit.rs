@@ -1,4 +1,4 @@
-//! Commits that cannot be: content that is not as promised, layers without parents, a full disk, a lock that is held.
+//! Tests commits that must fail: wrong content, layers without parents, a full disk, a lock that is held.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Stores that something happened to.
+//! Tests damaged stores.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,4 +1,4 @@
-//! The store's own interface: what a run of the product cannot bring about at will, with podman and the kernel as judges.
+//! Tests the store's own interface, with podman and the kernel as the reference.
 
 mod batch_commit;
 mod commit;

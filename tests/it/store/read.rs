@@ -1,4 +1,4 @@
-//! Files out of an image's layers, without mounting it; the kernel mounts it to compare.
+//! Reads files from an image's layers without mounting it, and compares them with a mount.
 
 use std::fs;
 use std::path::{Path, PathBuf};

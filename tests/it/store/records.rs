@@ -1,4 +1,4 @@
-//! Records: names that move, what others wrote, and how an image is found.
+//! Tests the records of images: names that move, records of other programs, how an image is found.
 
 use std::fs;
 

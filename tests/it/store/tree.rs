@@ -1,4 +1,4 @@
-//! Directories out of an image's layers, without mounting it; the kernel mounts it to compare.
+//! Reads directories from an image's layers without mounting it, and compares them with a mount.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! What happens instead of the scripts' bugs, by their numbers in talm-contract.md, section 8. Those of catalogs alone are
-//! in `catalog::bugs`; of number 18, `network` has the proxies and `registry`'s tests the certificates.
+//! Tests what happens instead of the bugs of TALM's scripts, by their numbers in talm-contract.md, section 8. `catalog::bugs`
+//! has those that concern catalogs; of number 18, `network` has the proxies and the tests in `registry` the certificates.
 
 use std::fs;
 use std::path::Path;
@@ -182,7 +182,7 @@ fn bug_10_every_image_is_tried_again_and_not_at_once() {
 
 /// Ten images are a batch of the scripts', and the next ten wait for the slowest of them.
 #[test]
-fn bug_11_a_slow_image_idles_nobody() {
+fn bug_11_a_slow_image_does_not_delay_others() {
     needs!(root());
     let names: Vec<String> = (0..25).map(|number| format!("i{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -269,7 +269,7 @@ fn space_required_is_a_condition_only_where_a_release_is_asked_for() {
 }
 
 #[test]
-fn bug_14_a_tag_is_what_the_registry_says_now() {
+fn bug_14_a_tag_is_resolved_by_the_registry_in_every_run() {
     needs!(root(), stock());
     let (registry, _) = registry(&[]);
     let world = TestNode::trusting(&[registry.host()]);
@@ -287,7 +287,7 @@ fn bug_14_a_tag_is_what_the_registry_says_now() {
 
 /// The scripts copy each catalog out of its image, render it into a file and parse that; here not a byte of it is written.
 #[test]
-fn bug_15_a_catalog_is_read_where_it_lies() {
+fn bug_15_a_catalog_is_read_in_place() {
     needs!(root());
     let (registry, _) = registry(&["a"]);
     let image = pull_spec(&registry.host(), "a");

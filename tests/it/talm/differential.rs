@@ -1,4 +1,4 @@
-//! The scripts' own pipeline and ours over the same inputs: the same images, or the bug that makes the difference.
+//! Runs the pipeline of TALM's scripts and ours on the same inputs: same images, or the bug that explains the difference.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Beside the hub's scripts: their bugs (talm-contract.md, section 8), and what they and we make of the same inputs.
+//! Compares the program with TALM's scripts.
 
 mod bugs;
 mod differential;

@@ -1,4 +1,4 @@
-//! Tars and layers that nobody in this project wrote, if they lie beside the project.
+//! Unpacks tars and layers of other projects, if the corpus is beside the project.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The same layer, unpacked by podman and by us.
+//! Compares layers unpacked by podman and by the program.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Tars entry by entry, the impossible ones too.
+//! Makes tar entries, impossible ones too.
 
 use crate::image::tar::{Entry, Magic, entry};
 

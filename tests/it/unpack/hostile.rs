@@ -1,4 +1,4 @@
-//! Layers that want out, or too much. `Ours` looks after the sentinel.
+//! Unpacks malicious layers that escape their directory or are too large. `Ours` checks the sentinel.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -98,7 +98,7 @@ fn hard_links_find_nothing_outside() {
 }
 
 #[test]
-fn every_limit_holds_and_says_its_number() {
+fn every_limit_holds_and_its_error_has_the_number() {
     needs!(root());
     let limits = Limits {
         bytes: 1 << 20,

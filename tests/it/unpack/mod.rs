@@ -1,4 +1,4 @@
-//! Unpacking one layer, compared with podman's, and hostile layers.
+//! Unpacks single layers: compared with podman, and malicious ones.
 
 mod corpus;
 mod differential;

@@ -1,4 +1,4 @@
-//! What our own unpacking makes of a blob.
+//! Unpacks a blob with the program's own code.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};

@@ -1,4 +1,4 @@
-//! What podman's pull of an image with one layer makes of it.
+//! Unpacks a layer with podman, as an image with one layer.
 
 use std::fs;
 use std::path::PathBuf;

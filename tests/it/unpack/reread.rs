@@ -1,4 +1,4 @@
-//! What `verify` makes of an unpacked layer.
+//! Verifies an unpacked layer as `verify` does.
 
 use std::fs;
 use std::os::unix::fs::symlink;

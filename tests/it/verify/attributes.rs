@@ -1,4 +1,4 @@
-//! Extended attributes as XFS has them.
+//! Verifies and repairs extended attributes as XFS has them.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What somebody uses, or nobody asked for, is left alone.
+//! Tests that `verify --repair` changes nothing that is in use or was not requested.
 
 use std::process::Command;
 
@@ -43,7 +43,7 @@ fn what_is_in_use_or_was_not_asked_for_is_left_alone() {
 
 /// Nothing of what a container has mounted changes by it, and after a power loss there are containers on most layers.
 #[test]
-fn a_missing_overlay_l_and_a_changed_digest_are_mended_under_containers() {
+fn a_missing_overlay_l_and_a_changed_digest_are_repaired_under_containers() {
     needs!(root(), stock());
     let scene = Scene::new();
     scene

@@ -1,5 +1,5 @@
-//! `verify` names each damage and changes nothing; `verify --repair` mends it, with as few bytes from outside as there can
-//! be, and leaves alone what is in use or was not asked for.
+//! Tests `verify`, which names each damage and changes nothing, and `verify --repair`, which repairs it with as few downloaded
+//! bytes as possible and does not touch what is in use or was not requested.
 
 mod attributes;
 mod in_use;
@@ -171,7 +171,7 @@ pub(crate) fn snapshot(root: &Path) -> String {
 
 /// Nothing is fetched: what is in the layers is there, and only said wrongly by the tree.
 #[test]
-fn attributes_names_and_links_of_a_tree_are_mended_from_the_layer_itself() {
+fn attributes_names_and_links_of_a_tree_are_repaired_from_the_layer_itself() {
     needs!(root(), stock());
     let scene = Scene::new();
     for (script, said) in [
@@ -236,7 +236,7 @@ fn attributes_names_and_links_of_a_tree_are_mended_from_the_layer_itself() {
 }
 
 #[test]
-fn content_and_tar_splits_are_mended_by_fetching_the_layer_and_no_other() {
+fn content_and_tar_splits_are_repaired_by_downloading_only_that_layer() {
     needs!(root(), stock());
     let scene = Scene::new();
     let flip = "f=overlay/$BASE/diff/d/a; t=$(stat -c %Y $f); printf X | dd of=$f bs=1 seek=777 conv=notrunc status=none; touch -d @$t $f";
@@ -290,7 +290,7 @@ fn content_and_tar_splits_are_mended_by_fetching_the_layer_and_no_other() {
 
 /// Nothing is fetched, or only manifest and config.
 #[test]
-fn what_surrounds_layers_and_what_describes_images_is_mended() {
+fn directories_of_layers_and_records_of_images_are_repaired() {
     needs!(root(), stock());
     let scene = Scene::new();
     let record = |change: &str| {
@@ -373,7 +373,7 @@ fn what_surrounds_layers_and_what_describes_images_is_mended() {
 
 /// The spool first, then another layer of the store, then a registry.
 #[test]
-fn nothing_is_fetched_that_lies_on_the_node() {
+fn nothing_is_downloaded_that_is_on_the_node() {
     needs!(root(), stock());
     let scene = Scene::new();
     let sister = scene.registry.tagged("sister");
@@ -462,7 +462,7 @@ fn a_directory_that_the_disk_does_not_give_is_a_damage() {
 
 /// strace kills the program on entering the n-th call of a kind, as in `crash.rs`.
 #[test]
-fn a_kill_while_mending_is_mended_by_the_next() {
+fn a_kill_during_a_repair_is_repaired_by_the_next_one() {
     needs!(root(), stock(), strace());
     let scene = Scene::new();
     let damage = "rm overlay/$BASE/diff/d/a; : > overlay-layers/$MIDDLE.tar-split.gz; : > overlay/$TOP/link; : > overlay-images/$IMAGE/manifest";

@@ -1,4 +1,4 @@
-//! Every field of a record that something else in the store vouches for, and every part of a layer beside its tree.
+//! Damages every field of a record that other data in the store confirms, and every part of a layer beside its tree.
 
 use super::{Scene, layer_ids, snapshot};
 use crate::image::Images;
@@ -28,7 +28,7 @@ fn edit(file: &str, filter: &str) -> String {
 }
 
 #[test]
-fn a_changed_field_of_a_record_is_found_and_mended() {
+fn a_changed_field_of_a_record_is_found_and_repaired() {
     needs!(root(), stock());
     let scene = Scene::new();
     let swapped = edit(
@@ -114,7 +114,7 @@ fn a_missing_overlay_l_is_made_again() {
 
 /// What is asked for is mended, and others' layers are not taken for its own.
 #[test]
-fn a_layer_field_that_names_another_image_s_layer_is_mended_without_touching_that() {
+fn a_layer_field_that_names_another_image_s_layer_is_repaired_without_changing_that_layer() {
     needs!(root(), stock());
     let scene = Scene::new();
     let sister = scene.registry.tagged("sister");
