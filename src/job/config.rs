@@ -1,4 +1,4 @@
-//! What a run is to do, and with what.
+//! Configures a run: what to pull, from where, into which store, and within which limits.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -11,47 +11,47 @@ use crate::registry::RegistrySettings;
 use crate::spec::VersionSpec;
 use crate::store::{HostState, StorageConf};
 
-/// Everything that a run needs to know before it begins.
+/// Everything that a run needs to know before it starts.
 #[derive(Debug)]
 pub struct JobConfig {
     /// What to pull.
     pub spec: VersionSpec,
-    /// Things in the version spec that are odd and stop nothing.
+    /// Warnings about the version spec.
     pub warnings: Vec<String>,
-    /// Which instance of a multi-architecture image.
+    /// Which image of a multi-architecture image to pull.
     pub platform: Platform,
     /// The graph root.
     pub graph_root: PathBuf,
-    /// What the host's storage.conf and crio.conf say of it.
+    /// The store's options from the host's storage.conf and crio.conf.
     pub storage_conf: StorageConf,
-    /// Where to see which layers are in use.
+    /// Where to read which layers are in use.
     pub host_state: HostState,
     /// How to reach registries.
     pub registries: RegistrySettings,
     /// The spool's directory.
     pub spool: PathBuf,
-    /// When the run is to end, done or not.
+    /// When the run must end, even if it is not finished.
     pub deadline: Option<Instant>,
-    /// When we will be killed, done or not: the Job's own deadline. The work is ordered by it, and goes on until then, for
-    /// to the hub any end before it is a failure.
+    /// When this process will be killed, even if it is not finished: the deadline of the Kubernetes Job. The run schedules
+    /// its work by it and continues until then, because the hub treats any earlier end as a failure.
     pub known_end: Option<Instant>,
-    /// Blobs at the same time.
+    /// How many blobs are downloaded at the same time.
     pub max_downloads: NonZeroUsize,
-    /// Layers at the same time.
+    /// How many layers are unpacked at the same time.
     pub max_unpacks: NonZeroUsize,
-    /// Of the threads that unpack layers, and of those that read them again.
+    /// The disk priority of the threads that unpack and verify layers.
     pub disk_priority: IoPriority,
-    /// Disk use at which the kubelet removes images.
+    /// Disk usage at which the kubelet removes images.
     pub image_gc_high_threshold: Threshold,
 }
 
 impl JobConfig {
-    /// Whether to go on as long as another try may help, for somebody ends the run in time.
+    /// Whether to retry without limit, because the deadline or another program ends the run.
     pub(super) fn never_gives_up(&self) -> bool {
         self.registries.give_up_after.is_none()
     }
 
-    /// When there is no more time, whoever takes it away.
+    /// The earlier of both deadlines.
     pub(super) fn end(&self) -> Option<Instant> {
         [self.deadline, self.known_end].into_iter().flatten().min()
     }

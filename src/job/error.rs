@@ -1,15 +1,19 @@
-//! What ends a run as a whole, as opposed to one of its images.
+//! Defines the errors of a job: a [`JobError`] ends the run, a [`TaskError`] fails one task, and a [`Reason`] explains why one
+//! image failed.
 
 use crate::cancel::Stopped;
 use crate::catalog::PackageRequestError;
-use crate::exit_code::Failure;
+use crate::exit_code::{Ending, Failure};
+use crate::fetch::FetchError;
+use crate::oci::Digest;
 use crate::preflight::{NotEnoughSpace, SpaceError};
-use crate::registry::RegistryError;
+use crate::registry::{Kind, RegistryError};
 use crate::spec::PatternError;
 use crate::spool::SpoolError;
 use crate::store::StoreError;
+use crate::store::unpack::UnpackError;
 
-/// TaskError of the host or of the version spec: no image can be had while it lasts.
+/// An error of the host or of the version spec. No image can be pulled until it is fixed.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// An exclude pattern is no basic regular expression.
@@ -18,37 +22,37 @@ pub enum JobError {
     /// A line of `operators.packagesAndChannels` is no `package:channel`.
     #[error("cannot use `operators.packagesAndChannels`: {0}")]
     Packages(#[from] PackageRequestError),
-    /// The store, for another reason than a disk that is full or fails.
+    /// The store, for a reason other than a full or failing disk.
     #[error(transparent)]
     Store(StoreError),
     /// The spool, likewise.
     #[error(transparent)]
     Spool(SpoolError),
-    /// How to reach the registries is not to be had from the host's files.
+    /// The host's files do not state how to reach the registries.
     #[error(transparent)]
     Registries(RegistryError),
-    /// The free space is not known.
+    /// The free space is unknown.
     #[error(transparent)]
     SpaceUnknown(#[from] SpaceError),
-    /// Foreseen: the plan does not fit.
+    /// Found before the pull: the plan does not fit.
     #[error(transparent)]
     NotEnoughSpace(#[from] NotEnoughSpace),
-    /// Met: the disk is full.
-    #[error("the disk is full: {0}\nhint: what was fetched is kept; free some space and run again")]
+    /// Found during the pull: the disk is full.
+    #[error("the disk is full: {0}\nhint: free some space and run again; downloaded data is kept")]
     Full(String),
-    /// Met: the disk fails.
+    /// Found during the pull: the disk fails.
     #[error(
-        "the disk fails: {0}\nhint: the kernel's log says more; what was fetched is kept, run again when it is mended"
+        "the disk fails: {0}\nhint: see the kernel's log, repair the disk and run again; downloaded data is kept"
     )]
     Broken(String),
-    /// The host's files, other than the store.
+    /// A file of the host outside the store and the spool.
     #[error("{0}")]
     Local(String),
-    /// The run was told to stop.
+    /// The run was stopped.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// A defect of this program.
-    #[error("a worker panicked, which is a defect of this program: {0}")]
+    /// A bug in this program.
+    #[error("a worker panicked, which is a bug in this program: {0}")]
     Panicked(String),
 }
 
@@ -73,7 +77,15 @@ impl From<SpoolError> for JobError {
 }
 
 impl JobError {
-    /// What it means for the exit code.
+    /// The ending of a run that this error ended.
+    pub fn ending(&self) -> Ending {
+        match self {
+            Self::Stopped(Stopped(reason)) => Ending::Stopped(*reason),
+            error => Ending::Failed(error.failure()),
+        }
+    }
+
+    /// What the error means for the exit code.
     pub fn failure(&self) -> Failure {
         match self {
             Self::Pattern(_) | Self::Packages(_) => Failure::Payload,
@@ -81,8 +93,155 @@ impl JobError {
             Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Broken(_) | Self::Local(_) => {
                 Failure::Store
             }
-            Self::Registries(error) => super::failure::of_kind(error.kind()),
+            Self::Registries(error) => failure_of(error.kind()),
             Self::Panicked(_) | Self::Stopped(_) => Failure::Incomplete,
+        }
+    }
+}
+
+/// Why an image failed: what that means for the exit code, and a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reason {
+    pub(super) failure: Failure,
+    pub(super) message: String,
+}
+
+/// Why a task that works for one or more images failed.
+pub(super) enum TaskError {
+    /// Fails the images that need the task's result.
+    Image(Reason),
+    /// Ends the run.
+    Host(JobError),
+    /// The run is already ending.
+    Stopped,
+}
+
+/// What the kind of a registry's error means for the exit code.
+fn failure_of(kind: Kind) -> Failure {
+    match kind {
+        Kind::Unauthorized => Failure::Credentials,
+        Kind::DigestMismatch => Failure::Content,
+        Kind::NoSuchPlatform | Kind::Malformed => Failure::Payload,
+        Kind::NoSpace => Failure::Space,
+        Kind::Local => Failure::Store,
+        Kind::Refused | Kind::NotFound => Failure::Registry,
+        Kind::Stopped | Kind::Network => Failure::Incomplete,
+    }
+}
+
+impl TaskError {
+    pub(super) fn resolving(error: &RegistryError) -> Self {
+        match error.kind() {
+            Kind::Stopped => Self::Stopped,
+            kind => Self::Image(Reason {
+                failure: failure_of(kind),
+                message: error.to_string(),
+            }),
+        }
+    }
+
+    pub(super) fn fetching(error: &FetchError) -> Self {
+        let reason = |kind| Reason {
+            failure: failure_of(kind),
+            message: error.to_string(),
+        };
+        match error.kind() {
+            Kind::Stopped => Self::Stopped,
+            Kind::NoSpace => Self::Host(JobError::Full(error.to_string())),
+            Kind::Local if error.is_broken_disk() => Self::Host(JobError::Broken(error.to_string())),
+            Kind::Local => Self::Host(JobError::Local(error.to_string())),
+            kind => Self::Image(reason(kind)),
+        }
+    }
+
+    pub(super) fn unpacking(blob: Digest, error: UnpackError) -> Self {
+        let message = format!("layer blob `{blob}`: {error}");
+        match error {
+            UnpackError::Stopped(_) => Self::Stopped,
+            error if error.is_no_space() => Self::Host(JobError::Full(message)),
+            error if error.is_broken_disk() => Self::Host(JobError::Broken(message)),
+            UnpackError::OverBudget { .. } => Self::Image(Reason {
+                failure: Failure::Space,
+                message,
+            }),
+            // The blob matched its digest before it was unpacked, so every mirror serves the same content.
+            error if error.is_content() => Self::Image(Reason {
+                failure: Failure::Payload,
+                message,
+            }),
+            _ => Self::Host(JobError::Local(message)),
+        }
+    }
+
+    pub(super) fn storing(error: StoreError) -> Self {
+        match error {
+            StoreError::Stopped { .. } | StoreError::Cancelled(_) => Self::Stopped,
+            StoreError::ContentMismatch { .. } => Self::Image(Reason {
+                failure: Failure::Content,
+                message: error.to_string(),
+            }),
+            StoreError::Conflict { .. } | StoreError::InUse { .. } => Self::Image(Reason {
+                failure: Failure::Store,
+                message: error.to_string(),
+            }),
+            error => Self::Host(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::unpack::{EntryPosition, Fault};
+
+    /// The remedy differs: repair the mirror, or ask the image's author.
+    #[test]
+    fn invalid_content_differs_from_content_that_does_not_match_its_digest() {
+        let blob = Digest::of(b"blob");
+        let place = || EntryPosition {
+            offset: 0,
+            entry: None,
+        };
+        let malformed = UnpackError::Content {
+            place: place(),
+            fault: Fault::Truncated("a header"),
+        };
+        let limit = UnpackError::Limit {
+            what: "bytes",
+            max: 1,
+            found: 2,
+            place: place(),
+        };
+        let size = RegistryError::WrongSize {
+            blob,
+            expected: 1,
+            found: 2,
+        };
+        let what = "blob".to_owned();
+        let length = RegistryError::WrongLength {
+            what: what.clone(),
+            expected: 1,
+            found: 2,
+        };
+        let digest = RegistryError::WrongDigest {
+            what,
+            found: Digest::of(b"other"),
+            mixed: false,
+        };
+        let (image, mirror) = ("another run will not help", "mend the mirror");
+        for (error, code, advice) in [
+            (TaskError::unpacking(blob, malformed), 5, image),
+            (TaskError::unpacking(blob, limit), 5, image),
+            (TaskError::fetching(&size.into()), 5, image),
+            (TaskError::fetching(&length.into()), 6, mirror),
+            (TaskError::fetching(&digest.into()), 6, mirror),
+        ] {
+            let TaskError::Image(reason) = error else {
+                panic!("an error of one image");
+            };
+            let ending = Ending::Failed(reason.failure);
+            assert_eq!(ending.code(), code, "{}", reason.message);
+            assert!(ending.meaning(None).contains(advice), "{}", reason.message);
         }
     }
 }

@@ -1,15 +1,18 @@
-//! What is known of each wanted image beyond what the store has: what a registry said, and why it cannot be had.
+//! Stores what a run knows about each requested image besides the store's contents: what a registry returned, and why the
+//! image failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Mode;
-use super::failure::Reason;
+use super::error::Reason;
 use super::snapshot::Snapshot;
+use crate::exit_code::Failure;
 use crate::oci::{LayerId, Reference, ResolvedImage};
-use crate::plan::ImageAction;
+use crate::plan::{ImageAction, Plan};
+use crate::report::ImagePhase;
 
-/// Grows through the run; a failure stands.
+/// Grows during the run. A failure is final.
 #[derive(Default)]
 pub(super) struct ImageStates {
     resolved: HashMap<Reference, Arc<ResolvedImage>>,
@@ -21,71 +24,105 @@ impl ImageStates {
         self.resolved.insert(reference.clone(), Arc::new(image));
     }
 
-    /// Says whether that is news: the first reason stands.
+    /// Returns whether the failure is new; the first reason is kept.
     pub(super) fn fail(&mut self, reference: &Reference, reason: Reason) -> bool {
-        let is_news = !self.failed.contains_key(reference);
+        let is_new = !self.failed.contains_key(reference);
         self.failed.entry(reference.clone()).or_insert(reason);
-        is_news
+        is_new
     }
 
     pub(super) fn failure(&self, reference: &Reference) -> Option<&Reason> {
         self.failed.get(reference)
     }
 
-    /// What a registry has answered.
+    /// Among the failures of the plan's images, the one to fix first.
+    pub(super) fn gravest_failure(&self, plan: &Plan) -> Option<Failure> {
+        let images = plan.images.iter();
+        let failures = images.filter_map(|image| self.failure(&image.reference));
+        failures.map(|reason| reason.failure).min()
+    }
+
+    /// What a registry returned.
     pub(super) fn resolved(&self, reference: &Reference) -> Option<&ResolvedImage> {
         self.resolved.get(reference).map(Arc::as_ref)
     }
 
-    /// Whether a registry has answered.
+    /// Whether a registry resolved the image.
     pub(super) fn is_resolved(&self, reference: &Reference) -> bool {
         self.resolved.contains_key(reference)
     }
 
-    /// Whether the store has the image, whole. For a run it must keep its name, for another name of its repository
-    /// may be taken from it, and if it is wanted by tag it must be the image that the registry now gives for it. Where
-    /// nobody is to be asked, it is enough that CRI-O would find it.
-    pub(super) fn is_present(&self, reference: &Reference, sight: &Snapshot, mode: Mode) -> bool {
-        sight.image(reference).is_some_and(|seen| {
-            let is_it = mode.reads_all()
+    /// Whether the store has the image, whole.
+    ///
+    /// For a run, a name that stays must lead to it, because its repository's other names may be removed from it; and an
+    /// image requested by tag must be the one that the registry now returns for that tag. Where registries are not asked,
+    /// it is enough that CRI-O finds the image.
+    pub(super) fn is_present(&self, reference: &Reference, snapshot: &Snapshot, mode: Mode) -> bool {
+        snapshot.image(reference).is_some_and(|image| {
+            let is_requested_image = mode.reads_all()
                 || match (reference.tag(), self.resolved.get(reference)) {
-                    (None, _) => seen.keeps_name,
-                    (Some(_), Some(resolved)) => seen.id == resolved.id(),
+                    (None, _) => image.keeps_name,
+                    (Some(_), Some(resolved)) => image.id == resolved.id(),
                     (Some(_), None) => false,
                 };
-            is_it && seen.flaw.is_none()
+            is_requested_image && image.flaw.is_none()
         })
     }
 
-    /// Whether a registry has to be asked about the image.
-    pub(super) fn is_open(&self, reference: &Reference, sight: &Snapshot, mode: Mode) -> bool {
+    /// Whether a registry has to resolve the image.
+    pub(super) fn is_unresolved(&self, reference: &Reference, snapshot: &Snapshot, mode: Mode) -> bool {
         !self.resolved.contains_key(reference)
             && !self.failed.contains_key(reference)
-            && !self.is_present(reference, sight, mode)
+            && !self.is_present(reference, snapshot, mode)
     }
 
-    /// Whether the image can be pulled and has to be.
-    pub(super) fn is_to_pull(&self, reference: &Reference, sight: &Snapshot, mode: Mode) -> bool {
+    /// Whether the image is missing and can be pulled.
+    pub(super) fn is_pullable(&self, reference: &Reference, snapshot: &Snapshot, mode: Mode) -> bool {
         self.resolved.contains_key(reference)
             && !self.failed.contains_key(reference)
-            && !self.is_present(reference, sight, mode)
+            && !self.is_present(reference, snapshot, mode)
     }
 
-    /// What the plan is to make of the image.
-    pub(super) fn need(&self, reference: &Reference, sight: &Snapshot, mode: Mode) -> ImageAction {
+    /// The images that the store lacks or has damaged, for `verify`.
+    pub(super) fn missing(
+        &self,
+        references: &[Reference],
+        snapshot: &Snapshot,
+        mode: Mode,
+    ) -> Vec<(Reference, ImagePhase, Reason)> {
+        let absent = references
+            .iter()
+            .filter(|it| !self.is_present(it, snapshot, mode));
+        let missing = absent.map(|reference| {
+            let flaw = snapshot.image(reference).and_then(|image| image.flaw.clone());
+            let phase = match &flaw {
+                Some(flaw) if flaw.failure == Failure::Store => ImagePhase::Damaged,
+                Some(_) | None => ImagePhase::Failed,
+            };
+            let reason = flaw.unwrap_or_else(|| Reason {
+                failure: Failure::Incomplete,
+                message: "it is not in the store".to_owned(),
+            });
+            (reference.clone(), phase, reason)
+        });
+        missing.collect()
+    }
+
+    /// What the plan does with the image.
+    pub(super) fn action(&self, reference: &Reference, snapshot: &Snapshot, mode: Mode) -> ImageAction {
         if let Some(reason) = self.failed.get(reference) {
             return ImageAction::Failed(reason.message.clone());
         }
-        if self.is_present(reference, sight, mode) {
+        if self.is_present(reference, snapshot, mode) {
             return ImageAction::Present;
         }
         match self.resolved.get(reference) {
             Some(image) => ImageAction::Pull(Arc::clone(image)),
-            None => ImageAction::Failed("no registry has answered for it yet".to_owned()),
+            None => ImageAction::Failed("no registry has answered yet".to_owned()),
         }
     }
 
-    /// The layers of every image that a registry was asked about.
+    /// The layers of every resolved image.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerId> {
         self.resolved.values().flat_map(|image| image.layer_ids())
     }

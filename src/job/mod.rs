@@ -1,35 +1,51 @@
-//! The pipeline on one screen: from the version spec to a store that holds all it asks for.
+//! Runs the pipeline: from the version spec to a store that contains every requested image.
 //!
 //! ```text
-//! spec ─→ release image, index images, additional images ─bring→ outcome
+//! spec ─→ release image, index images, additional images ─reconcile→ outcome
 //!
-//! bring:  look into the store ─→ resolve what is missing ─→ plan ─→ is there space? ─→ pull ─┐
-//!              ↑   ├─ a release image, an index image? ─→ what it names is wanted too         │
-//!              ├───┘                                                                         │
-//!              └───────────────────────── look again: all there? ────────────────────────────┘
+//! reconcile:  snapshot ─→ resolve what is missing ─→ plan ─→ check the space ─→ pull ─┐
+//!                 ↑  ├─ a release or index image is in the store? PackageRequest what it names  │
+//!                 ├──┘                                                                   │
+//!                 └───────────────── next snapshot: is everything present? ──────────────┘
 //! ```
 //!
-//! Images that name others take the same way as every other, only earlier. While a release image is on its way, what it names
-//! is asked about and begun with (`advance`), once that image is nearly here, but nothing is decided by that. What is said to be present was seen in the store after the
-//! last write, never remembered. One image's failure is a row of the outcome; a [`JobError`] ends the run.
+//! *Namers* are the images that name other images: the release image and the index images. They are pulled like every other
+//! image, but first. While a release image is being pulled, [`prefetch`] downloads what it names; no decision depends on that.
+//! An image is reported as present only if a snapshot after the last write contains it. If one image fails, the outcome lists
+//! it and the run continues; a [`JobError`] ends the run.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `config`, `outcome`, `error` | input, result and errors of a run |
+//! | `reconcile/` | the rounds and their steps |
+//! | `node_storage`, `snapshot` | the store and the spool, now and at one moment |
+//! | `resolve`, `image_states` | resolving images at registries, and what is known about each image |
+//! | `namers/` | release images and operator catalogs: images that name others |
+//! | `space`, `size_probe`, `stale_blobs` | whether the plan fits, exact layer sizes, blobs to remove |
+//! | `prefetch/` | downloads for the next round while a release image is pulled |
+//! | `pull/` | from a plan to committed images |
+//! | `verify`, `unrepairable` | reading every layer again, and what a repair cannot fix |
+//! | `status`, `steps` | what the report shows about images and steps |
+//! | `os_images` | which operating system images an update downloads again |
 
-mod advance;
 mod config;
 mod error;
-mod failure;
-mod foresight;
 mod image_states;
 mod namers;
+mod node_storage;
 mod os_images;
 mod outcome;
+mod prefetch;
 mod pull;
 mod reconcile;
 mod resolve;
 mod size_probe;
 mod snapshot;
 mod space;
+mod stale_blobs;
 mod status;
 mod steps;
+mod unrepairable;
 mod verify;
 
 use std::sync::Arc;
@@ -48,45 +64,45 @@ pub use outcome::Outcome;
 use reconcile::Reconciler;
 use steps::Steps;
 
-/// How far to go.
+/// What a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Put everything into the store.
+    /// Pull everything that is missing.
     Run,
-    /// Put the images there that name others, and say what `Run` would do.
+    /// Pull the images that name others, and plan what `Run` would do.
     Plan,
-    /// Put nothing there, ask nobody, read all that is there, and say what is missing or damaged.
+    /// Read every layer in the store, and report what is missing or damaged. Change nothing and ask no registry.
     Verify,
-    /// Read all that is there, and put right what is missing or damaged.
+    /// Read every layer in the store, pull what is missing and repair what is damaged.
     Repair,
 }
 
 impl Mode {
-    /// Whether what is there is read again, and asked about only if it is damaged.
+    /// Whether every layer in the store is read; registries are asked only about damaged images then.
     fn reads_all(self) -> bool {
         matches!(self, Self::Verify | Self::Repair)
     }
 
-    /// Whether all that is missing is pulled.
+    /// Whether every missing image is pulled.
     fn pulls_all(self) -> bool {
         matches!(self, Self::Run | Self::Repair)
     }
 }
 
-/// Does what waits for the disk on a thread, so that the task can be stopped meanwhile.
-async fn off_the_task<T: Send + 'static>(
+/// Runs disk work on a blocking thread, so that the calling task can be cancelled meanwhile.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, JobError> + Send + 'static,
 ) -> Result<T, JobError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|panic| Err(JobError::Panicked(panic.to_string())))
 }
 
-/// Does what `order` says, as far as `mode` goes.
+/// Runs the job that `config` describes.
 ///
 /// # Errors
-/// For trouble that is no single image's. What was committed until then stays committed.
+/// For an error that affects more than single images. Images that were committed before it stay in the store.
 pub async fn run(
-    order: &JobConfig,
+    config: &JobConfig,
     mode: Mode,
     observer: &Arc<dyn Observer>,
     cancel: &Cancel,
@@ -94,22 +110,22 @@ pub async fn run(
     let steps = Steps(Some(observer.as_ref()));
     tracing::debug!(
         "{}, {} at the same time",
-        Count(order.max_downloads.get(), "download"),
-        Count(order.max_unpacks.get(), "unpack")
+        Count(config.max_downloads.get(), "download"),
+        Count(config.max_unpacks.get(), "unpack")
     );
-    for message in &order.warnings {
+    for message in &config.warnings {
         observer.observe(Event::Warned {
             message: message.clone(),
         });
     }
-    if let Some(at) = order.end() {
+    if let Some(at) = config.end() {
         observer.observe(Event::Deadline { at });
     }
-    // From the beginning, so that whatever ends the run, the report says what it did not come to.
+    // Listed first, so that the report of an interrupted run shows them as pending.
     for ImageRequest {
         reference,
         requesters,
-    } in namers::requests(&order.spec)
+    } in namers::requests(&config.spec)
     {
         if let Some(requester) = requesters.first().map(Requester::kind) {
             let (name, bytes) = (reference.to_string(), 0);
@@ -121,23 +137,23 @@ pub async fn run(
         }
     }
     let (excludes, packages) = steps.take(Step::Spec, || {
-        let excludes = Excludes::new(&order.spec.exclude_patterns)?;
-        let packages = PackageRequest::of_lines(order.spec.packages_and_channels.iter().map(String::as_str))?;
-        Ok(((excludes, packages), spec_message(&order.spec)))
+        let excludes = Excludes::new(&config.spec.exclude_patterns)?;
+        let packages = PackageRequest::of_lines(config.spec.packages_and_channels.iter().map(String::as_str))?;
+        Ok(((excludes, packages), spec_message(&config.spec)))
     })?;
-    if packages.is_empty() && !order.spec.operators_indexes.is_empty() {
+    if packages.is_empty() && !config.spec.operators_indexes.is_empty() {
         let message =
-            "`operators.packagesAndChannels` is empty: of the operators only the index images are wanted";
+            "`operators.packagesAndChannels` is empty: only the index images of the operators are pulled";
         observer.observe(Event::Warned {
             message: message.to_owned(),
         });
     }
-    let naming = Naming::new(&order.spec, excludes, packages);
+    let naming = Naming::new(&config.spec, excludes, packages);
     for operator in naming.operators.rows() {
         observer.observe(Event::Operator(operator));
     }
-    let bringer = Reconciler::new(order, mode, naming, observer, cancel, steps).await?;
-    bringer.bring().await
+    let reconciler = Reconciler::new(config, mode, naming, observer, cancel, steps).await?;
+    reconciler.reconcile().await
 }
 
 fn spec_message(spec: &VersionSpec) -> String {

@@ -1,6 +1,6 @@
-//! The operating system's images of a release, and whether an update takes them from the store.
+//! Determines which operating system images of a release an update takes from the store, and which it downloads again.
 //!
-//! The machine-config daemon of the new release rebases the node, and where it takes the image from depends on that release
+//! The machine-config daemon of the new release rebases the node, and the release decides where it takes the image from
 //! (machine-config-operator `pkg/daemon/update.go`: `updateLayeredOS`):
 //!
 //! | release | from the store |
@@ -9,37 +9,37 @@
 //! | 4.19 to 4.22 | if a pool of the node has a PinnedImageSet and podman finds the image by its name |
 //! | 4.23 and later | if podman finds the image by its name |
 //!
-//! `machine-os-content` and the extensions come by `podman pull`, which reuses what is in the store.
+//! `machine-os-content` and the extensions are pulled by `podman pull`, which reuses what is in the store.
 
 use crate::image_request::Requester;
 use crate::plan::{ImageAction, Plan, PlannedImage};
 use crate::report::Size;
 
-/// Tags of a payload, perhaps with a stream behind: `rhel-coreos-9`.
+/// Tags of a payload, optionally followed by a stream: `rhel-coreos-9`.
 const TAGS: [&str; 3] = ["rhel-coreos", "stream-coreos", "fedora-coreos"];
 
-/// Not an operating system but packages for one.
+/// Tags with this suffix contain packages for an operating system, not an operating system.
 const EXTENSIONS: &str = "-extensions";
 
 /// Where an update takes the operating system from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     Registry,
-    /// The store, if the image is pinned.
+    /// The store if the image is pinned, otherwise the registry.
     Pinned,
     Store,
 }
 
-/// The images that a plan wants of a release's operating systems; a node runs one of them.
+/// The operating system images of a release that a plan contains; a node runs one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsImages {
     version: String,
-    /// Each tag, and the compressed bytes of its layers.
+    /// Each tag and the compressed size of its layers.
     images: Vec<(String, u64)>,
 }
 
 impl OsImages {
-    /// Those of `plan` whose length is known.
+    /// The operating system images of `plan` whose size is known.
     pub(super) fn of(
         version: &str,
         plan: &Plan,
@@ -54,7 +54,7 @@ impl OsImages {
         (!images.is_empty()).then_some(Self { version, images })
     }
 
-    /// Says that an update downloads the operating system again, unless it does not.
+    /// Explains that an update downloads the operating system again. `None` if it uses the store.
     pub fn note(&self, is_pinned: bool) -> Option<String> {
         let (never, condition, pin) = match origin(&self.version)? {
             Origin::Registry => ("never ", ": the update downloads it again", ""),
@@ -82,7 +82,7 @@ impl OsImages {
     }
 }
 
-/// The payload's tag of an image that is an operating system.
+/// The payload's tag of an image, if it is an operating system.
 fn tag(image: &PlannedImage) -> Option<&str> {
     let is_os = |tag: &&str| {
         let stream = TAGS.iter().find_map(|os| tag.strip_prefix(os));
@@ -96,7 +96,7 @@ fn tag(image: &PlannedImage) -> Option<&str> {
     tags.into_iter().find(is_os)
 }
 
-/// `None` for a version that is none of OpenShift's, such as those of CI builds.
+/// `None` for a version that is not an OpenShift version, such as that of a CI build.
 fn origin(version: &str) -> Option<Origin> {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
     Some(match (numbers.next()??, numbers.next()??) {

@@ -1,7 +1,7 @@
-//! Questions to registries about images, the registries side by side.
+//! Resolves images at their registries, all registries concurrently, while the run goes on.
 //!
-//! Each registry has a lane of its own: one that does not answer, and is asked again until the run gives up, keeps only
-//! its own images waiting. The lanes are tasks: they go on while images are pulled.
+//! Each registry has its own worker task: a registry that does not answer, and is retried until the run gives up, delays
+//! only its own images. The workers continue while images are pulled.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::panic;
@@ -18,65 +18,65 @@ use crate::oci::{Digest, Platform, Reference, ResolvedImage};
 use crate::registry::{Registries, RegistryError};
 use crate::store::Inventory;
 
-/// Images of one registry at the same time: a manifest and a config each, so what counts is the link's latency. With a
-/// round trip of 150 ms 200 images take 5.3 s with 16, 3.3 s with 32 and 2.4 s with 64. By HTTP/1.1 each is a connection,
-/// and a node among many should not take more of a registry.
-const AT_ONCE: usize = 32;
+/// How many images of one registry are resolved at the same time. Each is a manifest and a config, so the link's latency
+/// dominates: with a round trip of 150 ms, 200 images take 5.3 s with 16, 3.3 s with 32 and 2.4 s with 64. With HTTP/1.1
+/// each needs a connection, and a registry serves many nodes.
+const CONCURRENCY: usize = 32;
 
-/// Who is asked, and what has not been answered.
+/// Images to resolve, and the resolutions that the run has not processed yet.
 pub(super) struct ResolveQueue {
     registries: Arc<Registries>,
     platform: Platform,
     cancel: Cancel,
-    /// Ended with the inquiry.
-    lanes: JoinSet<()>,
-    /// At most one for each image, so bounded.
-    sender: UnboundedSender<Answer>,
-    answers: UnboundedReceiver<Answer>,
-    /// Answers that came and were not taken.
-    came: VecDeque<Answer>,
-    /// Of which no answer was taken.
-    unanswered: HashSet<Reference>,
+    /// Aborted when the queue is dropped.
+    workers: JoinSet<()>,
+    /// Unbounded, but with at most one resolution for each image.
+    sender: UnboundedSender<Resolution>,
+    receiver: UnboundedReceiver<Resolution>,
+    /// Received, but not taken by [`Self::next`].
+    received: VecDeque<Resolution>,
+    /// Images whose resolution was not taken by [`Self::next`].
+    pending: HashSet<Reference>,
 }
 
-/// What came of one question.
-pub(super) struct Answer {
+/// The result of resolving one image.
+pub(super) struct Resolution {
     pub(super) reference: Reference,
     pub(super) image: Result<ResolvedImage, RegistryError>,
 }
 
 impl ResolveQueue {
     pub(super) fn new(registries: Arc<Registries>, platform: Platform, cancel: Cancel) -> Self {
-        let (sender, answers) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
         Self {
             registries,
             platform,
             cancel,
-            lanes: JoinSet::new(),
+            workers: JoinSet::new(),
             sender,
-            answers,
-            came: VecDeque::new(),
-            unanswered: HashSet::new(),
+            receiver,
+            received: VecDeque::new(),
+            pending: HashSet::new(),
         }
     }
 
-    /// Adds images, unless they are being asked about. The store's own manifests and configs are as good as the
-    /// registry's, for digests name them.
-    pub(super) fn ask(&mut self, references: Vec<Reference>, inventory: &Arc<Inventory>) {
-        let mut lanes: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
+    /// Adds images that are not pending yet. Manifests and configs that the store has are not requested again, because
+    /// digests identify them.
+    pub(super) fn add(&mut self, references: Vec<Reference>, inventory: &Arc<Inventory>) {
+        let mut by_registry: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
         for reference in references {
-            if self.unanswered.insert(reference.clone()) {
-                lanes
+            if self.pending.insert(reference.clone()) {
+                by_registry
                     .entry(reference.domain().to_owned())
                     .or_default()
                     .push(reference);
             }
         }
-        for (_, references) in lanes {
+        for references in by_registry.into_values() {
             let (registries, inventory) = (Arc::clone(&self.registries), Arc::clone(inventory));
             let (platform, cancel) = (self.platform.clone(), self.cancel.clone());
             let sender = self.sender.clone();
-            let lane = stream::iter(references).for_each_concurrent(AT_ONCE, move |reference| {
+            let worker = stream::iter(references).for_each_concurrent(CONCURRENCY, move |reference| {
                 let (registries, inventory) = (Arc::clone(&registries), Arc::clone(&inventory));
                 let (platform, cancel, sender) = (platform.clone(), cancel.clone(), sender.clone());
                 async move {
@@ -89,68 +89,70 @@ impl ResolveQueue {
                         })
                     };
                     let image = registries.resolve(&reference, &platform, &known, &cancel).await;
-                    // Nobody listens any more when the run ends.
-                    let _ = sender.send(Answer { reference, image });
+                    // The receiver is dropped when the run ends.
+                    let _ = sender.send(Resolution { reference, image });
                 }
             });
-            self.lanes.spawn(lane);
+            self.workers.spawn(worker);
         }
     }
 
-    /// The next answer, in no order; none when nothing is unanswered.
-    pub(super) async fn next(&mut self) -> Option<Answer> {
-        while !self.unanswered.is_empty() {
-            if let Some(answer) = self.came.pop_front() {
-                self.unanswered.remove(&answer.reference);
-                return Some(answer);
+    /// Waits for the next resolution, in any order. Returns `None` when none is pending.
+    pub(super) async fn next(&mut self) -> Option<Resolution> {
+        while !self.pending.is_empty() {
+            if let Some(resolution) = self.received.pop_front() {
+                self.pending.remove(&resolution.reference);
+                return Some(resolution);
             }
             self.receive().await;
         }
         None
     }
 
-    /// Waits until all have answered, or none has for so long, and shows the answers; they stay for [`Self::next`].
-    pub(super) async fn foresee(&mut self, patience: Duration) -> impl Iterator<Item = &Answer> {
-        while self.came.len() < self.unanswered.len()
+    /// Waits until all images are resolved, or none was for `patience`. Returns what was received without taking it from
+    /// [`Self::next`].
+    pub(super) async fn peek_all(&mut self, patience: Duration) -> impl Iterator<Item = &Resolution> {
+        while self.received.len() < self.pending.len()
             && tokio::time::timeout(patience, self.receive()).await.is_ok()
         {}
-        self.came.iter()
+        self.received.iter()
     }
 
-    /// Waits for answers about these images only.
-    pub(super) fn keep(&mut self, wanted: &HashSet<&Reference>) {
-        self.unanswered.retain(|reference| wanted.contains(reference));
-        self.came.retain(|answer| wanted.contains(&answer.reference));
+    /// Drops every image except these.
+    pub(super) fn retain(&mut self, wanted: &HashSet<&Reference>) {
+        self.pending.retain(|reference| wanted.contains(reference));
+        self.received
+            .retain(|resolution| wanted.contains(&resolution.reference));
     }
 
-    /// Waits for something to come.
+    /// Waits for one resolution, or for a worker to end.
     async fn receive(&mut self) {
         tokio::select! {
             biased;
-            Some(answer) = self.answers.recv() => {
-                if self.unanswered.contains(&answer.reference) {
-                    self.came.push_back(answer);
+            Some(resolution) = self.receiver.recv() => {
+                if self.pending.contains(&resolution.reference) {
+                    self.received.push_back(resolution);
                 }
             }
-            Some(ended) = self.lanes.join_next(), if !self.lanes.is_empty() => {
-                ended.unwrap_or_else(pass_on);
+            Some(ended) = self.workers.join_next(), if !self.workers.is_empty() => {
+                ended.unwrap_or_else(resume_panic);
             }
         }
     }
 
-    /// Whether no answer was taken yet about an image that was asked about.
-    pub(super) fn is_open(&self, reference: &Reference) -> bool {
-        self.unanswered.contains(reference)
+    /// Whether the image was added and its resolution was not taken.
+    pub(super) fn is_pending(&self, reference: &Reference) -> bool {
+        self.pending.contains(reference)
     }
 
-    /// How many images are there of which no answer was taken.
-    pub(super) fn open(&self) -> usize {
-        self.unanswered.len()
+    /// How many images are pending.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
     }
 }
 
-/// A lane that panicked has lost its answers: nobody is to wait for them.
-fn pass_on(error: JoinError) {
+/// A worker that panicked has lost its resolutions, so waiting for them would never end.
+fn resume_panic(error: JoinError) {
     if let Ok(reason) = error.try_into_panic() {
         panic::resume_unwind(reason);
     }

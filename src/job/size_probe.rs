@@ -1,8 +1,9 @@
-//! How long the tars in blobs are, asked of the blobs themselves: a few bytes of each, from the spool or its registry.
+//! Finds out how long the tars in blobs are, for an exact estimate of the space: reads a few bytes of each blob from the
+//! spool or its registry.
 //!
-//! Only a forecast depends on it, so whatever goes wrong here is no failure: the length is guessed then. Each blob is
-//! asked for once in a run, the largest first, for they matter most. A registry answers one question before it gets the
-//! others, so that one without ranges, which begins to send all of the blob, does so once.
+//! Only the estimate depends on it, so an error here is not a failure: the length is guessed instead. Each blob is probed
+//! once in a run, the largest first because they matter most. Each registry gets one probe before the others, so that a
+//! registry without range requests, which starts to send the whole blob, does so once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -16,36 +17,47 @@ use futures::stream::{self, Stream, StreamExt as _};
 use futures::{FutureExt as _, future};
 use tokio::time::Instant;
 
+use super::config::JobConfig;
 use super::error::JobError;
-use super::off_the_task;
+use super::namers::Scope;
+use super::snapshot::Snapshot;
+use super::{Mode, run_blocking, space};
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Reference};
 use crate::plan::{BlobTask, Plan, TarLength, tar_length, tar_length_range};
 use crate::registry::Registries;
 use crate::spool::Spool;
 
-/// Questions to one registry at the same time; the connections are there, for as many asked for manifests before.
-const AT_ONCE: usize = 32;
+/// Probes of one registry at the same time; as many connections are open already, from resolving manifests.
+const CONCURRENCY: usize = 32;
 
-/// A registry that has failed so often is asked no more.
-const FAILURES: u32 = 3;
+/// A registry is not probed again after so many failures.
+const MAX_FAILURES: u32 = 3;
 
-/// What was learnt so far.
+/// How long `plan` may wait for its probes: 200 blobs take 1.1 s over a link with a round trip of 150 ms, and a release has
+/// some 500, each perhaps behind a redirect.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a run may wait, for which this is lost time: some round trips of a slow link, in which the largest blobs are
+/// probed.
+const RUN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The lengths found so far.
 pub(super) struct SizeProbe {
     registries: Arc<Registries>,
     spool: PathBuf,
     known: HashMap<Digest, TarLength>,
-    asked: HashSet<Digest>,
+    probed: HashSet<Digest>,
 }
 
-/// What is to be known of one blob.
+/// The bytes to read of one blob.
 #[derive(Clone)]
-struct Question {
+struct Probe {
     blob: Digest,
     size: u64,
     media_type: String,
     range: Range<u64>,
-    /// An image that has it.
+    /// An image that contains it.
     reference: Reference,
 }
 
@@ -55,75 +67,94 @@ impl SizeProbe {
             registries,
             spool,
             known: HashMap::new(),
-            asked: HashSet::new(),
+            probed: HashSet::new(),
         }
     }
 
-    /// By the digest of the blob.
+    /// By the blob's digest.
     pub(super) fn known(&self) -> &HashMap<Digest, TarLength> {
         &self.known
     }
 
-    /// Asks for those of `plan` that were not asked for before. What is not answered within `patience` stays unknown.
-    pub(super) async fn learn(
+    /// Probes where it matters: for a plan that is shown, and where the exact size may decide whether a run fits. Returns
+    /// whether lengths may have been found.
+    pub(super) async fn probe_if_needed(
         &mut self,
+        config: &JobConfig,
+        mode: Mode,
+        scope: Scope,
         plan: &Plan,
-        patience: Duration,
+        snapshot: &Snapshot,
         cancel: &Cancel,
-    ) -> Result<(), JobError> {
-        let end = Instant::now() + patience;
-        let questions = self.questions(plan);
+    ) -> Result<bool, JobError> {
+        if mode == Mode::Verify || plan.totals.unpacked_guessed == 0 {
+            return Ok(false);
+        }
+        let timeout = match (mode, scope) {
+            (Mode::Plan, Scope::Everything) => PLAN_TIMEOUT,
+            _ if space::fits_for_certain(config, mode, scope, plan, snapshot)? => return Ok(false),
+            _ => RUN_TIMEOUT,
+        };
+        self.probe(plan, timeout, cancel).await?;
+        cancel.check()?;
+        Ok(true)
+    }
+
+    /// Probes those blobs of `plan` that were not probed before. Lengths that do not arrive within `timeout` stay unknown.
+    async fn probe(&mut self, plan: &Plan, timeout: Duration, cancel: &Cancel) -> Result<(), JobError> {
+        let end = Instant::now() + timeout;
+        let probes = self.probes(plan);
         let spool = self.spool.clone();
-        let (here, elsewhere) = off_the_task(move || {
-            let mut here = Vec::new();
-            let elsewhere = questions.into_iter().filter(|question| {
-                let bytes = Spool::peek(&spool, &question.blob, question.range.clone());
-                let is_here = bytes.is_some();
-                here.extend(bytes.map(|bytes| (question.clone(), bytes)));
-                !is_here
+        let (spooled, remote) = run_blocking(move || {
+            let mut spooled = Vec::new();
+            let remote = probes.into_iter().filter(|probe| {
+                let bytes = Spool::peek(&spool, &probe.blob, probe.range.clone());
+                let is_spooled = bytes.is_some();
+                spooled.extend(bytes.map(|bytes| (probe.clone(), bytes)));
+                !is_spooled
             });
-            let elsewhere: Vec<Question> = elsewhere.collect();
-            Ok((here, elsewhere))
+            let remote: Vec<Probe> = remote.collect();
+            Ok((spooled, remote))
         })
         .await?;
-        for (question, bytes) in here {
-            self.note(&question, &bytes);
+        for (probe, bytes) in spooled {
+            self.record(&probe, &bytes);
         }
-        let mut lanes: BTreeMap<String, Vec<Question>> = BTreeMap::new();
-        for question in elsewhere {
-            let domain = question.reference.domain().to_owned();
-            lanes.entry(domain).or_default().push(question);
+        let mut by_registry: BTreeMap<String, Vec<Probe>> = BTreeMap::new();
+        for probe in remote {
+            let domain = probe.reference.domain().to_owned();
+            by_registry.entry(domain).or_default().push(probe);
         }
         let registries = Arc::clone(&self.registries);
-        let lanes = lanes
+        let results = by_registry
             .into_values()
-            .map(|lane| answers(&registries, lane, cancel).boxed());
-        let mut answers = stream::select_all(lanes);
-        while let Ok(Some((question, bytes))) = tokio::time::timeout_at(end, answers.next()).await {
-            self.note(&question, &bytes);
+            .map(|probes| probe_registry(&registries, probes, cancel).boxed());
+        let mut results = stream::select_all(results);
+        while let Ok(Some((probe, bytes))) = tokio::time::timeout_at(end, results.next()).await {
+            self.record(&probe, &bytes);
         }
         Ok(())
     }
 
-    fn note(&mut self, question: &Question, bytes: &[u8]) {
-        match tar_length(&question.media_type, question.size, bytes) {
+    fn record(&mut self, probe: &Probe, bytes: &[u8]) {
+        match tar_length(&probe.media_type, probe.size, bytes) {
             Some(length) => {
-                self.known.insert(question.blob, length);
+                self.known.insert(probe.blob, length);
             }
-            None => tracing::debug!("`{}` does not say how long its tar is", question.blob),
+            None => tracing::debug!("`{}` does not state the length of its tar", probe.blob),
         }
     }
 
     /// The largest first.
-    fn questions(&mut self, plan: &Plan) -> Vec<Question> {
+    fn probes(&mut self, plan: &Plan) -> Vec<Probe> {
         let types: HashMap<Digest, &str> = plan
             .layers
             .iter()
             .map(|task| (task.layer.blob, task.layer.media_type.as_str()))
             .collect();
-        let question = |blob: &BlobTask| {
+        let probe = |blob: &BlobTask| {
             let media_type = *types.get(&blob.digest)?;
-            Some(Question {
+            Some(Probe {
                 blob: blob.digest,
                 size: blob.size,
                 media_type: media_type.to_owned(),
@@ -131,53 +162,53 @@ impl SizeProbe {
                 reference: plan.images[*blob.images.first()?].reference.clone(),
             })
         };
-        let questions = plan.blobs.iter().filter_map(question);
-        let mut questions: Vec<Question> = questions.filter(|it| self.asked.insert(it.blob)).collect();
-        questions.sort_by_key(|question| std::cmp::Reverse(question.size));
-        questions
+        let probes = plan.blobs.iter().filter_map(probe);
+        let mut probes: Vec<Probe> = probes.filter(|it| self.probed.insert(it.blob)).collect();
+        probes.sort_by_key(|probe| std::cmp::Reverse(probe.size));
+        probes
     }
 }
 
-/// What one registry answers.
-fn answers<'a>(
+/// Sends all probes of one registry.
+fn probe_registry<'a>(
     registries: &'a Registries,
-    questions: Vec<Question>,
+    probes: Vec<Probe>,
     cancel: &'a Cancel,
-) -> impl Stream<Item = (Question, Bytes)> + Send + 'a {
+) -> impl Stream<Item = (Probe, Bytes)> + Send + 'a {
     let failures = Arc::new(AtomicU32::new(0));
-    let ask = move |question| ask(registries, question, Arc::clone(&failures), cancel);
-    let mut questions = stream::iter(questions).map(ask);
+    let send = move |probe| send(registries, probe, Arc::clone(&failures), cancel);
+    let mut probes = stream::iter(probes).map(send);
     let first = async move {
-        let answer = match questions.next().await {
+        let result = match probes.next().await {
             Some(first) => first.await,
             None => None,
         };
-        stream::iter(answer).chain(questions.buffer_unordered(AT_ONCE).filter_map(future::ready))
+        stream::iter(result).chain(probes.buffer_unordered(CONCURRENCY).filter_map(future::ready))
     };
     first.flatten_stream()
 }
 
 /// Asks one source after the other, once each.
-async fn ask(
+async fn send(
     registries: &Registries,
-    question: Question,
+    probe: Probe,
     failures: Arc<AtomicU32>,
     cancel: &Cancel,
-) -> Option<(Question, Bytes)> {
-    if failures.load(Ordering::Relaxed) >= FAILURES {
+) -> Option<(Probe, Bytes)> {
+    if failures.load(Ordering::Relaxed) >= MAX_FAILURES {
         return None;
     }
-    let Question { blob, size, .. } = question;
-    for source in registries.sources(&question.reference).ok()? {
-        let part = registries.read_range(&source, blob, size, question.range.clone(), cancel);
-        match part.await {
-            Ok(Some(bytes)) => return Some((question, bytes)),
+    let Probe { blob, size, .. } = probe;
+    for source in registries.sources(&probe.reference).ok()? {
+        let bytes = registries.read_range(&source, blob, size, probe.range.clone(), cancel);
+        match bytes.await {
+            Ok(Some(bytes)) => return Some((probe, bytes)),
             Ok(None) => {
-                tracing::debug!("`{}` gives no parts of blobs", source.reference.domain());
-                failures.store(FAILURES, Ordering::Relaxed);
+                tracing::debug!("`{}` does not support range requests", source.reference.domain());
+                failures.store(MAX_FAILURES, Ordering::Relaxed);
                 return None;
             }
-            Err(error) => tracing::debug!("how long a tar is stays a guess: {error}"),
+            Err(error) => tracing::debug!("the length of a tar is guessed: {error}"),
         }
     }
     failures.fetch_add(1, Ordering::Relaxed);

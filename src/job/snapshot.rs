@@ -1,55 +1,56 @@
-//! One look at the node: what the store and the spool have of the wanted images. It ages from then on.
+//! Shows what the store and the spool contain of the requested images at one moment.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::JobError;
-use super::failure::Reason;
+use super::error::Reason;
 use crate::exit_code::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
+use crate::plan::{Present, TarLength};
 use crate::spool::SpoolEntry;
 use crate::store::{Damage, ExpectedLayer, Inventory, LayerBlob, Store, StoreLocation};
 
-/// What was seen.
+/// The store and the spool at the moment when it was taken; other programs may change them at any time after that.
 pub(super) struct Snapshot {
     pub(super) inventory: Arc<Inventory>,
-    /// Blobs that nobody has looked into, whole or not.
+    /// Blobs in the spool, complete or partial, whose digests are not verified yet.
     pub(super) spooled: Vec<SpoolEntry>,
-    /// Only of images that the store has something of.
-    images: HashMap<Reference, Seen>,
+    /// Only the images of which the store has a record.
+    images: HashMap<Reference, ImageInStore>,
 }
 
-/// What the store has under one reference, as CRI-O looks it up.
-pub(super) struct Seen {
+/// What the store has under one reference, looked up as CRI-O does.
+pub(super) struct ImageInStore {
     pub(super) id: ImageId,
-    /// It is found by a name that stays: its own, or one in an additional store, from which nobody takes names. Not by the
-    /// digest under another name of the repository in the graph root.
+    /// It is found by a name that stays: its own, or any name in an additional store, because no program removes names
+    /// there. False if it is found by its digest under another name of the repository in the graph root.
     pub(super) keeps_name: bool,
-    /// The additional image store that has its record.
+    /// The additional image store that contains its record.
     pub(super) additional: Option<PathBuf>,
-    /// What is wrong with it, if anything is.
+    /// Why it is incomplete or damaged.
     pub(super) flaw: Option<Reason>,
-    /// Its layers, base first, as far as they are there.
+    /// Its layers that are present, base first.
     pub(super) layers: Vec<LayerId>,
-    /// What is wrong with its big data. This and what follows is known once the image was read.
+    /// Damage of its big data. This and the following fields are filled when the image is verified.
     pub(super) data: Vec<Damage>,
-    /// Its layers, base first, as its config has them.
+    /// Its layers, base first, as its config lists them.
     pub(super) places: Vec<ExpectedLayer>,
-    /// The blob of each, as its manifest has it.
+    /// The blob of each layer, as its manifest lists it.
     pub(super) blobs: Vec<LayerBlob>,
-    /// What is wrong around the tree of each of them; `None` for one that is not there.
+    /// Damage of each layer's files outside its tree; `None` for a missing layer.
     pub(super) frames: Vec<Option<Vec<Damage>>>,
-    /// Those of them in the graph root that have to be unpacked anew.
+    /// Its layers in the graph root that have to be unpacked again.
     pub(super) damaged: Vec<LayerId>,
-    /// A damaged layer of an additional store on which one of the graph root was built, in words.
+    /// Describes a damaged layer of an additional store that is below a layer of the graph root.
     pub(super) unmendable: Option<String>,
-    /// Those of which only the surroundings are damaged.
+    /// Its layers of which only files outside the tree are damaged.
     pub(super) unframed: Vec<(ExpectedLayer, Option<LayerBlob>)>,
 }
 
-impl Seen {
-    /// Every layer that is not as it should be.
+impl ImageInStore {
+    /// Every damaged layer.
     pub(super) fn damaged_layers(&self) -> impl Iterator<Item = LayerId> {
         self.damaged
             .iter()
@@ -59,7 +60,7 @@ impl Seen {
 }
 
 impl Snapshot {
-    /// Reads the records of each image and the sizes of its files: slow on a cold disk.
+    /// Reads the records of each image and the sizes of its files, which is slow on a cold disk.
     pub(super) fn of(
         store: &Store,
         spooled: Vec<SpoolEntry>,
@@ -70,7 +71,7 @@ impl Snapshot {
         let mut images = HashMap::new();
         for reference in references {
             if let Some(image) = inventory.find(reference, platform)? {
-                let seen = Seen {
+                let found = ImageInStore {
                     id: image.id,
                     keeps_name: image.names.contains(&reference.to_string())
                         || image.location != StoreLocation::GraphRoot,
@@ -88,7 +89,7 @@ impl Snapshot {
                     unmendable: None,
                     unframed: Vec::new(),
                 };
-                images.insert(reference.clone(), seen);
+                images.insert(reference.clone(), found);
             }
         }
         Ok(Self {
@@ -98,39 +99,56 @@ impl Snapshot {
         })
     }
 
-    /// What there is of the image.
-    pub(super) fn image(&self, reference: &Reference) -> Option<&Seen> {
+    /// What the store has of the image.
+    pub(super) fn image(&self, reference: &Reference) -> Option<&ImageInStore> {
         self.images.get(reference)
     }
 
-    /// The additional image store that an image is in.
+    /// The additional image store that contains the image.
     pub(super) fn additional_store_of(&self, reference: &Reference) -> Option<PathBuf> {
         self.image(reference)?.additional.clone()
     }
 
-    /// The layers of all images that are there, as far as they are in the graph root.
+    /// The layers of all these images that are in the graph root.
     pub(super) fn layers(&self) -> Vec<LayerId> {
-        let layers = self.images.values().flat_map(|seen| &seen.layers).copied();
+        let layers = self.images.values().flat_map(|image| &image.layers).copied();
         layers.filter(|id| self.inventory.layer(id).is_some()).collect()
     }
 
-    /// All that there is of images.
-    pub(super) fn images(&self) -> impl Iterator<Item = &Seen> {
+    /// Every requested image of which the store has a record.
+    pub(super) fn images(&self) -> impl Iterator<Item = &ImageInStore> {
         self.images.values()
     }
 
-    /// The same, to be added to.
-    pub(super) fn images_mut(&mut self) -> impl Iterator<Item = &mut Seen> {
+    /// The same, to add the results of a verification.
+    pub(super) fn images_mut(&mut self) -> impl Iterator<Item = &mut ImageInStore> {
         self.images.values_mut()
     }
 
-    /// Bytes in the spool, by the digest of the blob. Of a blob that lies there both whole and begun, the whole.
-    pub(super) fn spooled_bytes(&self) -> HashMap<Digest, u64> {
+    /// Bytes in the spool by blob digest. If a blob is stored both complete and partial, the complete one counts.
+    fn spooled_bytes(&self) -> HashMap<Digest, u64> {
         let mut bytes = HashMap::new();
         for entry in &self.spooled {
             let known = bytes.entry(entry.digest).or_insert(0);
             *known = entry.bytes.max(*known);
         }
         bytes
+    }
+
+    /// What a plan can reuse: those of `layers` that are in the graph root and undamaged, and every spooled blob.
+    /// `tars` are the known lengths of tars.
+    pub(super) fn here(
+        &self,
+        layers: impl Iterator<Item = LayerId>,
+        damaged: &HashSet<LayerId>,
+        tars: &HashMap<Digest, TarLength>,
+    ) -> Present {
+        Present {
+            layers: layers
+                .filter(|id| self.inventory.layer(id).is_some() && !damaged.contains(id))
+                .collect(),
+            blobs: self.spooled_bytes(),
+            tars: tars.clone(),
+        }
     }
 }

@@ -1,28 +1,28 @@
-//! Says what becomes of each image, and nothing twice.
+//! Reports the phase of each image and the planned bytes to the observer; reports nothing twice.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::image_request::Requester;
+use crate::image_request::{ImageRequest, Requester};
 use crate::oci::{Digest, Reference};
 use crate::plan::{BlobTask, ImageAction, Plan};
 use crate::report::{Event, ImagePhase, Observer};
 
-/// Remembers what was said of each image last.
+/// Remembers the last reported phase of each image.
 pub(super) struct StatusReporter {
     observer: Arc<dyn Observer>,
-    told: HashMap<Reference, ImagePhase>,
-    /// Blobs that a pull began with, some ahead of the plan that has them.
-    begun: HashMap<Digest, Begun>,
+    phases: HashMap<Reference, ImagePhase>,
+    /// Blobs whose download was started, some by the prefetch before a plan contains them.
+    started: HashMap<Digest, BlobBytes>,
 }
 
 /// Bytes of one blob.
 #[derive(Clone, Copy, Default)]
-struct Begun {
-    /// Those that were missing at first.
+struct BlobBytes {
+    /// The bytes that were missing when its download started.
     planned: u64,
-    /// Of these, listed as an image's.
+    /// The bytes of these that are listed as an image's.
     listed: u64,
 }
 
@@ -30,13 +30,20 @@ impl StatusReporter {
     pub(super) fn new(observer: Arc<dyn Observer>) -> Self {
         Self {
             observer,
-            told: HashMap::new(),
-            begun: HashMap::new(),
+            phases: HashMap::new(),
+            started: HashMap::new(),
         }
     }
 
-    /// Puts an image on the report's list, so that a run which is cut off says what it did not come to.
-    pub(super) fn list(&self, reference: &Reference, requester: Option<&Requester>, bytes: u64) {
+    /// Lists requested images in the report, so that the report of an interrupted run shows them as pending.
+    pub(super) fn list_requests(&self, requests: &[ImageRequest]) {
+        for request in requests {
+            self.list(&request.reference, request.requesters.first(), 0);
+        }
+    }
+
+    /// Lists one image in the report.
+    fn list(&self, reference: &Reference, requester: Option<&Requester>, bytes: u64) {
         if let Some(requester) = requester {
             let (name, requester) = (reference.to_string(), requester.kind());
             self.observer.observe(Event::ImageListed {
@@ -47,13 +54,13 @@ impl StatusReporter {
         }
     }
 
-    /// The same for all images of a plan whose pull begins, each with its bytes.
-    pub(super) fn list_all(&mut self, plan: &Plan) {
+    /// Lists all images of a plan whose pull starts, each with its bytes.
+    pub(super) fn list_plan(&mut self, plan: &Plan) {
         let mut bytes = vec![0_u64; plan.images.len()];
         for blob in &plan.blobs {
-            let begun = self.begin(blob);
-            let unlisted = begun.planned - begun.listed;
-            begun.listed = begun.planned;
+            let started = self.start(blob);
+            let unlisted = started.planned - started.listed;
+            started.listed = started.planned;
             if let Some(sum) = blob.images.first().and_then(|first| bytes.get_mut(*first)) {
                 *sum = sum.saturating_add(unlisted);
             }
@@ -63,75 +70,76 @@ impl StatusReporter {
         }
     }
 
-    /// Says what is begun with before it is planned: these blobs of `next`.
-    pub(super) fn foretell(&mut self, next: &Plan, blobs: &[&BlobTask]) {
+    /// Reports a prefetch: these blobs of `next`, the expected plan of the next round.
+    pub(super) fn report_prefetch(&mut self, next: &Plan, blobs: &[&BlobTask]) {
         for blob in blobs {
-            self.begin(blob);
+            self.start(blob);
         }
-        self.plan(next, 0);
+        self.report_totals(next, 0);
     }
 
-    /// A blob that has to be fetched again is planned once, like one that is continued.
-    fn begin(&mut self, blob: &BlobTask) -> &mut Begun {
-        let begun = self.begun.entry(blob.digest).or_default();
-        begun.planned = begun.planned.max(blob.missing());
-        begun
+    /// A blob that is downloaded again counts once, like one whose download is resumed.
+    fn start(&mut self, blob: &BlobTask) -> &mut BlobBytes {
+        let started = self.started.entry(blob.digest).or_default();
+        started.planned = started.planned.max(blob.missing());
+        started
     }
 
-    /// Says how much there is to do, with `more` bytes than were begun with.
-    fn plan(&self, plan: &Plan, more: u64) {
-        let begun = self.begun.values().map(|blob| blob.planned);
+    /// Reports the size of the whole job: the started blobs and `more` bytes.
+    fn report_totals(&self, plan: &Plan, more: u64) {
+        let started = self.started.values().map(|blob| blob.planned);
         self.observer.observe(Event::Planned {
             images: plan.totals.images_wanted,
             present: plan.totals.images_present,
-            bytes: begun.fold(more, u64::saturating_add),
+            bytes: started.fold(more, u64::saturating_add),
         });
     }
 
-    /// Says what the plan shows: what is there, what is not any more, what is excluded. `additional` tells which additional
-    /// image store an image is in.
-    pub(super) fn tell(&mut self, plan: &Plan, additional: impl Fn(&Reference) -> Option<PathBuf>) {
+    /// Reports a new plan: its size, and images that are present, were removed or are excluded. `additional` returns the
+    /// additional image store that contains an image.
+    pub(super) fn report_plan(&mut self, plan: &Plan, additional: impl Fn(&Reference) -> Option<PathBuf>) {
         let more = plan.blobs.iter().map(|blob| {
-            let begun = self.begun.get(&blob.digest).map_or(0, |begun| begun.planned);
-            blob.missing().saturating_sub(begun)
+            let started = self.started.get(&blob.digest).map_or(0, |it| it.planned);
+            blob.missing().saturating_sub(started)
         });
-        self.plan(plan, more.fold(0, u64::saturating_add));
+        self.report_totals(plan, more.fold(0, u64::saturating_add));
         for image in &plan.images {
-            let was_there = matches!(
-                self.told.get(&image.reference),
+            let was_present = matches!(
+                self.phases.get(&image.reference),
                 Some(ImagePhase::Present | ImagePhase::Pulled)
             );
-            match (&image.action, was_there) {
+            match (&image.action, was_present) {
                 (ImageAction::Present, false) => {
                     let store = additional(&image.reference);
                     let reason =
                         store.map(|root| format!("in the additional image store `{}`", root.display()));
-                    self.say(&image.reference, ImagePhase::Present, reason);
+                    self.report(&image.reference, ImagePhase::Present, reason);
                 }
                 (ImageAction::Pull(_) | ImageAction::Failed(_), true) => {
-                    tracing::warn!("`{}` was removed from the store meanwhile", image.reference);
-                    self.say(&image.reference, ImagePhase::Pending, None);
+                    tracing::warn!("`{}` was removed from the store during the run", image.reference);
+                    self.report(&image.reference, ImagePhase::Pending, None);
                 }
                 (ImageAction::Present, true) | (ImageAction::Pull(_) | ImageAction::Failed(_), false) => {}
             }
         }
         for image in &plan.excluded {
-            if !self.told.contains_key(&image.reference) {
+            if !self.phases.contains_key(&image.reference) {
                 self.list(&image.reference, Some(&image.requester), 0);
-                self.say(&image.reference, ImagePhase::Excluded, Some(image.reason.clone()));
+                self.report(&image.reference, ImagePhase::Excluded, Some(image.reason.clone()));
             }
         }
     }
 
-    pub(super) fn say(&mut self, reference: &Reference, state: ImagePhase, reason: Option<String>) {
-        self.has_been_told(reference, state);
+    /// Reports an image's phase.
+    pub(super) fn report(&mut self, reference: &Reference, state: ImagePhase, reason: Option<String>) {
+        self.note_reported(reference, state);
         let name = reference.to_string();
         self.observer.observe(Event::ImageDone { name, state, reason });
     }
 
-    /// Somebody else said it.
-    pub(super) fn has_been_told(&mut self, reference: &Reference, state: ImagePhase) {
-        self.told.insert(reference.clone(), state);
+    /// Remembers a phase that the pull has reported.
+    pub(super) fn note_reported(&mut self, reference: &Reference, phase: ImagePhase) {
+        self.phases.insert(reference.clone(), phase);
     }
 }
 
@@ -153,7 +161,7 @@ mod tests {
         }
     }
 
-    /// A plan with one image, for which `blobs` are brought.
+    /// A plan with one image, for which `blobs` are downloaded.
     fn plan(blobs: Vec<BlobTask>) -> Plan {
         let wanted = ImageToPlan {
             reference: "example.com/a:1".parse().unwrap(),
@@ -164,12 +172,12 @@ mod tests {
         Plan { blobs, ..plan }
     }
 
-    /// A plan is made again when blobs have said how long their tars are, and with each round.
+    /// A plan is built again after blobs were probed for the lengths of their tars, and in each round.
     #[test]
-    fn what_is_planned_twice_is_counted_once() {
+    fn a_blob_in_several_plans_is_counted_once() {
         let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
         let observer: Arc<dyn Observer> = recorder.clone();
-        let mut teller = StatusReporter::new(observer);
+        let mut status = StatusReporter::new(observer);
         let counted = || {
             let report = recorder.report(0);
             (
@@ -179,31 +187,31 @@ mod tests {
         };
         let [release, own, late] = [b"release", b"own....", b"late..."].map(|name| Digest::of(name));
         let naming = plan(vec![blob(&release, 50, 20)]);
-        teller.tell(&naming, |_| None);
-        teller.tell(&naming, |_| None);
-        assert_eq!(counted().0, 30, "the release image, planned in doubt");
-        teller.list_all(&naming);
-        teller.foretell(&naming, &[&blob(&own, 100, 0)]);
-        assert_eq!(counted(), (130, Some(30)), "and what is begun ahead of its plan");
+        status.report_plan(&naming, |_| None);
+        status.report_plan(&naming, |_| None);
+        assert_eq!(counted().0, 30, "the release image, before its pull");
+        status.list_plan(&naming);
+        status.report_prefetch(&naming, &[&blob(&own, 100, 0)]);
+        assert_eq!(counted(), (130, Some(30)), "and what is prefetched");
         let all = plan(vec![blob(&own, 100, 60), blob(&late, 7, 0)]);
-        teller.tell(&all, |_| None);
-        teller.tell(&all, |_| None);
-        teller.list_all(&all);
-        assert_eq!(counted(), (137, Some(137)), "of which some is here by then");
+        status.report_plan(&all, |_| None);
+        status.report_plan(&all, |_| None);
+        status.list_plan(&all);
+        assert_eq!(counted(), (137, Some(137)), "of which some is spooled by then");
         let rest = plan(vec![blob(&late, 7, 3)]);
-        teller.tell(&rest, |_| None);
-        teller.list_all(&rest);
+        status.report_plan(&rest, |_| None);
+        status.list_plan(&rest);
         assert_eq!(counted(), (137, Some(137)), "the rest of it, in another round");
-        teller.tell(&plan(Vec::new()), |_| None);
+        status.report_plan(&plan(Vec::new()), |_| None);
         assert_eq!(counted(), (137, Some(137)), "nothing is left");
     }
 
-    /// The registry may never answer, and the run be cut off.
+    /// The registry may never answer, and the run may be stopped.
     #[test]
-    fn what_was_there_and_is_not_is_pending_before_any_registry_has_answered() {
+    fn a_removed_image_is_pending_before_any_registry_has_answered() {
         let recorder = Arc::new(Recorder::new(jiff::Timestamp::now));
         let observer: Arc<dyn Observer> = recorder.clone();
-        let mut teller = StatusReporter::new(observer);
+        let mut status = StatusReporter::new(observer);
         let expected = [
             (ImageAction::Present, 1),
             (ImageAction::Failed("no answer yet".to_owned()), 0),
@@ -214,7 +222,7 @@ mod tests {
                 requesters: vec![Requester::Additional],
                 action,
             };
-            teller.tell(
+            status.report_plan(
                 &Plan::build(vec![wanted], Vec::new(), &Present::default()),
                 |_| None,
             );

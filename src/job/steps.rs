@@ -1,4 +1,4 @@
-//! Says which step begins and how it ends; each becomes a condition of the report.
+//! Reports when each step of a run starts and how it ends; each step is a condition of the report.
 
 use crate::exit_code::{Ending, Failure};
 use crate::plan::Totals;
@@ -6,12 +6,12 @@ use crate::report::{Event, Observer, Step};
 
 use super::error::JobError;
 
-/// Tells an observer about steps, or nobody, when they are part of a larger one.
+/// Reports steps to an observer. Without one, the steps are parts of a larger step and are not reported.
 #[derive(Clone, Copy)]
 pub(super) struct Steps<'a>(pub(super) Option<&'a dyn Observer>);
 
 impl Steps<'_> {
-    /// A step that is one call: it returns its result and a sentence about it.
+    /// Runs a step that is one call; it returns its result and a message.
     pub(super) fn take<T>(
         self,
         step: Step,
@@ -40,8 +40,8 @@ impl Steps<'_> {
         });
     }
 
-    /// The step fails with an error that ends the run; gives the error back. To be stopped is no failure: the step
-    /// stays unfinished.
+    /// Reports that an error ended the step and the run; returns the error. If the run was stopped, the step has not
+    /// failed and stays unfinished.
     pub(super) fn ended_by(self, step: Step, error: JobError) -> JobError {
         if let Ending::Failed(failure) = error.ending() {
             self.end(step, false, failure.reason(), error.to_string());
@@ -49,8 +49,8 @@ impl Steps<'_> {
         error
     }
 
-    /// Whether all that was wanted is there, as the store was seen last. `gravest` may be of an operator whose images nobody
-    /// knows.
+    /// Reports whether every requested image was in the last snapshot. `gravest` is the failure to fix first; it may be
+    /// that of an operator whose images are unknown.
     pub(super) fn verified(self, totals: &Totals, gravest: Option<Failure>) {
         let (wanted, present) = (totals.images_wanted, totals.images_present);
         self.start(Step::Verify);
@@ -58,10 +58,10 @@ impl Steps<'_> {
         let message = match failure {
             Some(_) if wanted == present => {
                 format!(
-                    "{present} of {wanted} images are in the store, but not every operator's images are known"
+                    "{present} of {wanted} images are in the store, but the images of some operators are unknown"
                 )
             }
-            // One that failed may be there: a release image without a payload, one that is damaged.
+            // A failed image may be present: a release image without a payload, or a damaged image.
             Some(_) => format!("{present} of {wanted} images are in the store and as expected"),
             None => format!("{present} of {wanted} images are in the store"),
         };

@@ -13,10 +13,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::error::JobError;
-use super::failure::Reason;
-use super::off_the_task;
-use super::snapshot::{Seen, Snapshot};
+use super::error::{JobError, Reason};
+use super::run_blocking;
+use super::snapshot::{ImageInStore, Snapshot};
 use crate::cancel::Cancel;
 use crate::exit_code::Failure;
 use crate::oci::LayerId;
@@ -75,7 +74,7 @@ impl Verifier {
     }
 
     /// Whether a layer of the image is damaged though it was unpacked anew.
-    pub(super) fn is_beyond_repair(&self, seen: &Seen) -> bool {
+    pub(super) fn is_beyond_repair(&self, seen: &ImageInStore) -> bool {
         seen.damaged.iter().any(|layer| self.rewritten.contains(layer))
     }
 
@@ -90,7 +89,7 @@ impl Verifier {
         let mut places = HashSet::new();
         for seen in sight.images_mut() {
             let (inventory, id, priority) = (Arc::clone(&inventory), seen.id, self.priority);
-            let read = off_the_task(move || {
+            let read = run_blocking(move || {
                 let _lowered = priority.lower();
                 let Some(image) = inventory.image(&id) else {
                     return Ok(Default::default());
@@ -135,7 +134,7 @@ impl Verifier {
         let priority = self.priority;
         let check = |place: ExpectedLayer| {
             let (inventory, cancel, bytes) = (Arc::clone(inventory), cancel.clone(), Arc::clone(&bytes));
-            off_the_task(move || {
+            run_blocking(move || {
                 let _lowered = priority.lower();
                 match inventory.check_layer(&place, &cancel, &bytes) {
                     Ok(state) => Ok((place, state)),
@@ -171,7 +170,7 @@ impl Verifier {
     }
 
     /// What is wrong with an image: the first damage by name, and how many there are.
-    fn judge(&mut self, seen: &mut Seen, inventory: &Inventory) -> Option<Reason> {
+    fn judge(&mut self, seen: &mut ImageInStore, inventory: &Inventory) -> Option<Reason> {
         let (mut first, mut count, mut missing) = (None, 0, None);
         let mut note = |damage: String, more: u64| {
             first.get_or_insert(damage);
@@ -267,7 +266,7 @@ impl Verifier {
                 let (store, host, cancel) = (Arc::clone(store), host.clone(), cancel.clone());
                 let (inventory, place, blob) = (Arc::clone(&sight.inventory), *place, *blob);
                 let mend = move || store.repair_links(&place, blob.as_ref(), &inventory, &host, &cancel);
-                let mended = off_the_task(move || match mend() {
+                let mended = run_blocking(move || match mend() {
                     Err(StoreError::Stopped { stopped, .. }) => Err(stopped.into()),
                     Err(error @ (StoreError::InUse { .. } | StoreError::Conflict { .. })) => Ok(Some(error)),
                     done => Ok(done.map(|()| None)?),

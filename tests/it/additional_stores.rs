@@ -319,7 +319,7 @@ fn damage_in_an_additional_store_is_named_and_a_whole_image_pulled_beside_it() {
     scene
         .untouched(|| scene.world.verify(&stuck))
         .exits(7)
-        .says("layers of the graph root were built on it");
+        .says("layers of the graph root are built on it");
     scene.registry.clear_log();
     let mended = scene
         .untouched(|| scene.world.verify(&["--repair", "--image", &scene.small]))

@@ -493,7 +493,7 @@ fn an_operators_image_that_is_removed_meanwhile_is_pulled_again() {
     let run = running
         .wait()
         .exits(0)
-        .says("was removed from the store meanwhile");
+        .says("was removed from the store during the run");
     let mut pulled = [controller.as_str(), extra.as_str()];
     pulled.sort_unstable();
     assert_eq!(run.images("pulled"), pulled, "{run}");
@@ -528,7 +528,7 @@ fn an_index_without_packages_is_pulled_with_a_warning() {
     let run = world
         .run(&["--operator-index", &index])
         .exits(0)
-        .says("only the index images are wanted");
+        .says("only the index images of the operators are pulled");
     assert_eq!(run.images("pulled"), [index.as_str()], "{run}");
     adds_up(&run);
 }

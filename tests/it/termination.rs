@@ -249,7 +249,10 @@ fn a_registry_that_does_not_answer_keeps_only_its_own_images_waiting() {
     let world = TestNode::trusting(&[registry.host()]);
     let alive = registry.tagged("zoo/base");
     let args = ["--image", &dead, "--image", &alive, "--deadline", "75s"];
-    let run = world.run(&args).exits(124).says("no answer for 1 images yet");
+    let run = world
+        .run(&args)
+        .exits(124)
+        .says("the registries of 1 images have not answered yet");
     assert_eq!(run.images("pulled"), [&alive], "{run}");
     assert_eq!(run.images("pending"), [&dead], "{run}");
 }

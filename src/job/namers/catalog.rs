@@ -1,4 +1,4 @@
-//! From an index image in the store to what its catalog says of the operators that are asked for.
+//! Reads the operator catalog of an index image in the store, for the requested operators.
 
 use crate::cancel::Cancel;
 use crate::catalog::{self, Catalog, CatalogError, CatalogLocation, PackageRequest};
@@ -6,7 +6,7 @@ use crate::exit_code::Failure;
 use crate::oci::{Platform, Reference};
 use crate::store::{Inventory, Store, StoreError};
 
-use super::super::failure::{Reason, TaskError};
+use super::super::error::{Reason, TaskError};
 
 /// Reads the catalog of the index image `index`, which is in the store. Takes seconds for a large one.
 pub(in crate::job) fn catalog(

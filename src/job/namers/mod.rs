@@ -1,5 +1,5 @@
-//! Images that name others: the release image by its payload, an index image by its catalog. They come first, and what they
-//! name is wanted from then on.
+//! Tracks the *namers*, images that name other images to pull: the release image by its payload, an index image by its
+//! catalog. A run pulls and reads them first, and then requests the images that they name.
 
 pub(super) mod catalog;
 pub(super) mod operators;
@@ -11,9 +11,19 @@ use std::sync::Arc;
 use crate::catalog::PackageRequest;
 use crate::image_request::{ImageRequest, Requester};
 use crate::oci::Reference;
-use crate::plan::ExcludedImage;
+use crate::plan::{ExcludedImage, Plan};
+use crate::report::Step;
 use crate::spec::{Excludes, VersionSpec};
 use operators::Operators;
+
+/// Whether a round of the run is about everything that is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Only about the namers: what they name is unknown.
+    Namers,
+    /// About every requested image.
+    Everything,
+}
 
 /// An image that names others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,24 +38,32 @@ impl Namer {
             Self::Release(reference) | Self::Index(reference) => reference,
         }
     }
+
+    /// The step of the run that reads it.
+    pub(super) fn step(&self) -> Step {
+        match self {
+            Self::Release(_) => Step::Release,
+            Self::Index(_) => Step::Operators,
+        }
+    }
 }
 
-/// What is wanted, as far as it is known, and what has still to be read.
+/// What is requested so far, and which namers are not read yet.
 pub(super) struct Naming {
     pub(super) excludes: Arc<Excludes>,
     pub(super) packages: Arc<[PackageRequest]>,
     pub(super) namers: Vec<Namer>,
     pub(super) operators: Operators,
-    /// In the order of their naming; several may be for one image.
+    /// In the order in which they were named; several may be for one image.
     pub(super) requests: Vec<ImageRequest>,
     pub(super) excluded: Vec<ExcludedImage>,
-    /// The release's, once its payload is read.
+    /// The release's version, once its payload is read.
     pub(super) version: Option<String>,
     read: HashSet<Namer>,
 }
 
 impl Naming {
-    /// What the version spec names by itself.
+    /// Starts with the images that the version spec names.
     pub(super) fn new(spec: &VersionSpec, excludes: Excludes, packages: Vec<PackageRequest>) -> Self {
         let indexes = spec.operators_indexes.iter().cloned();
         let release = spec.platform_image.iter().cloned().map(Namer::Release);
@@ -61,18 +79,36 @@ impl Naming {
         }
     }
 
-    /// Whether it was read, for better or worse.
+    /// Whether the namer was read, successfully or not.
     pub(super) fn is_read(&self, namer: &Namer) -> bool {
         self.read.contains(namer)
     }
 
-    pub(super) fn has_read(&mut self, namer: &Namer) {
+    pub(super) fn mark_read(&mut self, namer: &Namer) {
         self.read.insert(namer.clone());
     }
 
-    /// Those that were not read, whether or not they will be.
+    /// The namers that were not read yet. Some may be unavailable.
     pub(super) fn unread(&self) -> impl Iterator<Item = &Namer> {
         self.namers.iter().filter(|namer| !self.read.contains(namer))
+    }
+
+    /// The indices in the plan of release images that were not read yet.
+    pub(super) fn unread_releases(&self, plan: &Plan) -> HashSet<usize> {
+        let unread = self.unread().filter(|it| matches!(it, Namer::Release(_)));
+        let references: HashSet<&Reference> = unread.map(Namer::reference).collect();
+        let images = plan.images.iter().enumerate();
+        let releases = images.filter(|(_, image)| references.contains(&image.reference));
+        releases.map(|(index, _)| index).collect()
+    }
+
+    /// The requests for namers.
+    pub(super) fn namer_requests(&self) -> Vec<ImageRequest> {
+        let is_namer = |request: &&ImageRequest| {
+            let mut namers = self.namers.iter();
+            namers.any(|namer| *namer.reference() == request.reference)
+        };
+        self.requests.iter().filter(is_namer).cloned().collect()
     }
 
     pub(super) fn indexes(&self) -> impl Iterator<Item = &Reference> {
@@ -83,7 +119,7 @@ impl Naming {
     }
 }
 
-/// For the images that the version spec names by itself.
+/// Requests for the images that the version spec names.
 pub(super) fn requests(spec: &VersionSpec) -> Vec<ImageRequest> {
     let of = |images: &[Reference], requester: Requester| {
         let request = |image: &Reference| ImageRequest::new(image.clone(), requester.clone());

@@ -1,7 +1,7 @@
-//! The operators that are asked for, and what the catalogs say of each.
+//! Tracks the requested operators: which catalogs contain each, which images it needs, and why it failed.
 //!
-//! A package may be in several catalogs: then all of its images are wanted, for nobody knows which of them the cluster will
-//! install from. It is missing only if no catalog has it.
+//! A package may be in several catalogs. Then the images of all of them are requested, because it is unknown which catalog
+//! the cluster will install from. A package is missing only if no catalog has it.
 
 use crate::catalog::{Catalog, CatalogError, Head, PackageRequest};
 use crate::exit_code::Failure;
@@ -10,23 +10,23 @@ use crate::oci::Reference;
 use crate::report::{Count, OperatorReport, OperatorState};
 use crate::spec::shown;
 
-use super::super::failure::Reason;
+use super::super::error::Reason;
 
-/// What is known of all of them.
+/// Every requested operator.
 pub(in crate::job) struct Operators(Vec<Operator>);
 
 /// One channel of one package.
 struct Operator {
     package: String,
     channel: String,
-    /// What catalogs have of it, or what is wrong with what they have.
+    /// One for each catalog that contains it, successful or not.
     rows: Vec<OperatorReport>,
     failure: Option<Failure>,
-    /// Index images whose catalogs do not have it, with what those said.
+    /// Index images whose catalogs do not contain it, with the error of each.
     absences: Vec<(Reference, CatalogError)>,
 }
 
-/// What a catalog added.
+/// What one catalog added.
 pub(in crate::job) struct Added {
     pub(in crate::job) requests: Vec<ImageRequest>,
     pub(in crate::job) rows: Vec<OperatorReport>,
@@ -48,13 +48,13 @@ impl Operators {
         Self(operators.collect())
     }
 
-    /// How many answers of catalogs, or the lack of any, are such.
+    /// How many rows have this state.
     pub(in crate::job) fn count(&self, state: OperatorState) -> usize {
         let rows = self.0.iter().flat_map(|operator| &operator.rows);
         rows.filter(|row| row.state == state).count()
     }
 
-    /// Each of them as it stands.
+    /// The current rows of all operators; one that no catalog has contributed to is pending.
     pub(in crate::job) fn rows(&self) -> Vec<OperatorReport> {
         let rows = self.0.iter().flat_map(|operator| {
             let pending = OperatorReport::pending(&operator.package, &operator.channel);
@@ -64,13 +64,13 @@ impl Operators {
         rows.collect()
     }
 
-    /// What is wrong, as far as it is known.
+    /// The failures so far.
     pub(in crate::job) fn failures(&self) -> impl Iterator<Item = Failure> {
         self.0.iter().filter_map(|operator| operator.failure)
     }
 
-    /// Takes in what the catalog of `index` says.
-    pub(in crate::job) fn take(&mut self, index: &Reference, catalog: Catalog) -> Added {
+    /// Adds the contents of the catalog of `index`.
+    pub(in crate::job) fn add(&mut self, index: &Reference, catalog: Catalog) -> Added {
         let mut added = Added {
             requests: Vec::new(),
             rows: Vec::new(),
@@ -103,8 +103,8 @@ impl Operators {
         added
     }
 
-    /// Every catalog was read that can be: what was found nowhere is missing. `unread` are the index images that cannot be had
-    /// or read, and why.
+    /// Marks operators as failed that no catalog contains, after every readable catalog was read. `unread` are the index
+    /// images that are unavailable or unreadable, and why.
     pub(in crate::job) fn conclude(&mut self, unread: &[(Reference, Failure)]) -> Vec<OperatorReport> {
         let nowhere = self.0.iter_mut().filter(|operator| operator.rows.is_empty());
         let rows = nowhere.map(|operator| {
@@ -154,9 +154,9 @@ impl Operator {
     }
 }
 
-/// What may be missing although nobody can say what.
+/// Warns about related images that a catalog lists without a pull spec, which therefore may be missing.
 fn warning(index: &Reference, package: &str, head: &Head) -> Option<String> {
-    /// Enough to find the others.
+    /// How many names the message lists.
     const NAMES: usize = 10;
     let without = head.without_image.len();
     let named = head.without_image.iter().filter(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! From a release image in the store to the images that its payload names.
+//! Reads the payload of a release image in the store: the images that it names, without the excluded ones.
 
 use crate::exit_code::Failure;
 use crate::image_request::Requester;
@@ -8,12 +8,12 @@ use crate::release::{IMAGE_REFERENCES, Payload, RELEASE_METADATA, Selection, sel
 use crate::spec::Excludes;
 use crate::store::{Inventory, Store, StoreError, Tree};
 
-use super::super::failure::Reason;
+use super::super::error::Reason;
 
-/// No file of a payload comes near; real image-references have about 100 KiB.
+/// Far above every real payload file; `image-references` has about 100 KiB.
 const FILE_LIMIT: u64 = 16 << 20;
 
-/// Reads the payload of the release image `release`, which is in the store, and divides what it names.
+/// Reads the payload of the release image `release`, which is in the store, and selects the images to pull.
 pub(in crate::job) fn payload(
     release: &Reference,
     platform: &Platform,
@@ -30,19 +30,20 @@ pub(in crate::job) fn payload(
     let tree = store.tree(&chain.ok_or_else(gone)?).map_err(unusable)?;
     let missing = |file: &str| {
         unexpected(format!(
-            "the release image `{release}` has no `{file}`\nhint: is `platform.image` a release image?"
+            "the release image `{release}` has no `{file}`\nhint: check that `platform.image` is a release image"
         ))
     };
     let references = read(&tree, IMAGE_REFERENCES)?.ok_or_else(|| missing(IMAGE_REFERENCES))?;
     let metadata = read(&tree, RELEASE_METADATA)?.ok_or_else(|| missing(RELEASE_METADATA))?;
-    divide(&references, &metadata, excludes)
+    parse(&references, &metadata, excludes)
 }
 
-/// What a release image names of whose layers only the upper ones are here, if its payload is in these.
-pub(in crate::job) fn foreseen(upper: &Tree, excludes: &Excludes) -> Option<Selection> {
+/// The images to pull of a release image of which only the upper layers are available. `None` if its payload is not in
+/// these.
+pub(in crate::job) fn selection_of_upper_layers(upper: &Tree, excludes: &Excludes) -> Option<Selection> {
     let references = read(upper, IMAGE_REFERENCES).ok()??;
     let metadata = read(upper, RELEASE_METADATA).ok()??;
-    let (_, selection) = divide(&references, &metadata, excludes).ok()?;
+    let (_, selection) = parse(&references, &metadata, excludes).ok()?;
     Some(selection)
 }
 
@@ -53,7 +54,7 @@ fn read(tree: &Tree, file: &str) -> Result<Option<Vec<u8>>, Reason> {
     })
 }
 
-fn divide(references: &[u8], metadata: &[u8], excludes: &Excludes) -> Result<(Payload, Selection), Reason> {
+fn parse(references: &[u8], metadata: &[u8], excludes: &Excludes) -> Result<(Payload, Selection), Reason> {
     let payload = Payload::parse(references, metadata).map_err(|error| unexpected(error.to_string()))?;
     let selection = select(&payload, excludes).map_err(|error| unexpected(error.to_string()))?;
     Ok((payload, selection))

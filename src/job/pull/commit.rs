@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::failure::TaskError;
+use super::super::error::TaskError;
 use super::repair::LayerRepair;
 use crate::cancel::Cancel;
 use crate::oci::{LayerId, Reference, ResolvedImage};

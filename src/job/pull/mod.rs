@@ -11,24 +11,22 @@
 //! A trouble of the host, such as a full disk, halts everything; a trouble of one image is its [`ImageOutcome`].
 
 pub(super) mod commit;
-pub(super) mod release_first;
 pub(super) mod repair;
 pub(super) mod scheduler;
 pub(super) mod tracker;
 
-use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::collections::HashMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::error::JobError;
-use super::failure::{Reason, TaskError};
+use super::error::{JobError, Reason, TaskError};
+use super::prefetch::{CHECK_INTERVAL, ReleaseFirst, StagedLayers};
 use crate::cancel::{Cancel, StopReason};
 use crate::fetch::{BlobRequest, Fetcher};
 use crate::oci::{Digest, LayerId};
@@ -40,9 +38,8 @@ use crate::store::unpack::{Limits, SpaceBudget, unpack};
 use crate::store::{Stage, StagedLayer, Store};
 use crate::write_back;
 use commit::{Committed, Committer, Ready};
-use release_first::{GLANCE, Vanguard};
 use repair::LayerRepair;
-use scheduler::Queue;
+use scheduler::{Queue, request_for};
 use tracker::{ImageOutcome, PullTracker};
 
 /// Whole blobs that may wait for a thread that unpacks them, for each such thread. With fewer, the link idles while
@@ -74,19 +71,8 @@ pub(super) struct Puller {
     pub(super) disk_priority: IoPriority,
     /// Ends all that is under way, here and what was fetched ahead.
     pub(super) halt: Cancel,
-    /// Who looks into layers as soon as they are staged, if anybody does.
-    pub(super) onlooker: Option<UnboundedSender<Laid>>,
-    /// Images whose blobs go first, and alone until they are nearly here: nothing can be planned before a release image is
-    /// read.
-    pub(super) first: HashSet<usize>,
-    /// Whether these have the link for themselves.
-    pub(super) alone: watch::Sender<bool>,
-}
-
-/// A layer that was staged, and the directory of its contents.
-pub(super) struct Laid {
-    pub(super) id: LayerId,
-    pub(super) root: OwnedFd,
+    /// Passes staged layers to a prefetch, if one runs beside this pull.
+    pub(super) staged_layers: Option<StagedLayers>,
 }
 
 /// What came of a pull.
@@ -100,7 +86,12 @@ pub(super) struct Pulled {
 impl Puller {
     /// Brings what `plan` wants into the store. What was staged for nothing is removed before this returns, unless the
     /// run is to end at once.
-    pub(super) async fn pull(&self, plan: &Plan, cancel: &Cancel) -> Result<Pulled, JobError> {
+    pub(super) async fn pull(
+        &self,
+        plan: &Plan,
+        release_first: ReleaseFirst,
+        cancel: &Cancel,
+    ) -> Result<Pulled, JobError> {
         let halt = &self.halt;
         let mut removals = Vec::new();
         let follow = async {
@@ -108,7 +99,7 @@ impl Puller {
             std::future::pending().await
         };
         let result = tokio::select! {
-            result = self.pull_until_halted(plan, halt, &mut removals) => result,
+            result = self.pull_until_halted(plan, release_first, halt, &mut removals) => result,
             never = follow => never,
         };
         tokio::select! {
@@ -122,6 +113,7 @@ impl Puller {
     async fn pull_until_halted(
         &self,
         plan: &Plan,
+        mut release_first: ReleaseFirst,
         halt: &Cancel,
         removals: &mut Vec<JoinHandle<()>>,
     ) -> Result<Pulled, JobError> {
@@ -138,8 +130,7 @@ impl Puller {
         );
         let mut blobs = FuturesUnordered::new();
         let mut throttled = self.fetcher.throttled();
-        let mut vanguard = Vanguard::new(&plan.blobs, &self.first, self.fetcher.received());
-        let mut glances = tokio::time::interval(GLANCE);
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
         let mut commits = FuturesUnordered::new();
         let mut layers = Vec::new();
         let mut trouble = None;
@@ -152,12 +143,10 @@ impl Puller {
             }
             // A blob whose registry has to be left alone stands in no other's way.
             let room = at_once + RESTING.min(*throttled.borrow_and_update());
-            let is_alone = halt.reason().is_none() && vanguard.is_alone(self.fetcher.received());
-            self.alone
-                .send_if_modified(|alone| std::mem::replace(alone, is_alone) != is_alone);
+            let is_alone = halt.reason().is_none() && release_first.is_alone(self.fetcher.received());
             while blobs.len() < room
                 && let Some(blob) = match is_alone {
-                    true => queue.take_of(&self.first),
+                    true => queue.take_of(release_first.images()),
                     false => queue.take(self.fetcher.received()),
                 }
             {
@@ -171,7 +160,7 @@ impl Puller {
             let mut unwanted = Vec::new();
             tokio::select! {
                 Some((blob, layers)) = blobs.next() => {
-                    vanguard.has_ended(blob);
+                    release_first.blob_ended(blob);
                     if layers.iter().all(|(_, layer)| layer.is_err()) {
                         queue.failed(blob);
                     }
@@ -194,7 +183,7 @@ impl Puller {
                     }
                 }
                 Ok(()) = throttled.changed(), if !queue.is_empty() => {}
-                _ = glances.tick(), if is_alone => {}
+                _ = checks.tick(), if is_alone => {}
                 Some(committed) = commits.next() => for (index, committed) in committed {
                     for id in &committed.layers {
                         let freed = board.committed(*id);
@@ -347,7 +336,7 @@ impl Puller {
     ) -> Result<StagedLayer, TaskError> {
         let spec = layer.layer.clone();
         let (stage, blob, halt) = (Arc::clone(&self.stage), blob.clone(), halt.clone());
-        let (priority, onlooker) = (self.disk_priority, self.onlooker.clone());
+        let (priority, staged_layers) = (self.disk_priority, self.staged_layers.clone());
         let (room, foreseen) = (Arc::clone(&self.room), layer.tar.bytes());
         let task = tokio::task::spawn_blocking(move || {
             let _lowered = priority.lower();
@@ -361,13 +350,8 @@ impl Puller {
             // It may lie in the spool for as long as its image's other blobs take to come; then its removal does this.
             write_back::forget(&file);
             let staged = staging.finish(unpacked).map_err(TaskError::storing)?;
-            if let Some(onlooker) = onlooker {
-                let (id, root) = (
-                    staged.spec().id(),
-                    staged.open_diff().map_err(TaskError::storing)?,
-                );
-                // Who has seen enough is gone.
-                let _ = onlooker.send(Laid { id, root });
+            if let Some(staged_layers) = staged_layers {
+                staged_layers.send(&staged).map_err(TaskError::storing)?;
             }
             Ok(staged)
         });
@@ -410,17 +394,6 @@ impl Puller {
             let panicked = || Committed::nothing(TaskError::Host(JobError::Panicked(message.clone())));
             indices.into_iter().map(|index| (index, panicked())).collect()
         })
-    }
-}
-
-/// A blob of the plan, and who may have it.
-pub(super) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> BlobRequest {
-    let references = task.images.iter().map(|index| &plan.images[*index].reference);
-    BlobRequest {
-        digest: task.digest,
-        size: task.size,
-        images: references.cloned().collect(),
-        connections,
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::failure::{Reason, TaskError};
+use super::super::error::{Reason, TaskError};
 use crate::cancel::Cancel;
 use crate::exit_code::Failure;
 use crate::oci::{LayerId, Reference, ResolvedImage};

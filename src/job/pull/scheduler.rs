@@ -8,7 +8,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::plan::BlobTask;
+use crate::fetch::BlobRequest;
+use crate::plan::{BlobTask, Plan};
 
 /// How long the rest may take at most for the largest blob to go first. What that gains is the time in which a thread
 /// unpacks the largest layer, some seconds; a link that needs longer than this for the rest loses less than a tenth.
@@ -129,6 +130,17 @@ pub(in crate::job) fn connections(blob: u64, all: u64, most: usize) -> usize {
         // One more, so that it comes before the others; and no more than half, for it waits until so many are free.
         true => (part.ceil() as usize).saturating_add(1).min(most.div_ceil(2)),
         false => 1,
+    }
+}
+
+/// The request for a blob of the plan, with every image that contains it.
+pub(in crate::job) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> BlobRequest {
+    let references = task.images.iter().map(|index| &plan.images[*index].reference);
+    BlobRequest {
+        digest: task.digest,
+        size: task.size,
+        images: references.cloned().collect(),
+        connections,
     }
 }
 

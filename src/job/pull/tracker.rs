@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::super::failure::Reason;
+use super::super::error::Reason;
 use crate::oci::{Digest, LayerId};
 use crate::plan::{BlobTask, ImageAction, Plan};
 

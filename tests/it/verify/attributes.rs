@@ -133,7 +133,7 @@ fn a_layer_that_stays_damaged_is_written_anew_once() {
     let repaired = world
         .start_under(&strace, "verify", &[&args[..], &["--repair"]].concat())
         .wait();
-    let repaired = repaired.exits(7).says("also after it was written anew");
+    let repaired = repaired.exits(7).says("even after it was written again");
     let written = repaired.stderr.matches("replaced a damaged layer").count();
     assert_eq!(written, image.layers.len(), "{repaired}");
     world.verify(&args).exits(0);

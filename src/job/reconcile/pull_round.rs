@@ -1,0 +1,166 @@
+//! Pulls the plan of one round, with a prefetch beside it, and records what was pulled.
+
+use std::sync::Arc;
+
+use super::Reconciler;
+use crate::exit_code::Failure;
+use crate::fetch::Fetcher;
+use crate::job::error::JobError;
+use crate::job::namers::Scope;
+use crate::job::prefetch::{NextRound, Prefetch};
+use crate::job::pull::repair::LayerRepair;
+use crate::job::pull::tracker::ImageOutcome;
+use crate::job::pull::{Pulled, Puller};
+use crate::job::snapshot::Snapshot;
+use crate::job::steps::Steps;
+use crate::job::{Mode, run_blocking, space};
+use crate::plan::{LayerAction, Plan};
+use crate::report::{Event, ImagePhase, Step};
+use crate::spool::Spool;
+use crate::store::Stage;
+
+impl Reconciler<'_> {
+    /// Pulls what the plan lists.
+    pub(super) async fn pull(
+        &mut self,
+        plan: &Plan,
+        snapshot: &Snapshot,
+        scope: Scope,
+        steps: Steps<'_>,
+    ) -> Result<(), JobError> {
+        steps.start(Step::Pull);
+        self.report_reused_layers(plan);
+        self.status.list_plan(plan);
+        let spool = self.storage.lock_spool()?;
+        let stage = self.open_stage().await?;
+        let fetcher = self.fetcher(&spool);
+        let mut puller = self.puller(plan, snapshot, spool, stage, Arc::clone(&fetcher))?;
+        let releases = self.naming.unread_releases(plan);
+        let (progress, release_first, staged_layers) = Prefetch::connect(plan, releases, fetcher.received());
+        let prefetches = Prefetch::is_useful(self.mode, scope, &self.naming, snapshot);
+        puller.staged_layers = prefetches.then_some(staged_layers);
+        self.prefetch.start_no_more();
+        let pull = puller.pull(plan, release_first, self.cancel);
+        let pulled = match prefetches {
+            false => pull.await?,
+            true => {
+                let next = NextRound {
+                    config: self.config,
+                    storage: &self.storage,
+                    naming: &self.naming,
+                    states: &self.states,
+                    tars: self.size_probe.known(),
+                    queue: &mut self.resolve_queue,
+                    status: &mut self.status,
+                    fetcher,
+                    halt: &self.halt,
+                };
+                self.prefetch.run_beside(pull, plan, progress, next).await?
+            }
+        };
+        self.record(plan, pulled, steps)
+    }
+
+    /// Reports layers of the plan that the store has, each once in a run.
+    fn report_reused_layers(&mut self, plan: &Plan) {
+        let layers = plan.images.iter().flat_map(|image| &image.layers);
+        let reused =
+            layers.filter(|it| it.action == LayerAction::Reuse && self.reported_layers.insert(it.layer.id()));
+        let layers = reused.count() as u64;
+        self.observer.observe(Event::LayersReused { layers });
+    }
+
+    /// One for the whole run, so that a pull waits for the prefetch's downloads instead of starting its own.
+    fn fetcher(&mut self, spool: &Spool) -> Arc<Fetcher> {
+        let fetcher = self.fetcher.get_or_insert_with(|| {
+            Arc::new(Fetcher::new(
+                Arc::clone(&self.registries),
+                spool.clone(),
+                Arc::clone(&self.observer),
+                self.config.max_downloads,
+            ))
+        });
+        Arc::clone(fetcher)
+    }
+
+    /// Opening a stage removes the stages of killed runs.
+    async fn open_stage(&self) -> Result<Arc<Stage>, JobError> {
+        let store = Arc::clone(self.storage.store());
+        let stage = run_blocking(move || {
+            store.create_if_missing()?;
+            Ok(store.stage()?)
+        });
+        Ok(Arc::new(stage.await?))
+    }
+
+    fn puller(
+        &self,
+        plan: &Plan,
+        snapshot: &Snapshot,
+        spool: Spool,
+        stage: Arc<Stage>,
+        fetcher: Arc<Fetcher>,
+    ) -> Result<Puller, JobError> {
+        let room = Arc::new(space::spare(self.config, plan)?);
+        let replaces = self.mode == Mode::Repair;
+        let repair = (replaces || snapshot.inventory.has_additional()).then(|| LayerRepair {
+            store: Arc::clone(self.storage.store()),
+            stage: Arc::clone(&stage),
+            inventory: Arc::clone(&snapshot.inventory),
+            host: self.config.host_state.clone(),
+            room: Arc::clone(&room),
+            replaces,
+        });
+        Ok(Puller {
+            store: Arc::clone(self.storage.store()),
+            stage,
+            mender: repair,
+            room,
+            fetcher,
+            spool,
+            observer: Arc::clone(&self.observer),
+            deadline: self.config.end(),
+            max_downloads: self.config.max_downloads.get(),
+            max_unpacks: self.config.max_unpacks.get(),
+            disk_priority: self.config.disk_priority,
+            halt: self.halt.clone(),
+            staged_layers: None,
+        })
+    }
+
+    /// Records what a pull stored and what failed, and ends the step.
+    fn record(&mut self, plan: &Plan, pulled: Pulled, steps: Steps<'_>) -> Result<(), JobError> {
+        self.verifier
+            .forget(&plan.layers.iter().map(|task| task.layer.id()).collect());
+        self.verifier.note_rewritten(&pulled.layers);
+        self.reported_layers.extend(pulled.layers);
+        let mut complete = 0;
+        for (image, outcome) in plan.images.iter().zip(pulled.fates) {
+            match outcome {
+                ImageOutcome::Open => {}
+                ImageOutcome::Pulled => {
+                    complete += 1;
+                    self.status.note_reported(&image.reference, ImagePhase::Pulled);
+                }
+                ImageOutcome::Failed(reason) => {
+                    self.status.note_reported(&image.reference, ImagePhase::Failed);
+                    self.states.fail(&image.reference, reason);
+                }
+            }
+        }
+        let planned = plan.totals.images_to_pull;
+        if complete < planned {
+            self.cancel.check()?;
+        }
+        let reason = match complete == planned {
+            true => "Pulled",
+            false => self
+                .states
+                .gravest_failure(plan)
+                .map_or("StoreChanged", Failure::reason),
+        };
+        let message = format!("{complete} of {planned} images were pulled");
+        steps.end(Step::Pull, complete == planned, reason, message);
+        Ok(())
+    }
+}
