@@ -1,79 +1,78 @@
-//! Pre-caches the images of an OpenShift upgrade in a node's CRI-O store.
+//! Pre-pulls the images of an OpenShift upgrade into a node's CRI-O store.
 //!
-//! # The way of the data
+//! # Data flow
 //!
 //! ```text
-//! VersionSpec ─→ release image ─→ Payload ─select→ ImageRequest* ─┐                   settings, spec, catalog, release
-//!      ├───────→ index images ──→ Catalog ─heads─→ ImageRequest* ─┤
-//!      └───────→ additional images ──────────────→ ImageRequest* ─┤
-//!                                                       ┌─────────┘
-//!                  Registries::resolve → ResolvedImage* ┤                              registry
-//!                  Store::inventory ───→ Inventory ─────┴─Plan::build→ Plan            store, plan
-//!                                                                       │
-//!            the kubelet's line ─verdict→ it fits, or exit code 3 ──────┤              preflight
-//!                                                                       ↓
-//!   Plan.blobs[i] ─fetch→ VerifiedBlob ─unpack→ StagedLayer ─commit_layers, commit_image→ the store
+//! VersionSpec ─→ release image ─→ Payload ─select─→ ImageRequest* ─┐                  settings, spec, catalog, release
+//!      ├───────→ index images ──→ Catalog ─heads──→ ImageRequest* ─┤
+//!      └───────→ additional images ───────────────→ ImageRequest* ─┤
+//!                                                        ┌─────────┘
+//!                  Registries::resolve → ResolvedImage* ─┤                            registry
+//!                  Store::inventory ───→ Inventory ──────┴─Plan::build→ Plan          store, plan
+//!                                                                        │
+//!        free space below the kubelet's threshold? no: exit code 3 ──────┤            preflight
+//!                                                                        ↓
+//!   Plan.blobs[i] ─fetch→ VerifiedBlob ─unpack→ StagedLayer ─commit_layers, commit_image→ image in the store
 //!                 fetch, spool           store::unpack           store                      │
 //!                                                                                           │
-//!   Inventory, once more: is everything there? ←────────────────────────────────────────────┘
-//!        └─→ Outcome ─→ Report, exit code                                               job, report, exit_code
+//!   next Inventory: is every image present? ←───────────────────────────────────────────────┘
+//!        └─→ Outcome ─→ Report, exit code                                             job, report, exit_code
 //! ```
 //!
-//! Every arrow is one function, and every type is evidence of the step before: a [`VerifiedBlob`](spool::VerifiedBlob)
-//! exists only after its digest matched, a [`StagedLayer`](store::StagedLayer) removes itself unless it is committed, a
-//! [`Plan`](plan::Plan) is a value that can be printed, and `plan` shows what `run` would do. Images that name others go
-//! the same way as every other, and what they name follows them. [`job`] has the pipeline on one screen.
+//! Every arrow is one function, and every type proves that the step before it succeeded. A
+//! [`VerifiedBlob`](spool::VerifiedBlob) exists only if its digest matches. A [`StagedLayer`](store::StagedLayer) removes
+//! itself unless it is committed. A [`Plan`](plan::Plan) is a printable value: `plan` shows what `run` would do. Release and
+//! index images, which name other images, are pulled like every other image, only earlier. [`job`] shows the pipeline on one
+//! screen.
 //!
-//! `verify` ends with the inventory, and reads every layer in it again; `verify --repair` goes the same way as `run`, with
-//! the layers that are damaged taken for missing, and replaces them in their place.
+//! `verify` takes an inventory and reads every layer in it. `verify --repair` works like `run`, but treats damaged layers as
+//! missing and replaces them.
 //!
 //! # Modules
 //!
-//! Each imports only from those above it; `tests/it/imports.rs` holds that.
+//! A module imports only from modules above it; `tests/it/imports.rs` checks that.
 //!
-//! | module | what it knows |
+//! | module | what it does |
 //! |---|---|
-//! | [`oci`] | references, digests, manifests, configs; raw bytes beside parsed values; platform choice |
-//! | [`cancel`] | one stop signal and its reason |
-//! | [`priority`] | priorities of a guest: CPU time, disk time |
-//! | [`write_back`] | bytes to the disk ahead of a sync |
-//! | [`report`] | events; log lines and bars; the report file and the termination message |
+//! | [`oci`] | references, digests, manifests and configs, with their raw bytes beside the parsed values; platform selection |
+//! | [`cancel`] | one cancellation signal with its reason |
+//! | [`priority`] | CPU and disk priority, because the node has other work |
+//! | [`write_back`] | starts writing pages to the disk before a sync needs them |
+//! | [`report`] | events; log lines and progress bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
-//! | [`spool`] | blobs on disk by digest, whole or begun |
+//! | [`spool`] | downloaded blobs on disk by digest, complete or partial |
 //! | [`http`] | client defaults, backoff, `Retry-After` and causes of failures, for registries and the cluster's API |
-//! | [`registry`] | registries.conf, logins, certificates, proxies, names, faults, the one retry loop |
-//! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, mending |
-//! | [`cluster`] | the cluster's API: threshold, proxy, authorities, deadline; annotations, events, pinned images |
-//! | [`fetch`] | many blobs, bounded, each once |
-//! | [`image_request`] | one image to pull, and who requests it |
-//! | [`catalog`], [`release`] | what an operator catalog and a release's payload name |
-//! | [`plan`] | what is to be done, decided once |
-//! | [`preflight`] | whether it fits below the kubelet's line |
-//! | [`exit_code`] | from failures to the one exit code |
+//! | [`registry`] | registries.conf, credentials, certificates, proxies, DNS, rate limit; requests and their one retry loop |
+//! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, repair |
+//! | [`cluster`] | the cluster's API: threshold, proxy, certificate authorities, deadline; annotations, events, pinned images |
+//! | [`fetch`] | downloads many blobs into the spool, a bounded number at a time, each once |
+//! | [`image_request`] | one image to pull, and its requesters |
+//! | [`catalog`], [`release`] | the images that an operator catalog and a release payload name |
+//! | [`plan`] | what a run has to do, decided once |
+//! | [`preflight`] | whether the plan fits below the kubelet's image garbage collection threshold |
+//! | [`exit_code`] | the one exit code for all failures |
 //! | [`job`] | the pipeline |
-//! | [`pinning`] | what keeps the images in the store afterwards |
-//! | [`cli`], [`settings`] | flags as typed; flags, environment and host files as resolved |
-//! | [`entrypoint`], [`signals`] | by which name it was started; what tells it to stop |
+//! | [`pinning`] | keeps the images in the store after the run |
+//! | [`cli`], [`settings`] | the flags as typed; flags, environment and host files as resolved |
+//! | [`entrypoint`], [`signals`] | the names by which the program is started; the signals that stop it |
 //!
 //! # Invariants
 //!
-//! Most of them are about absence:
-//!
-//! - [`plan`], [`spec`] and [`oci`] do no I/O, read no clock and start nothing.
-//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`] and [`report`] know no async runtime: sockets are tasks, hashing,
-//!   unpacking and the store are threads, and a bounded channel is between them.
-//! - [`registry`] does not know what a release is; [`release`] and [`catalog`] do not know what a layer's directory looks like.
-//! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit_code`] chooses a number,
-//!   only `main` exits.
-//! - Bytes are unpacked only after their digest matched; a manifest is stored as the bytes that came.
-//! - Nothing is visible in the store before it is whole: whoever looks sees the old state or the new one, also after
-//!   `kill -9` and after power loss. No lock is held while anything is fetched or unpacked.
-//! - What is said to be present was seen in the store after the last write; a run that missed something does not end
-//!   with 0.
-//! - Nothing from the network or the disk panics, exhausts memory, hangs or writes outside its place. Secrets are in no
-//!   log, error or report.
-//! - Nothing depends on the cluster's API: no run fails by it, and only the start waits for it, for a bounded time.
-//! - No program is executed: no podman, no skopeo, no shell.
+//! - [`plan`], [`spec`] and [`oci`] do no I/O, read no clock and start no tasks or threads.
+//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`] and [`report`] do not depend on an async runtime. Sockets belong to
+//!   tasks; hashing, unpacking and the store belong to threads; a bounded channel connects them.
+//! - [`registry`] does not know what a release is; [`release`] and [`catalog`] do not know the store's layout on disk.
+//! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit_code`] chooses an exit
+//!   code, and only `main` exits.
+//! - A blob is unpacked only after its digest matches. A manifest is stored as the bytes that the registry sent.
+//! - Nothing is visible in the store before it is complete: another program sees the old or the new state, even after
+//!   `kill -9` or a power loss. No lock is held during a download or while a layer is unpacked.
+//! - An image is reported as present only if the inventory after the last write contains it. A run that left an image out does
+//!   not exit with 0.
+//! - No input from the network or the disk causes a panic, unbounded memory use, a hang, or a write outside its directory.
+//!   Logs, errors and reports contain no secrets.
+//! - No run fails because of the cluster's API, and only the start of a run waits for it, for a bounded time.
+//! - No other program is executed: no podman, no skopeo, no shell.
 
 pub mod cancel;
 pub mod catalog;

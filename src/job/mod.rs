@@ -138,7 +138,8 @@ pub async fn run(
     }
     let (excludes, packages) = steps.take(Step::Spec, || {
         let excludes = Excludes::new(&config.spec.exclude_patterns)?;
-        let packages = PackageRequest::of_lines(config.spec.packages_and_channels.iter().map(String::as_str))?;
+        let packages =
+            PackageRequest::of_lines(config.spec.packages_and_channels.iter().map(String::as_str))?;
         Ok(((excludes, packages), spec_message(&config.spec)))
     })?;
     if packages.is_empty() && !config.spec.operators_indexes.is_empty() {
