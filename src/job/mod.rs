@@ -3,10 +3,10 @@
 //! ```text
 //! spec ─→ release image, index images, additional images ─reconcile→ outcome
 //!
-//! reconcile:  snapshot ─→ resolve what is missing ─→ plan ─→ check the space ─→ pull ─┐
-//!                 ↑  ├─ a release or index image is in the store? PackageRequest what it names  │
-//!                 ├──┘                                                                   │
-//!                 └───────────────── next snapshot: is everything present? ──────────────┘
+//! reconcile:  snapshot ─→ resolve what is missing ─→ plan ─→ check the space ─→ pull ─────┐
+//!                 ↑  ├─ a release or index image is in the store? request what it names   │
+//!                 ├──┘                                                                    │
+//!                 └───────────────── next snapshot: is everything present? ───────────────┘
 //! ```
 //!
 //! *Namers* are the images that name other images: the release image and the index images. They are pulled like every other
