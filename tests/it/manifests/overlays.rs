@@ -137,9 +137,9 @@ fn the_policy_has_the_objects_of_a_single_node() {
     let [agent, done] = &inner(policy)[..] else {
         panic!("two parts: the agent, and whether it is done");
     };
-    let brought = inner(agent);
-    assert_eq!(titles(&brought), titles(&single));
-    for object in &brought {
+    let copied = inner(agent);
+    assert_eq!(titles(&copied), titles(&single));
+    for object in &copied {
         assert!(single.contains(object), "{}", title(object));
     }
     // Each alone, for one that stands above them would count for both.
