@@ -154,7 +154,7 @@ fn images_in_an_additional_store_do_not_count_as_pinned() {
 fn an_image_in_an_additional_store_is_present_and_nothing_is_fetched() {
     needs!(root(), stock());
     let scene = Scene::new();
-    // As from a read-only file system: a write would fail, whoever makes it.
+    // Like a read-only file system: every write would fail.
     let more = scene.more();
     rustix::mount::mount_bind(&more, &more).unwrap();
     let read_only = rustix::mount::MountFlags::BIND | rustix::mount::MountFlags::RDONLY;
@@ -205,7 +205,7 @@ fn a_driver_option_of_crio_conf_names_an_additional_store_too() {
     assert_eq!(scene.fetched(), 0);
 }
 
-/// podman builds on the base in the additional store; the product brings a copy of it, and neither fetches it.
+/// podman builds on the base in the additional store; the program copies it, and neither downloads it.
 #[test]
 fn layers_of_an_additional_store_are_copied_and_not_fetched() {
     needs!(root(), stock());
@@ -219,7 +219,7 @@ fn layers_of_an_additional_store_are_copied_and_not_fetched() {
             top.display()
         ));
         assert_eq!(theirs, 1);
-        // Its base lies in the other store only, and yet it is whole.
+        // Its base is only in the other store, and still it is complete.
         let base = &layer_ids(scene.small_image())[0];
         assert!(!scene.world.graph_root().join("overlay").join(base).exists());
         scene.registry.clear_log();
@@ -272,7 +272,7 @@ fn a_name_in_an_additional_store_is_not_lost_when_the_image_gets_another() {
     assert_eq!(names, [alias, scene.small.clone()]);
 }
 
-/// Whatever the other store's record says; podman takes a name that is there twice from its image.
+/// Whatever the record of the other store is; podman resolves a duplicate name to its own image.
 #[test]
 fn a_name_that_an_additional_store_has_twice_is_taken_over_once() {
     needs!(root(), stock());
@@ -308,7 +308,7 @@ fn damage_in_an_additional_store_is_named_and_a_whole_image_pulled_beside_it() {
         Scene::reason(&found).contains("of the additional image store `"),
         "{found}"
     );
-    // podman built on it; that cannot be mended here.
+    // podman built on it; the program cannot repair that.
     scene.world.podman_pull(&scene.large);
     let stuck = ["--repair", "--image", &scene.large];
     scene
@@ -441,7 +441,7 @@ fn a_damaged_image_that_a_list_names_is_pulled_with_the_list() {
     world.podman(&["image", "exists", &name]).ok();
 }
 
-/// A release image is read where it lies, and what it names may lie there as well.
+/// A release image is read in place, and the images that it names may be there as well.
 #[test]
 fn a_release_in_an_additional_store_is_read_there() {
     needs!(root(), stock());
@@ -517,7 +517,7 @@ fn a_directory_without_a_record_hides_the_layer_of_an_additional_store() {
         let id = &layer_ids(scene.small_image())[layer];
         fs::create_dir_all(scene.world.graph_root().join("overlay").join(id).join("diff")).unwrap();
         let created = scene.world.podman(&["create", "--name", "c", &scene.small, "/x"]);
-        // Whoever has the top layer's links finds the one below by them.
+        // The links of the top layer lead to the one below.
         assert_eq!(created.is_ok(), layer == 0, "{created}");
         scene.world.podman(&["rm", "--ignore", "c"]).ok();
         let image = ["--image", &scene.small[..]];

@@ -36,7 +36,7 @@ fn kills_in_a_row() -> u64 {
 
 /// How often, spread over that time, everybody stops and the store is counted.
 const COUNTS: u32 = 8;
-/// Races that podman may lose one after the other until its store is taken for broken.
+/// Races that podman may lose in a row before the test assumes that its store is broken.
 const RACES: usize = 50;
 /// Podmans of each Debian, and products.
 const WORKERS: usize = 2;
@@ -56,7 +56,7 @@ fn family(prefix: &str, seed: u64, count: u64) -> Vec<(String, Image)> {
     (0..count).map(image).collect()
 }
 
-/// What was done, to be told at the end.
+/// Counts for the message at the end.
 #[derive(Debug, Default)]
 struct Done {
     podman: AtomicU64,
@@ -101,7 +101,7 @@ impl Shared {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with the store, counted while nobody works, and listed by every podman.
+    /// The inconsistencies of the idle store, and the complaints of every podman.
     fn wrong(&self) -> Vec<String> {
         let _quiet = self.quiet.write();
         let mut wrong = inconsistencies_after_kills(&self.world.graph_root());
@@ -220,7 +220,7 @@ fn podmans_pull_list_and_remove_while_we_write() {
                 break;
             }
         }
-        // Whatever was found is told after they have stopped, or they would work for ever.
+        // Report after all have stopped, otherwise they would run for ever.
         shared.over.store(true, Ordering::Relaxed);
     });
     // Not `eprintln!`: the test runner hides what passing tests print.

@@ -128,7 +128,7 @@ fn nonsense_is_refused_with_a_word() {
     with(&world, "spec", &empty, &[])
         .exits(2)
         .says("the directory contains no keys");
-    // A bad pattern is what a run would say of it.
+    // A bad pattern gives the same error as a run.
     let bad = document(
         &world,
         "bad",
@@ -144,7 +144,7 @@ fn nonsense_is_refused_with_a_word() {
         .says("cannot write to standard output");
 }
 
-/// The report says the same as standard error.
+/// The report has the same message as standard error.
 #[test]
 fn a_document_that_is_no_version_spec_ends_a_run_at_its_first_step() {
     needs!(root());
@@ -189,7 +189,7 @@ fn a_document_is_read_from_a_pipe() {
         format!("\"$@\" --config <(cat {file})"),
         format!("SPOKE_PRECACHE_CONFIG=<(cat {file}) \"$@\""),
         format!("cat {file} >{0} & \"$@\" --config {0}", fifo.display()),
-        // From somebody who stops in the middle of nothing.
+        // From a writer that ends without a document.
         format!("(cat {file}; sleep 0.2; echo ---; sleep 0.2) | \"$@\" --config -"),
     ] {
         let run = by_script(&world, &script).exits(0);
@@ -202,7 +202,7 @@ fn a_document_is_read_from_a_pipe() {
     );
 }
 
-/// Nobody may ever write into a pipe; a run that waits for that obeys all the same.
+/// A pipe may never get a writer; a run that waits for one still obeys signals.
 #[test]
 fn a_signal_ends_a_run_that_waits_for_its_document() {
     needs!(root());

@@ -120,7 +120,7 @@ impl Others {
         }
     }
 
-    /// The image that was brought in the end is one like any other to every podman.
+    /// Every podman accepts the image that is complete in the end.
     fn use_it(&self, world: &TestNode, name: &str, image: &Image) {
         for top in &self.tops {
             let listed = world.podman_of(top, &["images", "--quiet", "--no-trunc"]).ok();

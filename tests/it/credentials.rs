@@ -28,7 +28,7 @@ fn entry(both: &str) -> String {
     format!(r#"{{"auth":"{}"}}"#, STANDARD.encode(both))
 }
 
-/// An anonymous pull would bring the public image of that name, or nothing and a wrong reason.
+/// An anonymous pull would pull the public image of that name, or fail with a misleading reason.
 #[test]
 fn a_pull_secret_that_cannot_be_used_ends_the_run_before_anything_is_asked() {
     needs!(root());
@@ -118,7 +118,7 @@ fn a_pull_secret_that_cannot_be_read_ends_the_run_before_anything_is_asked() {
     world.run(&["--image", &name]).exits(0);
 }
 
-/// What somebody shows to a registry that takes nothing: each `Authorization` once, the empty one left out.
+/// The credentials that a client sends to a registry that rejects all: each `Authorization` once, without the empty one.
 fn shown(registry: &Registry) -> BTreeSet<String> {
     let shown = registry
         .log()

@@ -21,7 +21,7 @@ fn small_images_are_whole_when_the_large_one_is_cut_off() {
     needs!(root());
     let registry = Registry::start();
     let base = layer("base", 200 * KB);
-    // Pushed and named first, so that nothing but the order of the plan brings the others before it.
+    // Pushed and named first, so that only the order of the plan puts the others before it.
     let large = image("a-large", vec![layer("large", 4_000 * KB)]);
     let small = |n: u64| {
         image(

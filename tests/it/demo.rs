@@ -1,6 +1,6 @@
 //! `cargo run --example demo`: the real main job on a small release, in a minute and without a network.
 //!
-//! A registry in this process serves a release of a few images with shared layers; the version spec lies in a directory
+//! A registry in this process serves a release of a few images with shared layers; the version spec is in a directory
 //! as the hub would mount it, and leaves one image out. The job is the program's own, from flags to report, and writes
 //! into a store in a temporary directory, as CRI-O's would be. Only root can write a store: owners, devices and
 //! `trusted` attributes are set. Without root this starts itself again under sudo.

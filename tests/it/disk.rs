@@ -242,7 +242,7 @@ fn a_second_run_fails_at_once_and_plan_and_verify_disturb_none() {
     world.run(&args).exits(0);
 }
 
-/// `plan` is to show what does not fit, so it pulls the release image for its payload whatever `spaceRequired` says.
+/// `plan` shows what does not fit, so it pulls the release image for its payload whatever `spaceRequired` is.
 #[test]
 fn a_plan_that_does_not_fit_is_shown_and_ends_with_3() {
     needs!(root());

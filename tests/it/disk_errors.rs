@@ -54,7 +54,7 @@ const RUNTIME: &str = "failed to wake I/O driver";
 /// How long a run without its runtime may still take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time between two looks at a run.
+/// Time between two checks of a run.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Fewer errors than this mean that the calls have other names on this platform.
@@ -99,7 +99,7 @@ fn run_with_error(world: &TestNode, args: &[&str], calls: &str, error: &str, whe
     let mut running = world.start_under(&strace, "run", args);
     while !running.has_ended() {
         if running.stderr().contains(RUNTIME) && running.has_run_for(PATIENCE) {
-            // The first column is the thread's number, and strace ends when nobody is left.
+            // The first column is the thread's number, and strace ends with the last process.
             let thread = fs::read_to_string(&log)
                 .ok()
                 .and_then(|log| log.split(' ').next()?.parse().ok());

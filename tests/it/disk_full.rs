@@ -152,7 +152,7 @@ fn wherever_the_disk_fills_up_nothing_is_half_there_and_another_run_goes_on() {
     }
 }
 
-/// Somebody else takes what was free while a blob travels.
+/// Another program fills the disk while a blob is downloaded.
 #[test]
 fn a_disk_that_another_program_fills_keeps_what_came() {
     needs!(root());

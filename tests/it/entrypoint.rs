@@ -23,7 +23,7 @@ use crate::test_node::{TestNode, product};
 
 const SCRIPT: &str = "/opt/precache/precache.sh";
 
-/// It fails before it looks at a store: this variable makes no sense. That tells `run` from anything else.
+/// This invalid variable makes `run` fail before it opens a store. So the test recognises `run`.
 fn start(program: &Path, name: &str, args: &[&str]) -> Output {
     Command::new(program)
         .arg0(name)
@@ -99,7 +99,7 @@ fn its_own_name_takes_its_own_words() {
     );
 }
 
-/// Of TALM's Job a failure before its deadline is final, so whatever another try may mend is tried until then.
+/// A failure of TALM's Job before its deadline is final, so retryable errors are retried until then.
 #[test]
 fn as_talms_script_it_works_until_the_deadline_where_another_try_may_help() {
     needs!(root());
@@ -162,7 +162,7 @@ fn as_talms_script_it_works_until_the_deadline_where_another_try_may_help() {
     }
 }
 
-/// And what no try mends ends it: nobody is to wait hours for that.
+/// Errors that no retry resolves end the run at once.
 #[test]
 fn as_talms_script_it_ends_where_no_try_helps() {
     needs!(root());

@@ -31,7 +31,7 @@ pub(crate) enum Op {
     Statfs,
 }
 
-/// Which operations fail: those on a name that contains `name`, but for the first `after`.
+/// Which operations fail: those on a name that contains `name`, except the first `after`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) op: Op,
@@ -81,7 +81,7 @@ impl Failing {
         };
     }
 
-    /// Works again. Says how many operations failed.
+    /// Ends the failures. Returns how many operations failed.
     pub(crate) fn mend(&self) -> u64 {
         std::mem::take(&mut *self.rules.lock().unwrap()).failed
     }

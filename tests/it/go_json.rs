@@ -91,7 +91,7 @@ enum Document {
     List,
 }
 
-/// Objects of a document and the names that somebody reads in them.
+/// Objects of a document and the names that programs read in them.
 fn places(document: Document) -> Vec<(&'static str, &'static [&'static str])> {
     match document {
         Document::Manifest => vec![

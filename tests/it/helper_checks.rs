@@ -128,9 +128,9 @@ fn podman_runs_what_it_pulled_and_pushes_it_elsewhere() {
     );
 }
 
-/// What a client sees of each fault, told by one that is not ours.
+/// What a client sees of each fault, with another client than the program's.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_registry_fails_as_it_is_told() {
+async fn the_registry_fails_as_scripted() {
     let registry = Registry::start();
     let images = sample_images(b"no program");
     let image = images.image("zoo/compressions");

@@ -23,7 +23,7 @@ fn has_image(world: &TestNode, graph_root: &str) -> bool {
         .exists()
 }
 
-/// What the report says of a step.
+/// The report's message about a step.
 fn message<'r>(run: &'r Run, step: &str) -> &'r str {
     let conditions = run.report["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let condition = conditions.iter().find(|condition| condition["type"] == step);
@@ -51,7 +51,7 @@ fn crio_conf_and_its_drop_ins_say_where_the_store_is_and_flags_more_so() {
             "/var/lib/containers/c",
             "var/lib/containers/b",
         ),
-        // Says nothing.
+        // Sets nothing.
         ("crio.conf.d/30-d", "", "var/lib/containers/b"),
     ] {
         let text = format!("[crio]\nroot = \"{root}\"\n[crio.runtime]\nlog_level = \"info\"\n");
@@ -86,7 +86,7 @@ fn podman_and_the_product_agree_on_the_graph_root() {
         let world = TestNode::trusting(&[]);
         world.write("etc/containers/storage.conf", text);
         let theirs = world.podman(&["info", "--format", "{{.Store.GraphRoot}}"]);
-        // Up to containers/storage 1.62 a file that is there has to say it; after that, as here, there is a default.
+        // Up to containers/storage 1.62 an existing file must set it; later versions, and this program, have a default.
         let theirs = match theirs.stderr.contains("graphroot must be set") {
             true => "/var/lib/containers/storage".to_owned(),
             false => theirs.ok(),

@@ -19,7 +19,7 @@ use crate::registry::Registry;
 use crate::registry::faults::Fault;
 use crate::test_node::{Run, TestNode};
 
-/// What `--give-up-after` is told where trouble is taken for transient.
+/// Ends runs whose errors count as transient.
 const GIVE_UP: [&str; 2] = ["--give-up-after", "2s"];
 /// Nothing in here may take longer in one run.
 const BOUNDED: Duration = Duration::from_secs(60);
@@ -294,7 +294,7 @@ fn a_gzip_bomb_is_stopped_before_it_fills_the_disk() {
     for (what, first) in [("after the end", &[0_u8; 1024][..]), ("in a file", &file)] {
         let first = crate::image::gzip(first);
         let whole = [&first[..], &zeros.repeat(160)].concat();
-        // Nobody hashes 10 GB for this; the diffID is wrong, and it must not come to that.
+        // The diffID is false, because hashing 10 GB takes too long here; the run must fail before it compares it.
         let mut layer = Layer::of_blob(Bytes::new(), sha256(b"unknown"), Compression::Gzip);
         (layer.digest, layer.size) = (sha256(&whole), whole.len() as u64);
         let digest = layer.digest.clone();
@@ -333,7 +333,7 @@ fn five_gibibytes_of_zeros_are_pulled_if_there_is_space() {
             continue;
         }
         let registry = Registry::start();
-        // Docker's media types do not say zstd.
+        // Docker's media types have no zstd.
         let layers = vec![zeros(length, compression)];
         let image = Image::build("hostile", Format::Oci, node_architecture(), layers, |_, _| {});
         registry.push("hostile", Some("latest"), &image);

@@ -204,7 +204,7 @@ fn roots_own_registries_conf_stands_in_for_the_systems() {
     only.run(&["--image", "base:1"]).exits(0);
     assert_eq!(stored(&only), [real("HOST/zoo/base:1")]);
 
-    // Where it leads on the host cannot be seen from here, and nobody may believe that there is none.
+    // Its target on the host is not visible here, so it must not count as missing.
     let link = only.host().join("root/.config/containers/registries.conf");
     fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("/nonexistent/elsewhere.conf", &link).unwrap();
@@ -233,7 +233,7 @@ fn a_name_is_stored_as_cri_o_resolves_it() {
             "a/b/c/d/e/f/g/h",
             "HOST/a/b/c/d/e/f/g/h:1",
         ),
-        // The digest wins, and CRI-O drops the tag, which nobody has to have.
+        // The digest wins, and CRI-O drops the tag, which need not exist.
         ("HOST/base:none@DIGEST", "base", "HOST/base@DIGEST"),
     ] {
         let real = |text: &str| text.replace("HOST", &registry.host()).replace("DIGEST", digest);

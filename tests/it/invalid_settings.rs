@@ -130,7 +130,7 @@ fn a_broken_host_file_is_named_under_the_step_that_needs_it() {
         .run(&["--image", "127.0.0.1:1/a:1"])
         .exits(7)
         .says("cannot read the host's");
-    // Whoever names a file has to be right.
+    // A file that a flag names must exist.
     let missing = [
         "--image",
         "127.0.0.1:1/a:1",
@@ -244,7 +244,7 @@ fn without_root_it_fails_with_a_message_and_writes_nothing() {
     assert!(!world.graph_root().exists());
 }
 
-/// Images that are pulled into a place that nobody looks at are on no node.
+/// Images in a directory that CRI-O does not use are on no node.
 #[test]
 fn a_mistyped_host_root_graph_root_or_spool_is_refused_and_not_made() {
     needs!(root());

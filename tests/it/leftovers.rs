@@ -45,7 +45,7 @@ fn images_dir(world: &TestNode) -> PathBuf {
     images.next().unwrap()
 }
 
-/// Also by a run that has nothing to pull, for podman may have brought the images since.
+/// Also by a run that has nothing to pull: podman may have pulled the images since.
 #[test]
 fn stages_and_temporary_files_of_dead_runs_go_and_those_of_live_ones_stay() {
     needs!(root());
@@ -89,7 +89,7 @@ fn stages_and_temporary_files_of_dead_runs_go_and_those_of_live_ones_stay() {
     assert!(lost.is_empty(), "{lost:?}: {run}");
 }
 
-/// A run that was killed between commit and removal leaves a blob that nobody will ever ask for.
+/// A run that was killed between commit and removal leaves a blob that no later run requests.
 #[test]
 fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
     needs!(root());
@@ -125,7 +125,7 @@ fn the_spool_gives_up_what_is_in_the_store_or_forgotten_and_nothing_else() {
         make(&old_and_wanted, &wanted_bytes[..100], 300 * DAY);
     };
     arrange();
-    // What cannot be had now may want it.
+    // An image that is unavailable now may need it.
     let missing = registry.tagged("never-pushed");
     world.run(&[&args[..], &["--image", &missing]].concat()).exits(8);
     for (path, is_kept) in [

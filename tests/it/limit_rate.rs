@@ -20,7 +20,7 @@ const MBIT: u64 = 1_000_000;
 const ETHERNET: u64 = 14;
 /// The neighbour's answers: a number, UDP, IP and that.
 const ANSWER: u64 = 8 + 8 + 20 + ETHERNET;
-/// Time between two looks at the device's counter.
+/// Time between two readings of the device's counter.
 const LOOK: Duration = Duration::from_millis(10);
 /// Bursts are measured over this time.
 const BURST: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ const BURST: Duration = Duration::from_millis(100);
 const QUESTION: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A registry at the far end, and somebody beside it who answers each packet with itself.
+/// A registry at the far end, and an echo server beside it.
 struct Site {
     link: Link,
     registry: Registry,
@@ -99,7 +99,7 @@ impl Site {
         world
     }
 
-    /// Looks at the link while `work` goes on.
+    /// Measures the link while `work` runs.
     fn watch(&self, work: impl FnOnce()) -> Seen {
         let (is_over, is_quiet, answers) =
             (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
@@ -231,7 +231,7 @@ impl Seen {
         spans.fold(0.0, f64::max)
     }
 
-    /// What came from one moment after the first kilobytes to another, in bits a second.
+    /// The average rate between two moments after the first kilobytes, in bits per second.
     fn between(&self, from: Duration, to: Duration) -> f64 {
         let (_, first) = self.counter[0];
         let began = self.counter.iter().find(|(_, bytes)| *bytes > first + 20_000);
@@ -420,7 +420,7 @@ fn the_limit_is_held_through_a_proxy_with_a_password() {
     }
 }
 
-/// What the forwarder could not reach is told as if it were not there.
+/// Errors of connections through the forwarder are reported as without it.
 #[test]
 fn unreachable_registries_are_reported_under_a_limit_as_without() {
     needs!(root());
@@ -445,7 +445,7 @@ fn unreachable_registries_are_reported_under_a_limit_as_without() {
     }
 }
 
-/// Who waits for the limit hears the signal, and says what limit that was; a blob that comes so slowly is no stalled one.
+/// A download that waits for the limit obeys the signal and reports the limit; a blob that arrives so slowly is not stalled.
 #[test]
 fn a_run_that_waits_for_its_limit_leaves_at_once() {
     needs!(root());

@@ -2,7 +2,7 @@
 //!
 //! One binary, so that it links once. `image`, `registry` and `link` are helpers that examples and benches include too;
 //! `test_node`, `stock`, `failing_filesystem`, `compare` and `needs` are for tests alone; the other modules are tests, one story each.
-//! Tests that need root or a tool say loudly that they did not run; with `CI=true` that is a failure. `SPOKE_LONG=1` adds
+//! Tests that need root or a tool print why they are skipped; with `CI=true` they fail. `SPOKE_LONG=1` adds
 //! what takes minutes, `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` takes the stock tools from another Debian.
 
 #![allow(clippy::unwrap_used)]

@@ -80,7 +80,7 @@ pub(crate) fn fuse() -> Result<(), String> {
     Err("there is no `/dev/fuse`".into())
 }
 
-/// A registry by somebody else, to push to.
+/// docker-registry, to push to.
 pub(crate) fn docker_registry() -> Result<(), String> {
     if Path::new(crate::stock::docker_registry::PROGRAM).exists() {
         return Ok(());
@@ -127,7 +127,7 @@ pub(crate) fn kubectl() -> Result<Option<Kubectl>, String> {
             .output();
         let text = version.map(|output| output.stdout).unwrap_or_default();
         let version: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-        // Since 1.24 it says so; kustomize 4 came with 1.21.
+        // kubectl prints it since 1.24; kustomize 4 is part of it since 1.21.
         if version["kustomizeVersion"].is_string() {
             return Ok(Some(Kubectl(program.to_owned())));
         }

@@ -191,7 +191,7 @@ fn a_release_and_its_operators_are_pulled_together() {
     adds_up(&run);
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 
-    // All by digest and there: nobody is asked, and the catalogs are read again.
+    // All are named by digest and present: no request is sent, and the catalogs are read again.
     registry.clear_log();
     let again = world.run(&[]).exits(0);
     assert_eq!(again.total("imagesPresent"), 12, "{again}");
@@ -250,7 +250,7 @@ fn a_catalog_in_a_database_is_as_good_as_one_in_files() {
     adds_up(&run);
 }
 
-/// What is wrong with one operator keeps nobody from the others.
+/// An error of one operator does not stop the others.
 #[test]
 fn a_package_in_no_catalog_is_named_and_the_rest_is_pulled() {
     needs!(root());
@@ -335,7 +335,7 @@ fn images_that_are_no_catalogs_are_named() {
     }
 }
 
-/// Nobody knows which of the catalogs the cluster will install from.
+/// It is unknown which of the catalogs the cluster installs from.
 #[test]
 fn a_package_of_several_catalogs_is_taken_from_all() {
     needs!(root());

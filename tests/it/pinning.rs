@@ -39,7 +39,7 @@ fn pins_that_cannot_be_written_are_refused_at_once() {
     assert!(registry.log().is_empty());
 }
 
-/// A list is what the registry has for every platform; of one instance nobody else would know.
+/// The set names the list, which exists for every platform, and not the instance of one platform.
 #[test]
 fn an_image_by_tag_is_pinned_by_its_list() {
     needs!(root());

@@ -40,7 +40,7 @@ fn image(name: &str, layers: Vec<Layer>) -> Image {
     Image::build(name, Format::Oci, node_architecture(), layers, |_, _| {})
 }
 
-/// A layer that says how long it is, in whatever way it travels.
+/// A layer whose blob contains the length of its tar, in each compression.
 fn layer(tar: &[u8], compression: Compression) -> Layer {
     match compression {
         // As a whole: a stream does not know its length when it begins.
@@ -84,7 +84,7 @@ fn du(path: &Path) -> u64 {
     text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Requests for the few bytes of a layer that tell how long it will be.
+/// Requests for the few bytes of a blob with the length of its tar.
 fn lengths_asked(registry: &Registry) -> usize {
     let asked = registry.layer_requests();
     asked.iter().filter(|access| access.sent() < 100).count()
@@ -123,7 +123,7 @@ fn a_run_matches_its_plan() {
     registry.clear_log();
     let run = world.run(&[]).exits(0);
     assert_eq!(run.total("bytesFetched"), blobs, "{run}");
-    // There is room enough, so nobody is asked for a length.
+    // There is enough space, so no length is requested.
     assert_eq!(lengths_asked(&registry), 0, "{:#?}", registry.layer_requests());
     let took = du(&world.graph_root());
     let error = foretold as f64 / took as f64 - 1.0;
@@ -138,7 +138,7 @@ fn a_run_matches_its_plan() {
     );
 }
 
-/// Blobs of 20 layers, and what is foretold where nobody says how long they are.
+/// Blobs of 20 layers, and the estimate without known lengths.
 struct Guess {
     registry: Registry,
     world: TestNode,

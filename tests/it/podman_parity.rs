@@ -127,7 +127,7 @@ fn tags_lists_and_digests_are_recorded_as_podman_records_them() {
                 stored += run.images("pulled").len();
                 theirs.podman(&["pull", "--quiet", "--arch", "amd64", name]).ok();
             }
-            // An image that is found by a name already needs no such name; then podman's records say more than ours.
+            // An image that is found by a name already needs no such name; then podman's records have more than ours.
             if stored == names.len() {
                 let differences = compare(&ours.graph_root(), &theirs.graph_root(), &[]);
                 assert!(differences.is_empty(), "{names:?}\n{}", differences.join("\n"));
@@ -234,7 +234,7 @@ fn stock_tools_save_push_and_copy_what_we_stored() {
     for image in &pulled.images.images {
         let name = pulled.registry.tagged(&image.name);
         for format in ["oci-archive", "docker-archive"] {
-            // 4.3.1 cannot put zstd layers into a docker-archive, whoever stored them (storage-format.md 12.2).
+            // 4.3.1 cannot put zstd layers into a docker-archive, whichever program stored them (storage-format.md 12.2).
             if format == "docker-archive" && old_podman && image.name == "zoo/compressions" {
                 continue;
             }
@@ -270,7 +270,7 @@ fn stock_tools_save_push_and_copy_what_we_stored() {
     check(failed);
 }
 
-/// Rows 7 and 8: podman's own pull is not silent either (storage-format.md 12.2), so ours must say no more than it.
+/// Rows 7 and 8: podman's own pull is not silent either (storage-format.md 12.2), so ours must print no more than it.
 #[test]
 fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
     needs!(root(), stock());
@@ -298,7 +298,7 @@ fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
         lines
     };
     let known = complaints(&theirs);
-    // A name that leads through a symbolic link is always taken for a modification (storage-format.md 12.2). Podman says it
+    // A name that leads through a symbolic link always counts as a modification (storage-format.md 12.2). Podman says it
     // of its own layers too where it can read them; these it cannot.
     let unread = pulled.wrong_in_stock();
     let is_false = |line: &str| {
@@ -346,7 +346,7 @@ fn podman_removes_all_that_we_stored() {
     }
 }
 
-/// Row 4, as root and as somebody who may enter `/` only if it has the mode that the store forces.
+/// Row 4, as root and as a user who may enter `/` only if it has the mode that the store sets.
 #[test]
 fn podman_runs_what_we_stored() {
     needs!(root(), stock(), static_program());
@@ -378,7 +378,7 @@ fn a_self_mounted_overlay_directory_is_no_obstacle() {
     check(compare(&ours.graph_root(), &theirs.graph_root(), &[]));
 }
 
-/// c/storage that meets a store without the flag file looks through every layer for names that begin with `.wh.`; one is
+/// Without the flag file containers/storage searches every layer for names that begin with `.wh.`; one is
 /// enough for it to believe that fuse-overlayfs wrote them, and to note so for ever. A store that we make has the flag.
 #[test]
 fn podman_does_not_take_our_new_store_for_one_of_fuse_overlayfs() {

@@ -22,7 +22,7 @@ use crate::registry::faults::Fault;
 use crate::registry::log::Access;
 use crate::test_node::TestNode;
 
-/// Time between two looks at the files whose replacement is worth a power failure.
+/// Time between two checks of the files whose replacement triggers a power failure.
 const GLANCE: Duration = Duration::from_micros(100);
 
 /// How often the power fails just after a file was replaced.
@@ -133,7 +133,7 @@ impl Order {
         (medium, losses, last)
     }
 
-    /// Judges what a power failure left, and has the next run mend it. Says how many images were there.
+    /// Checks the store after a power failure, and that the next run repairs it. Returns how many images were there.
     fn judge(&self, loss: &Loss, when: &str, with_podman: bool) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let mount = loss.mount(dir.path());
@@ -167,7 +167,7 @@ impl Order {
         there
     }
 
-    /// podman lists, inspects and mounts what is there. Says how many of the images it has.
+    /// podman lists, inspects and mounts what is there. Returns how many of the images it has.
     fn ask_podman(&self, world: &TestNode, when: &str) -> usize {
         world.podman(&["images", "--all"]).ok();
         if world.has_system_check() {
@@ -218,7 +218,7 @@ fn words(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// What tells a file from the one that had its name before, and a directory from itself before.
+/// Distinguishes a file from an earlier one of the same name, and a directory from its earlier state.
 fn stamp(path: impl AsRef<Path>) -> (u64, i64) {
     fs::metadata(path).map_or((0, 0), |metadata| (metadata.ino(), metadata.mtime_nsec()))
 }
@@ -279,7 +279,7 @@ fn what_podman_pulled_survives_a_power_loss_after_a_run_reports_it() {
     assert!(there > 0);
 }
 
-/// A disk that fails says so when it is synced; the commit that asked is taken back.
+/// A disk reports its errors when it is synced; the commit that requested the sync is undone.
 #[test]
 fn a_sync_that_fails_ends_the_run_and_shows_nothing_half_done() {
     needs!(root(), strace());

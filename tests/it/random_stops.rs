@@ -38,7 +38,7 @@ mount --bind "$log" /dev/termination-log
 exec "$@"
 "#;
 
-/// How a run is told to stop.
+/// How a run is stopped.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Term,
@@ -138,7 +138,7 @@ fn termination_log(world: &TestNode) -> PathBuf {
     path
 }
 
-/// What came of a run that was stopped, and how long it took to go.
+/// The result of a stopped run, and how long it took to end.
 struct Stopped {
     run: Run,
     /// None if it had ended by itself.
@@ -189,7 +189,7 @@ fn stop_after(
     let latency = told.elapsed();
     let (code, phase) = match run.code {
         0 => (0, "Succeeded"),
-        // Of several signals that wait for a busy machine nobody knows which was first.
+        // On a busy machine the order of several pending signals is unknown.
         143 if again.is_some() => (143, "Interrupted"),
         _ => (
             how.code(),
@@ -293,7 +293,7 @@ fn at_any_instant_it_is_gone_within_a_second_and_keeps_what_it_has() {
     tell("exit latency", latencies, ended);
 }
 
-/// As in a container: nobody else is there to reap, and what is not caught is ignored.
+/// As in a container: no other process reaps children, and signals without a handler are ignored.
 #[test]
 fn as_process_1_it_leaves_as_anybody_does() {
     needs!(root());

@@ -146,7 +146,7 @@ fn a_second_run_by_digest_asks_for_nothing() {
     let world = TestNode::trusting(&[registry.host()]);
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
     let first = world.run(&args).exits(0);
-    // Some of it came before it was planned.
+    // Some of it arrived before it was planned.
     assert_eq!(
         first.total("bytesPlanned"),
         first.total("bytesFetched"),
@@ -323,7 +323,7 @@ fn the_release_image_is_downloaded_first_and_alone_on_a_slow_link() {
     );
 }
 
-/// The link does not idle until all of the release image is here, and nothing of what came meanwhile comes again.
+/// The link is busy until the release image is complete, and nothing that arrives meanwhile is downloaded again.
 #[test]
 fn what_a_release_names_is_fetched_while_its_image_is_on_its_way() {
     needs!(root());
@@ -374,7 +374,7 @@ fn what_a_release_names_is_fetched_while_its_image_is_on_its_way() {
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
 }
 
-/// What it names was asked about and begun with by then; nobody takes the answers.
+/// By then the images that it names are resolved and started; no task uses the results.
 #[test]
 fn a_release_whose_last_layer_turns_out_to_be_damaged_ends_the_run_nevertheless() {
     needs!(root());
@@ -421,7 +421,7 @@ fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() 
     assert!(run.stdout.starts_with(&format!("Timeout: {unknown}\n")), "{run}");
     registry.mend();
 
-    // The payload is here, and only what lies below it is not.
+    // The payload is here, and only the layers below it are missing.
     registry.fault(Fault::on(base).stall(100));
     let world = TestNode::trusting(&[registry.host()]);
     let run = world.run(&[&args[..], &["--deadline", "5s"]].concat()).exits(124);

@@ -124,7 +124,7 @@ fn kills_in_the_middle_of_blobs_cost_next_to_nothing() {
     sound(&world);
 }
 
-/// In order, too: the bytes that were received when the signal came are there for the next run.
+/// The same for an orderly end: the bytes that were received before the signal are there for the next run.
 #[test]
 fn a_stopped_run_keeps_all_downloaded_bytes() {
     needs!(root());

@@ -18,7 +18,7 @@ fn image(name: &str, layers: Vec<Layer>) -> Image {
     Image::build(name, Format::Docker, node_architecture(), layers, |_, _| {})
 }
 
-/// Brings `images` to a new node by their digests.
+/// Pulls `images` into a new node by their digests.
 fn run(images: &[Image]) -> (Registry, TestNode, Run) {
     let registry = Registry::start();
     for image in images {
@@ -69,7 +69,7 @@ fn a_full_store_costs_little_more_than_an_empty_one() {
                 };
                 Layer::of(&(0..files).map(line).collect::<String>(), Compression::Gzip)
             };
-            // Five new layers each, and below them those of the image that came first.
+            // Five new layers each, above those of the first image.
             let mut layers = base.clone();
             layers.extend((0..5).map(layer));
             let image = image(&format!("{half}/{number}"), layers.clone());
@@ -97,7 +97,7 @@ fn a_full_store_costs_little_more_than_an_empty_one() {
 #[test]
 fn memory_does_not_grow_with_a_layer() {
     needs!(root());
-    // The same 16 MiB again and again: zstd at its usual level looks 2 MiB back, gzip 32 KiB. To 1 GiB if there is time.
+    // The same 16 MiB repeated: the window of zstd is 2 MiB at its usual level, that of gzip 32 KiB. Up to 1 GiB in long tests.
     let content = program(16 << 20, 1);
     let times = if long() { 64 } else { 8 };
     let lines = (0..times).map(|n| format!("file /{n} 0644 0:0 bytes=content\n"));

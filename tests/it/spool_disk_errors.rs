@@ -85,7 +85,7 @@ fn a_failing_spool_is_named_and_the_next_run_goes_on() {
         story(Op::Unlink, "sha256:", 0, EIO, 0),
         // A power loss would cost more.
         story(Op::Create, ".journal", 0, ENOSPC, 0).slow(),
-        // What the disk says of bytes that it had taken.
+        // The error of the disk for bytes that it accepted earlier.
         story(Op::Sync, ".partial", 0, EIO, 7).slow().resumes(),
         story(Op::Write, ".journal", 0, ENOSPC, 3).slow().resumes(),
         story(Op::Sync, ".journal", 0, EIO, 7).slow().resumes(),
@@ -182,7 +182,7 @@ fn a_blob_that_cannot_be_read_back_is_not_the_images_fault() {
     }
 }
 
-/// All is done, and nobody could read so: that is no success.
+/// Everything is stored, but the report cannot be written: that is no success.
 #[test]
 fn a_report_that_cannot_be_written_is_no_success() {
     needs!(root(), fuse());

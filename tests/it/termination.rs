@@ -24,7 +24,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(3);
 /// Long enough to be in the middle of it.
 const A_WHILE: Duration = Duration::from_millis(600);
 
-/// What a pipe holds until somebody reads (pipe(7)).
+/// The capacity of a pipe (pipe(7)).
 const PIPE: usize = 64 << 10;
 
 fn registry_with_samples() -> Registry {
@@ -52,7 +52,7 @@ fn stops(run: Running, signal: Signal, code: i32) -> Run {
 #[test]
 fn while_a_registry_does_not_answer() {
     needs!(root());
-    // Connections are accepted by the kernel, and nobody says anything on them.
+    // The kernel accepts the connections, and no process answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let image = format!("127.0.0.1:{}/a:1", silent.local_addr().unwrap().port());
     let world = TestNode::trusting(&[]);
@@ -143,7 +143,7 @@ fn while_the_rests_of_a_killed_run_are_removed() {
     assert!(!stage.exists());
 }
 
-/// A log that nobody reads holds up whoever writes to it, and that is every thread.
+/// A log that no process reads blocks its writers, which are all threads.
 #[test]
 fn while_no_process_reads_the_log() {
     needs!(root());
@@ -162,8 +162,7 @@ fn while_no_process_reads_the_log() {
     drop(reader);
 }
 
-/// Then every thread of the runtime is held up as well: each registry is asked by a task of its own, and says that it
-/// tries again.
+/// This blocks every thread of the runtime too: each registry has a task of its own, and each task logs its retries.
 #[test]
 fn while_no_process_reads_the_log_of_all_threads() {
     needs!(root());
@@ -197,7 +196,7 @@ fn while_no_process_reads_the_log_of_all_threads() {
             let length = std::io::Read::read(&mut reader, &mut piece).unwrap();
             said += &String::from_utf8_lossy(&piece[..length]);
         }
-        // Full from now on, whoever of them is the first to say something.
+        // Full from now on, whichever thread writes first.
         rustix::io::ioctl_fionbio(&writer, true).unwrap();
         while writer.write(&[b'x'; 512]).is_ok() {}
         rustix::io::ioctl_fionbio(&writer, false).unwrap();
@@ -257,7 +256,7 @@ fn a_registry_that_does_not_answer_keeps_only_its_own_images_waiting() {
     assert_eq!(run.images("pending"), [&dead], "{run}");
 }
 
-/// Blobs that nobody serves now wait without holding the link.
+/// Unavailable blobs wait without a download slot.
 #[test]
 fn a_blob_that_is_not_to_be_had_now_leaves_the_link_to_others() {
     needs!(root());
@@ -302,7 +301,7 @@ fn standard_output_that_takes_nothing() {
     assert_eq!(command.status().unwrap().code(), Some(0));
 }
 
-/// A failure that is known when the run is cut off is told, not taken for an image whose turn did not come.
+/// A failure that is known when the run is cut off is reported; the image does not count as pending.
 #[test]
 fn what_failed_before_the_end_is_reported_as_failed() {
     needs!(root());

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The program under test: the one just built, or `SPOKE_PRODUCT`, for a build that is to be shipped.
+/// The program under test: the one just built, or `SPOKE_PRODUCT`, for a release build.
 pub(crate) fn product() -> PathBuf {
     let built = || PathBuf::from(env!("CARGO_BIN_EXE_spoke-precache"));
     std::env::var_os("SPOKE_PRODUCT").map_or_else(built, PathBuf::from)
@@ -273,7 +273,7 @@ impl Running {
         self.begin.elapsed() >= time
     }
 
-    /// What it has said so far.
+    /// Its log so far.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
@@ -337,7 +337,7 @@ fn written_bytes(process: u32) -> u64 {
 
 /// A finished run of the product.
 pub(crate) struct Run {
-    /// Its exit code; 1000 and the number if a signal killed it, which no exit code can be taken for.
+    /// Its exit code; 1000 and the number if a signal killed it, so that it differs from every exit code.
     pub(crate) code: i32,
     pub(crate) took: Duration,
     /// The most bytes that were resident at once, as seen last before it ended.
@@ -351,14 +351,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Ends the test here, with all that the run said, unless it ended with `code`.
+    /// Fails the test, with all output of the run, unless it ended with `code`.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self}");
         self
     }
 
-    /// Ends the test here unless standard output, standard error or the report says `text`.
+    /// Fails the test unless standard output, standard error or the report contains `text`.
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
         let said = [&self.stdout, &self.stderr, &self.report.to_string()]

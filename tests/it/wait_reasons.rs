@@ -20,7 +20,7 @@ fn reasons(run: &Run) -> Vec<&str> {
         .collect()
 }
 
-/// Connections are accepted by the kernel, and nobody says anything on them.
+/// The kernel accepts connections, and no process answers.
 fn silent() -> (TcpListener, String) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = silent.local_addr().unwrap().to_string();

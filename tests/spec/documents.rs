@@ -33,7 +33,7 @@ fn yaml_files(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What each file is, told by its name; all that are not named here hold no version spec of their own.
+/// The kind of each file, by name; files that are not listed contain no version spec.
 #[test]
 fn every_file_of_the_hub_is_read_or_named() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/talm");

@@ -163,7 +163,7 @@ fn agrees_on_generated_patterns() {
     );
 }
 
-/// One line for each rule; what grep says is asked, not written down.
+/// One line for each rule; the expected result is grep's own.
 #[test]
 fn agrees_on_a_table() {
     let images = images();

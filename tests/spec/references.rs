@@ -5,7 +5,7 @@ use spoke_precache::oci::Reference;
 
 use crate::corpus;
 
-/// As Docker reads it, who looks on Docker Hub for what names no registry.
+/// As Docker reads it: a name without a registry is on Docker Hub.
 fn parse(text: &str) -> Option<Reference> {
     let reference: Reference = text.parse().ok()?;
     match reference.domain() {

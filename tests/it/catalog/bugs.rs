@@ -51,7 +51,7 @@ fn bug_15_time_grows_with_the_length() {
             .map(|n| CATALOG.replace("\"p\"", &format!("\"p{n}\"")))
             .collect();
         let dir = super::directory(&[("c", &text)]);
-        // The best of three, for a busy machine says nothing about this.
+        // The best of three, because a busy machine distorts the result.
         let once = || {
             let start = std::time::Instant::now();
             only(super::read(dir.path(), &["p7:a"])).unwrap();

@@ -19,7 +19,7 @@ fn package(name: &str, version: u32) -> String {
     )
 }
 
-/// A later layer replaces one file, removes another and makes a directory anew; what it hides is broken or said twice.
+/// A later layer replaces one file, removes another and replaces a directory; what it hides is broken or a duplicate.
 #[test]
 fn later_layers_win() {
     needs!(root());

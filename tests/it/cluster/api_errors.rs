@@ -134,14 +134,14 @@ fn without_an_api_it_goes_on() {
     // Turned off.
     run(&world, &api, &[&image[..], &["--no-cluster"]].concat()).exits(0);
     assert!(api.log().is_empty());
-    // Somebody else.
+    // Another server.
     let other = ApiDouble::start();
     other.is_not_trusted();
     let distrust = start(&world, &other, &[FOR_EVER, ALL], &image).wait().exits(0);
     let distrust = distrust.says("the certificate of the API at `127.0.0.1:");
     assert!(distrust.took < PATIENCE, "{distrust}");
     assert!(other.log().is_empty());
-    // Nobody listens there any more.
+    // No process listens there any more.
     api.close();
     let run = run(&world, &api, &image).exits(0);
     let run = run.says("this pod's Job and its deadline: the API at `127.0.0.1:");
@@ -149,7 +149,7 @@ fn without_an_api_it_goes_on() {
 }
 
 /// Behind a proxy, or with a registry by the cluster's own authority, a start without the API would be an error that no
-/// later try mends.
+/// retry resolves.
 #[test]
 fn a_busy_api_is_waited_for() {
     needs!(root());
@@ -178,7 +178,7 @@ fn a_busy_api_is_waited_for() {
     api.fault(Fault::busy("/", 1));
     let running = start(&world, &api, &[FOR_EVER, ALL], &image);
     has_asked(&api);
-    // After 3 s it says what it waits for.
+    // After 3 s it logs what it waits for.
     std::thread::sleep(Duration::from_millis(3500));
     api.mend();
     let run = running.wait().exits(0);

@@ -16,7 +16,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     Status(u16, Option<u32>),
-    /// Takes the request and says nothing.
+    /// Accepts the request and never answers.
     Hang,
     /// Answers 200 and the token, as a text of JSON.
     Echo,
@@ -30,7 +30,7 @@ pub(super) enum Action {
     Reset,
     /// Sends the client there.
     Redirect(SocketAddr),
-    /// Says nothing, and does what it was told after this time, whether or not the client is still there.
+    /// Executes the request after this time without an answer, whether or not the client still waits.
     Late(Duration),
 }
 

@@ -67,7 +67,7 @@ struct Shared {
     objects: Mutex<BTreeMap<String, Value>>,
     faults: Mutex<Vec<Fault>>,
     log: Mutex<Vec<Asked>>,
-    /// Answers that nobody heard.
+    /// Answers whose client was gone.
     late: Mutex<Vec<u16>>,
     /// Writes so far: the next `resourceVersion`.
     writes: AtomicU64,
@@ -150,7 +150,7 @@ impl ApiDouble {
         double
     }
 
-    /// The Job, with an annotation of somebody else.
+    /// The Job, with an annotation of another program.
     pub(super) fn put_job(&self, start: &str, deadline: Option<u32>) {
         let metadata = json!({"name": "pre-cache", "uid": "job-uid", "annotations": {"other": "kept"}});
         let job = json!({
@@ -177,7 +177,7 @@ impl ApiDouble {
         lock(&self.shared.faults).clear();
     }
 
-    /// The service account trusts somebody else.
+    /// The service account trusts another authority.
     pub(super) fn is_not_trusted(&self) {
         let other = Authority::new("somebody-else").pem();
         fs::write(self.account.path().join("ca.crt"), other).expect("writing a service account");
@@ -273,11 +273,11 @@ impl ApiDouble {
 }
 
 impl ApiDouble {
-    /// Nobody listens any more.
+    /// Closes the listener.
     pub(super) fn close(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed it.
             let _ = thread.join();
         }
     }
@@ -430,7 +430,7 @@ fn answer(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, bod
             let Some(object) = objects.get_mut(path) else {
                 return (404, failure(404, "not found"));
             };
-            // 422, as `metadata.uid` cannot be changed; 409, as somebody wrote it since.
+            // 422: `metadata.uid` is immutable. 409: another program wrote the object since.
             for (field, status) in [("uid", 422), ("resourceVersion", 409)] {
                 let expected = &document["metadata"][field];
                 if !expected.is_null() && *expected != object["metadata"][field] {

@@ -227,7 +227,7 @@ fn annotations_and_events_stay_short_whatever_a_registry_sends() {
     }
 }
 
-/// With nobody else writing the Job, and with a busy API.
+/// Without other writers of the Job, and with a busy API.
 #[test]
 fn the_job_is_written_every_thirty_seconds_at_most() {
     needs!(root());
@@ -254,7 +254,7 @@ fn the_job_is_written_every_thirty_seconds_at_most() {
                 std::thread::sleep(Duration::from_secs(95));
                 let patches = api.patches();
                 assert_eq!(patches.len(), 4, "{case}: {patches:?}");
-                // The second is in step with the hub, which looks 30 s after the Job's start; then so are all.
+                // The second one precedes the hub's copy, 30 s after the Job's start; so do all later ones.
                 for (pair, least) in patches.windows(2).zip([20, 29, 29]) {
                     let between = pair[1].at - pair[0].at;
                     assert!(between > Duration::from_secs(least), "{case}: {between:?}");

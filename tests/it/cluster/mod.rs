@@ -67,7 +67,7 @@ fn has_asked(api: &ApiDouble) {
     }
 }
 
-/// Waits until the run has told of its beginning.
+/// Waits until the run has reported its start.
 fn has_begun(api: &ApiDouble) {
     let begin = Instant::now();
     while reasons(api).is_empty() || api.patches().is_empty() {
@@ -230,7 +230,7 @@ fn the_api_may_have_an_address_of_ipv6() {
     assert_eq!(api.status()["phase"], "Succeeded", "{run}");
 }
 
-/// To the hub any end before that is an error, and the last moments may bring an image more.
+/// For the hub any end before that is an error, and in the last moments another image may become complete.
 #[test]
 fn the_jobs_own_end_is_no_end_of_the_run() {
     needs!(root());

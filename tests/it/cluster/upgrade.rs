@@ -12,7 +12,7 @@ use crate::needs::needs;
 use crate::registry::Registry;
 use crate::test_node::TestNode;
 
-/// What the product says of it, up to the version and behind.
+/// The program's message, before and after the version.
 const DOWNLOADED_AGAIN: &str = "takes the operating system's image `rhel-coreos` (";
 
 /// The pattern that the hint names.
@@ -51,7 +51,7 @@ fn an_os_image_that_the_update_downloads_again_is_named_with_its_bytes() {
         said.contains(&format!("leave it out with `--exclude '{PATTERN}'`")),
         "{said}"
     );
-    // The same of an image that this run brought, and of one that was there.
+    // The same for an image that this run pulled, and for one that was present.
     for _ in 0..2 {
         let run = world.run(&args).exits(0);
         assert!(run.stdout.contains(said), "{run}");

@@ -11,7 +11,7 @@ const TOP: &str = "/sys/fs/cgroup";
 /// In microseconds; the kernel's own default.
 const PERIOD: u64 = 100_000;
 
-/// Removed when dropped; whoever is in it must have ended.
+/// Removed when dropped; all its processes must have ended.
 pub(super) struct Cgroup {
     /// One for each controller, the same for all with version 2.
     memory: PathBuf,
@@ -95,7 +95,7 @@ impl Cgroup {
         read(&self.memory.join(name)).trim().parse().unwrap_or(0)
     }
 
-    /// Whom the kernel killed for want of memory.
+    /// Processes that the kernel killed for lack of memory.
     pub(super) fn kills(&self) -> u64 {
         let name = self.either("memory.events", "memory.oom_control");
         let text = read(&self.memory.join(name));

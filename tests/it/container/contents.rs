@@ -132,7 +132,7 @@ fn a_binary_that_needs_libraries_is_refused() {
 }
 
 fn starts_by_each_of_its_names(root: &Path) {
-    // Outside of a container there is no version spec: that is told with 2, in the form of who was asked.
+    // Outside of a container there is no version spec: that ends with 2, with a log in the form of the name.
     for (command, code, says) in [
         (&["/bin/bash", "-c", SCRIPT][..], 2, "upgrades.pre-cache "),
         (&[SCRIPT], 2, "upgrades.pre-cache "),

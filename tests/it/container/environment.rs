@@ -77,9 +77,9 @@ fn it_works_with_little_around_it() {
     needs!(root());
     let mut site = Site::new();
     for shell in [
-        // As a runtime starts nobody, but a shell or a test harness may.
+        // No container runtime starts a process like this, but a shell or a test harness may.
         "exec \"$@\" <&- >&- 2>&-",
-        // Whoever reads the log goes away.
+        // The reader of the log disappears.
         "exec \"$@\" 2> >(head -n 1 >/dev/null)",
         "TMPDIR=/nowhere HOME=/nowhere exec \"$@\"",
         "mkdir /tmp/gone.$$; cd /tmp/gone.$$; rmdir /tmp/gone.$$; umask 777; exec \"$@\"",
@@ -120,7 +120,7 @@ fn calls_that_are_refused_are_done_without() {
         let refuse =
             format!("exec strace -f -qq -o /dev/null -e trace={RARE} -e inject={RARE}:error={errno} \"$@\"");
         let run = site.works(&refuse);
-        // Once each, for whoever set them.
+        // One warning each.
         for flag in ["`--nice` has no effect", "`--ionice` has no effect"] {
             assert_eq!(run.stderr.matches(flag).count(), 1, "{run}");
         }
@@ -144,7 +144,7 @@ fn the_shipped_binary_opens_no_library() {
         "exec strace -f -qq -o {} -e trace=open,openat,openat2,execve \"$@\"",
         trace.display()
     );
-    // A name that has to be looked up, too.
+    // Also with a name that must be resolved.
     let unknown = ["--image", "registry.invalid/a:1", "--deadline", "2s"];
     site.run(&shell, &unknown).exits(124);
     let trace = fs::read_to_string(trace).unwrap();

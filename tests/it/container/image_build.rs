@@ -17,7 +17,7 @@ const PATIENCE: &str = "120";
 /// An image in its archive.
 pub(super) struct Built {
     dir: TempDir,
-    /// What the script said.
+    /// The output of the script.
     pub(super) said: String,
 }
 

@@ -25,7 +25,7 @@ fn linked() -> BTreeSet<PathBuf> {
     dirs.collect()
 }
 
-/// Lines of a crate's own licence files that say whose it is.
+/// The copyright lines in a crate's own licence files.
 fn copyrights(dir: &Path) -> Vec<String> {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let is_licence = |path: &PathBuf| {
@@ -83,7 +83,7 @@ fn every_crate_of_the_binary_has_its_licence_in_the_image() {
     assert!(library.contains("The Rust Standard Library is dual-licensed"));
 }
 
-/// The script, in a project with one dependency of this licence, which brings no text of it.
+/// The script, in a project with one dependency of this licence, which has no text of it.
 fn licences_of(licence: &str, dir: &Path) -> Output {
     let write = |path: &str, text: &str| {
         let path = dir.join(path);

@@ -44,14 +44,14 @@ fn large() -> Image {
         for number in 0..files {
             text += &format!("file /files/{seed}/{number} 0644 0:0 \"{number}\"\n");
         }
-        // gzip finds nothing in random bytes but takes its time to look.
+        // gzip does not compress random bytes but takes long to try.
         Layer::of(&text, Compression::Zstd)
     };
     let layers = (0..LAYERS).map(layer).collect();
     Image::build("large", Format::Oci, node_architecture(), layers, |_, _| {})
 }
 
-/// Brings an image in a control group.
+/// Pulls an image in a control group.
 fn run_within(cgroup: &Cgroup, world: &TestNode, args: &[&str]) -> Run {
     let wrapper = cgroup.wrapper();
     let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
@@ -96,7 +96,7 @@ fn an_image_larger_than_the_memory_is_pulled_within_the_job_s_requests() {
     }
 }
 
-/// The line of the log that says what is done at the same time.
+/// The line of the log with the numbers of downloads and unpacks.
 fn unpacks(run: &Run) -> &str {
     let line = run.stderr.lines().find(|line| line.contains(" at the same time"));
     let line = line.unwrap_or_else(|| panic!("it does not say how much it does at the same time: {run}"));

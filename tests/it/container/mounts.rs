@@ -19,7 +19,7 @@ use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
 use crate::test_node::TestNode;
 
-/// Nobody listens there.
+/// No process listens there.
 const OF_POD: &str = "search openshift.svc.cluster.local\nnameserver 127.0.0.53\noptions ndots:5\n";
 const OF_NODE: &str = "nameserver 127.0.0.54\n";
 
@@ -31,7 +31,7 @@ const BEARABLE: Duration = Duration::from_secs(3);
 /// MiB for the node's images.
 const DISK: u64 = 300;
 
-/// Everything that is not the node: in a network namespace of its own, so that names mean what we say.
+/// Everything that is not the node: in a network namespace of its own, so that names have the addresses of this test.
 struct Hub {
     namespace: Namespace,
     _docker: DockerRegistry,
@@ -168,7 +168,7 @@ fn it_works_as_talms_job_starts_it() {
         assert!(pod.stderr().contains(&line), "`{line}`: {}", pod.stderr());
     }
 
-    // What TALM's documentation says to grep for when it does not fit, or is not to be had.
+    // The messages that TALM's documentation searches for when an image does not fit or is unavailable.
     world.spec(&[
         ("platform.image", &hub.release.by_digest()),
         ("spaceRequired", "10"),
@@ -196,7 +196,7 @@ fn it_works_as_talms_job_starts_it() {
     assert!(pod.stderr().contains(line), "{}", pod.stderr());
 }
 
-/// From the first instant of `main` on: in process 1 a signal that nobody waits for is lost.
+/// From the start of `main` on: process 1 ignores a signal without a handler.
 #[test]
 fn a_signal_at_any_moment_ends_it_within_a_second() {
     if let Err(why) = needed() {

@@ -7,7 +7,7 @@
 //!   ro  etc/containers  etc/pki/ca-trust  etc/resolv.conf  lib64  proc  usr/{bin,lib,lib64,libexec,share/containers}
 //!       var/lib/cni  var/lib/kubelet  sys/fs/cgroup
 //! /etc/config           the ConfigMap, read-only, with its ..data
-//! /etc/resolv.conf      of the pod's network, where nobody answers
+//! /etc/resolv.conf      of the pod's network, where no server answers
 //! /dev/termination-log  a file of the kubelet
 //! ```
 //!
@@ -173,7 +173,7 @@ impl Pod {
         }
     }
 
-    /// Sends SIGTERM to the product, and says when that was.
+    /// Sends SIGTERM to the program, and returns when.
     pub(super) fn terminate(process: u32) -> Instant {
         let told = Instant::now();
         let pid = Pid::from_raw(process.try_into().expect("a number")).expect("it is not 0");

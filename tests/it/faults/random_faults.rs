@@ -291,7 +291,7 @@ impl Stage {
         }
     }
 
-    /// Whose trouble it is.
+    /// The registry that fails.
     fn of(&self, trouble: &Trouble, case: &Case) -> &Registry {
         match trouble.at_mirror && case.has_mirror {
             true => &self.mirror,
@@ -315,7 +315,7 @@ impl Stage {
         let may_be_flipped = |place| match (flipped, place) {
             (None, _) => false,
             (Some(Place::Layer(flipped)), Place::Layer(layer)) => flipped == layer,
-            // A byte of whichever blob came may be of any.
+            // A received byte may belong to any blob.
             _ => true,
         };
         let costs = acted

@@ -17,7 +17,7 @@
 //! xattr   security.capability=0x0100000200…       of the entry above; 0x… or text
 //! pax     GNU.foo=bar                             a raw record for the entry above
 //! raw     0x00ff                                  bytes between entries
-//! eof     0                                       that many zero blocks at the end, 2 unless told; then
+//! eof     0                                       that many zero blocks at the end, 2 by default; then
 //! trailing 700                                    that many bytes after them
 //! ```
 //!

@@ -53,11 +53,11 @@ pub(crate) struct Layer {
     pub(crate) compression: Compression,
     /// As it travels.
     pub(crate) blob: Bytes,
-    /// Digest of `blob`, or what the manifest is to say instead.
+    /// Digest of `blob`, or a false one for the manifest.
     pub(crate) digest: String,
-    /// Length of `blob`, or what the manifest is to say instead.
+    /// Length of `blob`, or a false one for the manifest.
     pub(crate) size: u64,
-    /// Digest of the tar, or what the config is to say instead.
+    /// Digest of the tar, or a false one for the config.
     pub(crate) diff_id: String,
 }
 
@@ -90,7 +90,7 @@ impl Layer {
 
     fn media_type(&self, format: Format) -> &'static str {
         match (format, self.compression) {
-            // Schema 2 has no media type of its own for zstd; builders write gzip's, readers look at the bytes.
+            // Schema 2 has no media type of its own for zstd; builders write gzip's, readers detect it from the bytes.
             (Format::Docker, Compression::Gzip | Compression::Zstd) => {
                 "application/vnd.docker.image.rootfs.diff.tar.gzip"
             }

@@ -8,7 +8,7 @@ use super::{Compression, Format, Image, Layer, layer, node_architecture};
 
 /// Path of the release image inside its registry.
 pub(crate) const RELEASE: &str = "ocp/release";
-/// Path of all components inside their registry; they are told apart by digest, as in real releases.
+/// Path of all components inside their registry; only their digests differ, as in real releases.
 pub(crate) const COMPONENTS: &str = "ocp/components";
 /// The component that [`EXCLUDE`] matches.
 pub(crate) const EXCLUDED: &str = "aws-ebs-csi-driver";

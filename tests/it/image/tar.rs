@@ -4,7 +4,7 @@
 //! real layers have. One [`Entry`] becomes: an optional PAX header (`x`) or GNU long name (`L`, `K`), its own header,
 //! its data, padding to 512.
 
-/// How the header says which tar it is.
+/// The magic that names the format of the tar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Magic {
     /// POSIX `ustar\0` `00`; long names and large numbers go to PAX records.
@@ -15,7 +15,7 @@ pub(crate) enum Magic {
     V7,
 }
 
-/// One member of a tar, nearly as its header says it.
+/// One member of a tar, close to the fields of its header.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// Bytes of the name exactly as written.

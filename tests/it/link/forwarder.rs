@@ -64,7 +64,7 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed it.
             let _ = thread.join();
         }
     }

@@ -84,7 +84,7 @@ impl Link {
         })
     }
 
-    /// Nothing passes from now on, and nobody is told.
+    /// Drops all packets from now on, without an error for either side.
     pub(crate) fn cut(&self) {
         self.forwarder.set_up(false);
     }

@@ -63,7 +63,7 @@ impl NameServer {
         }
     }
 
-    /// Says something else from now on.
+    /// Changes the answer.
     pub(crate) fn say(&self, reply: Reply) {
         *self.reply.lock().unwrap_or_else(PoisonError::into_inner) = reply;
     }
@@ -78,7 +78,7 @@ impl Drop for NameServer {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed it.
             let _ = thread.join();
         }
     }

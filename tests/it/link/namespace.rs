@@ -55,7 +55,7 @@ impl Namespace {
         Err(io::Error::other(format!("`{}`: {said}", words.join(" "))))
     }
 
-    /// Bytes that came in through a device so far, with the headers.
+    /// Bytes that a device has received so far, with headers.
     pub(crate) fn received(&self, device: &str) -> io::Result<u64> {
         let text = self.command(&["ip", "-json", "-statistics", "link", "show", "dev", device])?;
         let document: serde_json::Value = serde_json::from_str(&text)?;

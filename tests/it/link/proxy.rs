@@ -1,7 +1,7 @@
 //! Forwards TCP connections on loopback, and breaks them on purpose.
 //!
 //! Each connection has a thread for each way; the way to the client counts what it passes on, and is harmed. The first
-//! connections are harmed as a list says, later ones not at all.
+//! connections are broken as listed, later ones not at all.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -58,7 +58,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Some(shared) = weak.upgrade() else { return };
-                // A client or a server that is gone already is no trouble of the proxy.
+                // The proxy ignores clients and servers that have disconnected.
                 let _ = shared.connect(client);
             }
         });
@@ -70,7 +70,7 @@ impl Proxy {
         self.address.to_string()
     }
 
-    /// Harms the next connections so, one each, and no longer as it was said before.
+    /// Breaks the next connections like this, one each; replaces the earlier list.
     pub(crate) fn harm(&self, harms: impl IntoIterator<Item = Harm>) {
         *self.shared.harms() = harms.into_iter().collect();
     }
@@ -80,7 +80,7 @@ impl Proxy {
         self.shared.passed.load(Ordering::Relaxed)
     }
 
-    /// Connections that came to harm so far.
+    /// Connections that were broken so far.
     pub(crate) fn harmed(&self) -> u64 {
         self.shared.harmed.load(Ordering::Relaxed)
     }
@@ -88,7 +88,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Wakes the listener, which then finds nobody.
+        // Wakes the listener, so that it ends.
         self.shared.harms().clear();
         let address = self.address;
         std::thread::spawn(move || TcpStream::connect(address));

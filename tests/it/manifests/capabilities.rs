@@ -121,7 +121,7 @@ fn podman_runs_the_job_s_container() {
     assert_eq!(inconsistencies(&world.graph_root()), [""; 0]);
 }
 
-/// What the Job says of its container, for podman in a small machine ([`TestNode::podman_run`]).
+/// The Job's settings of its container, for podman in a small machine ([`TestNode::podman_run`]).
 fn container_flags(is_old_podman: bool) -> Vec<String> {
     let limits: &[&str] = match is_old_podman {
         true => &["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"],

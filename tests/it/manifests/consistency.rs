@@ -14,7 +14,7 @@ use spoke_precache::spec::from_document;
 
 use super::{container, job, list, objects, text, top};
 
-/// Variables that are no flag's: the node whose kubelet is asked, as in TALM's Job, and the pod whose Job is told.
+/// Variables without a flag: the node whose kubelet is asked, as in TALM's Job, and the pod whose Job is annotated.
 const OTHER_VARIABLES: [&str; 2] = ["NODE_NAME", "POD_NAME"];
 
 /// Whether a flag, or the variable of one, is the program's `run`'s.
@@ -50,7 +50,7 @@ fn arguments_and_variables_are_the_program_s() {
     }
 }
 
-/// Whoever writes a flag or a variable into a comment or a patch means one that there is.
+/// Flags and variables in comments and patches exist.
 #[test]
 fn every_flag_that_is_named_is_the_program_s() {
     const OF_OC: [&str; 2] = ["--type", "--patch-file"];
@@ -125,7 +125,7 @@ fn asked(to_pin: bool) -> BTreeSet<(String, String, String, String)> {
     asked.collect()
 }
 
-/// What a file's roles allow, each bound to the Job's service account and nobody else.
+/// What a file's roles allow, each bound only to the Job's service account.
 fn allowed(path: &str) -> BTreeSet<(String, String, String, String)> {
     let (roles, bindings): (Vec<Value>, Vec<Value>) = objects(path)
         .into_iter()
@@ -181,7 +181,7 @@ fn the_roles_allow_what_is_asked_and_nothing_else() {
     assert_eq!(allowed("components/pin/rbac.yaml"), asked(true));
 }
 
-/// Nobody else's sets are changed or removed, whoever has the token.
+/// With the token, only these sets can be changed or removed.
 #[test]
 fn the_rights_to_pin_are_bound_to_the_names_that_are_made() {
     let roles = objects("components/pin/rbac.yaml");

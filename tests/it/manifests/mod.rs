@@ -43,7 +43,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// `kind/name`, as people say it.
+/// `kind/name`, as kubectl prints it.
 fn title(object: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     format!("{}/{}", word(&object["kind"]), word(&object["metadata"]["name"]))

@@ -15,7 +15,7 @@ const NOT_MOUNTED: [(&str, &str); 4] = [
     // On OpenShift, root has none; mounting it would make a directory in root's home on every node.
     ("root/.config/containers", "root's own registries.conf"),
     ("etc/ssl/certs/ca-certificates.crt", "Debian's bundle"),
-    // A link to /run, and only looked at for whether it is one.
+    // A link to /run; the program only checks whether it is one.
     ("var/run", "where the run root would be"),
     (
         "proc",
@@ -71,7 +71,7 @@ fn every_host_path_that_is_read_is_mounted_and_no_other() {
         &[],
     ));
     let world = TestNode::trusting(&[registry.host()]);
-    // A name without a registry ends a run early, one that has to be looked up does not.
+    // A name without a registry ends a run early, one that must be resolved does not.
     let mut read = watched(&world, &["--image", "short"]);
     read.extend(watched(
         &world,
@@ -87,7 +87,7 @@ fn every_host_path_that_is_read_is_mounted_and_no_other() {
     let mounted = mounted();
     let is_below = |path: &Path, tops: &[PathBuf]| tops.iter().any(|top| path.starts_with(top));
     let not_mounted = NOT_MOUNTED.map(|(path, _)| PathBuf::from(path));
-    // Parents of mounts are looked at too.
+    // The program opens parents of mounts too.
     let is_above = |path: &Path| mounted.iter().any(|top| top.starts_with(path));
     let missing: Vec<_> = read
         .iter()

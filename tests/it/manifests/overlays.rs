@@ -25,7 +25,7 @@ fn rendered(kubectl: &Kubectl, dir: &str) -> Vec<Value> {
     parse(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// The kubectl to render with, or nothing, and why was said.
+/// The kubectl for rendering, or none, after a notice with the reason.
 fn with_kubectl() -> Option<Kubectl> {
     match kubectl() {
         Ok(Some(kubectl)) => return Some(kubectl),
@@ -123,7 +123,7 @@ fn the_policy_has_the_objects_of_a_single_node() {
     let Some(kubectl) = with_kubectl() else { return };
     let mut single = rendered(&kubectl, "overlays/single-node");
     for object in &mut single {
-        // The policy would bring a Job that removed itself back at once.
+        // If the Job removed itself, the policy would create it again at once.
         if object["kind"] == "Job" {
             let removed = object["spec"]
                 .as_object_mut()
@@ -156,7 +156,7 @@ fn the_policy_has_the_objects_of_a_single_node() {
     assert_eq!(list(&looked_at[0]["spec"]), [Value::Null; 0]);
 }
 
-/// Added as its first lines say.
+/// Added as its first lines describe.
 #[test]
 fn the_component_for_pins_adds_its_rights_and_a_variable_and_nothing_else() {
     let Some(kubectl) = with_kubectl() else { return };

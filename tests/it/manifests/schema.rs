@@ -178,7 +178,7 @@ pub(super) fn flaws(object: &Value) -> Vec<String> {
     flaws
 }
 
-/// The objects that a policy brings.
+/// The objects that a policy creates.
 pub(super) fn inner(object: &Value) -> Vec<Value> {
     let templates = [
         &object["spec"]["policy-templates"],
@@ -208,7 +208,7 @@ fn unlisted(object: &Value, fields: &[&str]) -> Vec<String> {
         "+apiVersion string",
         "+kind string",
         "metadata{}",
-        // Of a Job in a policy that only looks.
+        // A Job in a policy that only informs.
         "status.succeeded integer",
     ];
     let leaves = leaves(object);

@@ -28,7 +28,7 @@ pub(crate) struct Certificate {
 }
 
 impl Authority {
-    /// With a name that servers tell it by.
+    /// With a name by which servers recognise it.
     pub(crate) fn new(name: &str) -> Self {
         let dir = tempfile::Builder::new()
             .permissions(Permissions::from_mode(0o755))
@@ -72,7 +72,7 @@ impl Authority {
             .expect("openssl can be started");
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{arguments}: {said}");
-        // squid reads it as somebody without rights.
+        // squid reads it as an unprivileged user.
         let key = self.dir.path().join(format!("{name}.key"));
         std::fs::set_permissions(key, Permissions::from_mode(0o644)).expect("it was made");
     }
@@ -100,13 +100,13 @@ fn a_registry_that_requires_a_client_certificate_gets_the_one_in_certs_d() {
         .exits(8)
         .says("signed by unknown authority")
         .says("hint: put the certificate of its authority into");
-    // Whom the node trusts; but we have not said who we are.
+    // The node trusts the registry, but sends no client certificate.
     world.write(
         "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
         &authority.pem(),
     );
     run(&world).exits(1).says("the registry answers 400");
-    // Somebody, but nobody that it knows; and of two the right one.
+    // A client certificate that the registry does not trust; and the right one of two.
     let dir = "etc/docker/certs.d/127.0.0.1:5443";
     let put = |name: &str, certificate: &Certificate| {
         for (from, extension) in [(&certificate.chain, "cert"), (&certificate.key, "key")] {

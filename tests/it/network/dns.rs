@@ -97,7 +97,7 @@ fn what_the_pods_name_server_does_not_say_is_asked_where_the_node_asks() {
     pod.run(&world(), "search a.test\n").exits(0);
     assert_eq!(own.asked(), before);
 
-    // Nobody knows it.
+    // No name server has it.
     own.say(Reply::NoSuchName);
     node.say(Reply::NoSuchName);
     pod.run(&world(), OF_POD)

@@ -17,7 +17,7 @@ fn args(image: &str) -> [&str; 4] {
     ["--image", image, SOON[0], SOON[1]]
 }
 
-/// Ends the test if the run, or the termination message, says `secret`, as it is or in a header.
+/// Fails the test if the run or the termination message contains `secret`, plain or in a header.
 #[track_caller]
 fn hides(run: &Run, world: &TestNode, secret: &str) {
     let log = std::fs::read_to_string(world.out("termination-log")).unwrap_or_default();
@@ -71,7 +71,7 @@ fn bug_18_an_image_is_pulled_only_through_the_proxy() {
     let log = proxy.log().split_off(before);
     assert!(log.contains("GET http://registry.test:5001/v2/"), "{log}");
 
-    // As the node's services are told; and what is near goes through no proxy.
+    // As configured for the node's services; hosts in NO_PROXY are reached directly.
     let listener = site
         .link
         .client
@@ -96,7 +96,7 @@ fn bug_18_an_image_is_pulled_only_through_the_proxy() {
         "{log}"
     );
 
-    // Whoever sets a variable of his own means it.
+    // A variable of the process wins over the node's file.
     let world_without = site.node();
     world_without.write("etc/mco/proxy.env", "HTTPS_PROXY=http://10.77.0.1:3128\n");
     site.run(&world_without, &["NO_PROXY=*"], &args(BY_TLS))
@@ -201,7 +201,7 @@ fn a_proxy_by_tls_must_be_one_that_the_node_trusts() {
         "HTTPS_PROXY=https://me:right@10.77.0.1:3129",
         "HTTP_PROXY=https://me:right@10.77.0.1:3129",
     ];
-    // That the registry is trusted, by certs.d or at all, says nothing about the proxy.
+    // Trust in the registry, by certs.d or otherwise, does not extend to the proxy.
     let world = site.node();
     for image in [BY_TLS, BY_PLAIN_HTTP] {
         site.run(&world, &variables, &args(image))

@@ -32,7 +32,7 @@ fn a_proxy_that_refuses_or_is_not_there_is_named() {
             "forbidden.test/a:1",
             format!("{through} refuses the connection: it answers 403"),
         ),
-        // Nobody listens there.
+        // No process listens there.
         (
             right,
             "registry.test:5003/a:1",
@@ -93,7 +93,7 @@ fn tokens_and_redirects_go_through_the_proxy_too() {
     ] {
         assert!(log.contains(asked), "{asked}: {log}");
     }
-    // What we say to the registry is for nobody behind it.
+    // Headers for the registry are not for other hosts behind the proxy.
     assert!(cdn.log().iter().all(|access| access.authorization.is_none()));
 }
 

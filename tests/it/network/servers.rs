@@ -18,7 +18,7 @@ const START: Duration = Duration::from_secs(20);
 
 /// bcrypt of [`REGISTRY_LOGIN`]'s password, with the least work.
 const HTPASSWD: &str = "user:$2b$04$3FWQHDV5TLZGKYK4uqq3Ae8bi/PhXzqXALdsxMnsDiZJMZd1dF61W\n";
-/// Whom docker-registry lets in.
+/// The user that docker-registry accepts.
 pub(super) const REGISTRY_LOGIN: &str = "user:hunter2";
 
 /// A program that serves until it is dropped.
@@ -159,7 +159,7 @@ impl Program {
         )
     }
 
-    /// nginx by TLS before a server of plain HTTP, and if there is an authority, only for those whom it vouches for.
+    /// nginx by TLS before a server of plain HTTP, and with an authority, only for clients with a certificate of it.
     pub(crate) fn nginx(
         namespace: &Namespace,
         address: SocketAddr,
@@ -221,12 +221,12 @@ impl Drop for Program {
 fn directory() -> TempDir {
     let dir = tempfile::Builder::new().prefix("spoke-program-").tempdir();
     let dir = dir.expect("a temporary directory");
-    // squid writes its log as somebody without rights.
+    // squid writes its log as an unprivileged user.
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).expect("it is ours");
     dir
 }
 
-/// The names that a proxy knows, and nobody else.
+/// The names that only a proxy resolves.
 fn hosts_file(dir: &Path) {
     let text = format!("127.0.0.1 localhost\n{} registry.test\n", super::site::OUTSIDE);
     std::fs::write(dir.join("hosts"), text).expect("writing to a temporary directory");

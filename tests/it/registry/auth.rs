@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 #[derive(Clone, Debug)]
 pub(crate) struct Auth {
     bearer: bool,
-    /// `user:password`; none: tokens for anybody, as public registries give them.
+    /// `user:password`; none: tokens for every client, like public registries.
     credentials: Option<String>,
     issued: u64,
     /// Tokens up to this number are worth nothing.
@@ -33,7 +33,7 @@ impl Auth {
         }
     }
 
-    /// Tokens for anybody.
+    /// Tokens for every client.
     pub(crate) fn anonymous_bearer() -> Self {
         Self {
             bearer: true,

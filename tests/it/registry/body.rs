@@ -15,7 +15,7 @@ use super::faults::Action;
 /// Bytes in one piece of a body.
 const CHUNK: usize = 64 * 1024;
 
-/// A body that sends `blob` from `start` up to `end`, doing to it what `action` says.
+/// A body that sends `blob` from `start` up to `end`, changed by `action`.
 pub(super) fn body(blob: Bytes, start: u64, end: u64, action: Action, sent: Arc<AtomicU64>) -> Body {
     let chunk = match action {
         // Ten pieces a second, so that slowness is even.

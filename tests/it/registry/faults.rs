@@ -32,9 +32,9 @@ pub(super) enum Action {
     Stall(u64),
     /// Answers 200 with the whole body, whatever range was asked.
     IgnoreRange,
-    /// Says 206, but of a range that begins that many bytes later, with those bytes.
+    /// Answers 206 with a range that begins that many bytes later, and its bytes.
     ShiftRange(u64),
-    /// Says 416.
+    /// Answers 416.
     RefuseRange,
     /// Sends other bytes with status 200.
     Replace(Bytes),
@@ -132,7 +132,7 @@ impl Fault {
         self
     }
 
-    /// Takes note of a request and says whether to act on it.
+    /// Counts a request and returns whether the fault applies to it.
     fn takes(&mut self, path: &str) -> bool {
         if self.left == 0 || !path.contains(&self.path) {
             return false;

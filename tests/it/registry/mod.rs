@@ -46,7 +46,7 @@ struct Shared {
     address: SocketAddr,
 }
 
-/// A test that failed with the lock held has said so already; others may go on.
+/// A test that failed with the lock held has printed it already; others may continue.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -207,7 +207,7 @@ impl Drop for Registry {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A server that panicked has said so; panicking again here would abort the test binary.
+            // A server that panicked has printed it; another panic here would abort the test binary.
             let _ = thread.join();
         }
     }

@@ -20,7 +20,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Res
     axum::serve(listener, router).await
 }
 
-/// What is to be sent, before faults.
+/// The response before faults.
 struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
@@ -82,7 +82,7 @@ fn error_code(status: u16) -> &'static str {
     }
 }
 
-/// The answer to somebody without the right credentials; also the token endpoint, which is part of asking for them.
+/// The response to a client without the right credentials; also the token endpoint.
 fn refused(shared: &Shared, parts: &Parts) -> Option<Answer> {
     let mut auth = lock(&shared.auth);
     let auth = auth.as_mut()?;

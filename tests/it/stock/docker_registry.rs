@@ -34,7 +34,7 @@ impl DockerRegistry {
     }
 
     fn sharing(dir: Arc<TempDir>, address: &str) -> Self {
-        // Freed here and taken again by the registry: it cannot be told to choose one itself and say which.
+        // Freed here and taken again by the registry: it cannot choose a free one and print it.
         let free = TcpListener::bind(format!("{address}:0")).and_then(|listener| listener.local_addr());
         let mut registry = Self::keeping(dir.path(), &free.expect("a free loopback port").to_string());
         registry.dir = Some(dir);

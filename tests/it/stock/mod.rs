@@ -52,7 +52,7 @@ pub(crate) fn top() -> PathBuf {
     std::env::var_os("SPOKE_STOCK_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }
 
-/// Every Debian with a podman that is to be had: the one of [`top`], and this machine's.
+/// Every available Debian with a podman: the one of [`top`], and this machine's.
 pub(crate) fn tops() -> Vec<PathBuf> {
     let mut tops = vec![top(), PathBuf::from("/")];
     tops.dedup();
@@ -156,7 +156,7 @@ impl TestNode {
         help.stdout.contains("system check")
     }
 
-    /// Forgets which blobs belong to which layers, so that only the store itself can say.
+    /// Forgets which blobs belong to which layers, so that only the store itself shows it.
     pub(crate) fn empty_blob_info_cache(&self) {
         let cache = self.host().join("var/lib/containers/cache");
         if cache.exists() {

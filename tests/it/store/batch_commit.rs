@@ -36,7 +36,7 @@ fn image(name: &str, count: usize) -> Image {
     Images::of(&text, &[]).images.remove(0)
 }
 
-/// Runs it under strace with `options`, which count for calls on `paths` if there are any; says what strace wrote too.
+/// Runs it under strace with `options`, which apply to calls on `paths` if there are any; also returns strace's output.
 fn run_traced(world: &TestNode, args: &[&str], paths: &[&str], options: &[&str]) -> (Run, String) {
     let log = world.out("strace");
     let mut strace = vec!["/usr/bin/strace", "-f", "-qq", "-y", "-s", SHOWN, "-o"];
@@ -178,7 +178,7 @@ fn the_error_of_one_image_does_not_affect_its_batch() {
     let run = running.wait();
 
     let syncs = fs::read_to_string(log).unwrap();
-    // Those of the stage are for what is to be committed.
+    // Those of the stage are for the layers to commit.
     let together = syncs.lines().filter(|line| line.contains("-stage-")).count();
     assert!(together <= 3, "{syncs}: {run}");
     assert_eq!(run.code, 7, "{run}");

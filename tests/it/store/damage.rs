@@ -107,7 +107,7 @@ fn a_damaged_layer_is_noticed_and_refused_by_name_and_left_alone() {
     }
 }
 
-/// Otherwise each image on it would look as if somebody had just removed the layer, and be tried again and again.
+/// Otherwise each image on it would seem to have lost the layer just now, and be retried for ever.
 #[test]
 fn a_layer_is_not_put_on_a_damaged_one() {
     needs!(root());
@@ -180,13 +180,13 @@ fn the_rests_of_dead_writers_are_replaced() {
     let spec = resolved.layers[0].clone();
     let staged = stage(&living, spec.clone(), &image.layers[0]);
     put(&store, &image, None, "localhost/a:1");
-    // The living stage was spared; its layer came too late.
+    // The stage of the running process stays; its layer arrived too late.
     let outcome = store.commit_layers(vec![staged], &Cancel::default()).unwrap();
     assert!(matches!(outcome[..], [(id, LayerCommit::AlreadyThere)] if id == spec.id()));
     drop(living);
     assert_eq!(inconsistencies(&root), Vec::<String>::new());
     assert!(!root.join("overlay-layers").join(&dead).exists());
-    // As c/storage: whatever the layer's own root entry says.
+    // As in containers/storage, whatever the layer's own root entry is.
     let diff = root.join(format!("overlay/{}/diff", ids[1]));
     assert_eq!(fs::metadata(diff).unwrap().permissions().mode() & 0o7777, 0o555);
 }

@@ -62,7 +62,7 @@ fn what_is_stored_is_not_written_again() {
     assert_eq!(modified(), before);
 }
 
-/// As CRI-O looks an image up (storage-format.md 8).
+/// As CRI-O resolves an image (storage-format.md 8).
 #[test]
 fn an_image_is_found_by_name_and_by_any_digest_in_its_repository() {
     needs!(root());

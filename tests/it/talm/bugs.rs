@@ -235,7 +235,7 @@ fn bug_13_operators_alone_need_space_too() {
         ("operators.indexes", &index),
         ("operators.packagesAndChannels", "p:stable"),
     ]);
-    // Nothing lies below such a line.
+    // Nothing is free below such a threshold.
     world
         .run(&["--image-gc-high-threshold", "1"])
         .exits(3)
@@ -243,7 +243,7 @@ fn bug_13_operators_alone_need_space_too() {
     assert!(registry.layer_requests().is_empty());
 }
 
-/// The hub sends 35 whenever nobody set it, and the scripts check it where a release is asked for.
+/// The hub sends 35 if the field is not set, and the scripts check it if a release is requested.
 #[test]
 fn space_required_is_a_condition_only_where_a_release_is_asked_for() {
     needs!(root());

@@ -169,7 +169,7 @@ fn scripts(dir: &Path) -> (BTreeSet<String>, bool) {
     (images.collect(), answer["fails"] == true)
 }
 
-/// What our plan names, but for the images that name others.
+/// The images of our plan, except those that name others.
 fn ours(world: &TestNode) -> BTreeSet<String> {
     let run = world.plan(&["-o", "json"]);
     let plan: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));

@@ -166,7 +166,7 @@ fn every_limit_holds_and_its_error_has_the_number() {
     assert!(Ours::unpack_within(&tar(many(50)), limits).is_ok());
 }
 
-/// ext4 has room for 4 KiB of attributes in an inode, and says `ENOSPC`; it takes 65,000 links to one.
+/// ext4 has space for 4 KiB of attributes in an inode and otherwise returns `ENOSPC`; it accepts 65,000 links to one.
 #[test]
 fn what_a_file_system_cannot_hold_is_the_layers_fault_and_no_full_disk() {
     needs!(root());

@@ -37,7 +37,7 @@ impl Podman {
         }
     }
 
-    /// Has podman pull an image whose only layer this is; what it says if it will not.
+    /// Pulls an image with this single layer with podman; the error is podman's message.
     pub(super) fn pull(&self, layer: &Layer) -> Result<Theirs, String> {
         let id = layer.diff_id["sha256:".len()..].to_owned();
         let name = format!("layer/{}", self.count.fetch_add(1, Ordering::Relaxed));
@@ -68,7 +68,7 @@ impl Podman {
         })
     }
 
-    /// Has podman save the image of a layer, with this tar-split for its layer; what it says if it cannot.
+    /// Saves the image of a layer with podman, with this tar-split for its layer; the error is podman's message.
     pub(super) fn save_with(&self, layer: &Theirs, tar_split: &[u8]) -> Result<(), String> {
         fs::write(&layer.tar_split_path, tar_split).unwrap();
         let archive = self.world.out("saved.tar");

@@ -40,7 +40,7 @@ pub(super) fn flaw(diff: &Path, tar_split: &[u8], tar: &[u8]) -> Option<String> 
         .unwrap()
     {
         LayerState::Intact => None,
-        // It does not say what the tree must be.
+        // It does not determine the tree.
         LayerState::Unproven(reason) if reason.contains("replace each other") => None,
         state => Some(format!("{state:?}")),
     }

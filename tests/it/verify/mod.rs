@@ -102,7 +102,7 @@ impl Scene {
         wrong
     }
 
-    /// Damage is named and left alone by `verify`, and mended by `--repair`, with that many blobs fetched.
+    /// `verify` names the damage and changes nothing; `--repair` repairs it, with that many blobs downloaded.
     fn damaged_and_mended(&self, script: &str, said: &str, code: i32, fetched: usize) {
         self.damage(script);
         let before = snapshot(&self.ours.graph_root());
@@ -169,7 +169,7 @@ pub(crate) fn snapshot(root: &Path) -> String {
     String::from_utf8_lossy(&found.stdout).into_owned()
 }
 
-/// Nothing is fetched: what is in the layers is there, and only said wrongly by the tree.
+/// Nothing is downloaded: the content of the layers is present, and only the tree is wrong.
 #[test]
 fn attributes_names_and_links_of_a_tree_are_repaired_from_the_layer_itself() {
     needs!(root(), stock());
@@ -426,7 +426,7 @@ fn what_podman_stored_is_no_damage() {
                 top.display()
             );
         }
-        // And nothing is mended.
+        // Nothing is repaired.
         world.verify(&[&args[..], &["--repair"]].concat()).exits(0);
         assert_eq!(snapshot(&world.graph_root()), before, "{}", top.display());
     }
@@ -490,7 +490,7 @@ fn a_kill_during_a_repair_is_repaired_by_the_next_one() {
             assert_eq!(run.code, 0, "{when}: {run}");
             let mut wrong = inconsistencies_after_kills(&scene.ours.graph_root());
             wrong.extend(compare(&scene.ours.graph_root(), &scene.theirs.graph_root(), &[]));
-            // Another writer's temporary files look the same, so that only old ones may be removed.
+            // Temporary files of a running writer have the same names, so only old ones may be removed.
             wrong.retain(|line| !line.contains(".tmp-"));
             assert!(wrong.is_empty(), "{when}:\n{}", wrong.join("\n"));
         }
@@ -516,7 +516,7 @@ fn a_reading_that_is_stopped_leaves_at_once() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{run}");
 }
 
-/// A guest reads as it writes: after everybody else. What mends holds the store's locks and does not.
+/// Verification reads with low disk priority. Repairs hold the store's locks and keep their priority.
 #[test]
 fn layers_are_read_again_at_the_disk_priority_that_was_given() {
     needs!(root(), strace());

@@ -112,7 +112,7 @@ fn a_missing_overlay_l_is_made_again() {
     scene.damaged_and_mended("rm -r overlay/l overlay/$MIDDLE", "`link`: it is missing", 7, 1);
 }
 
-/// What is asked for is mended, and others' layers are not taken for its own.
+/// The requested image is repaired without the layers of other images.
 #[test]
 fn a_layer_field_that_names_another_image_s_layer_is_repaired_without_changing_that_layer() {
     needs!(root(), stock());
@@ -144,7 +144,7 @@ layer zstd
 file /a 0644 0:0 random=30000 seed=1
 "#;
 
-/// The image that a layer came with is gone, and the one that has it too names another blob of the same tar.
+/// The image from which a layer was pulled is gone, and another image with the layer names another blob of the same tar.
 #[test]
 fn a_layer_of_another_compression_than_the_manifest_s_is_no_damage() {
     needs!(root(), stock());
