@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::oci::Reference;
-use crate::report::RequesterKind;
+use crate::report::{ImageLabel, RequesterKind};
 
 /// An image that the store must have at the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,15 @@ impl Requester {
             Self::OperatorIndex | Self::Operator { .. } => RequesterKind::Operator,
             Self::Additional => RequesterKind::Additional,
         }
+    }
+
+    /// The image's name for people: its name in the release payload, or else a short form of its reference.
+    pub fn label(&self, reference: &Reference) -> ImageLabel {
+        let tag = match self {
+            Self::Release { tag } => Some(tag.as_str()),
+            Self::ReleaseImage | Self::OperatorIndex | Self::Operator { .. } | Self::Additional => None,
+        };
+        ImageLabel::new(tag, &reference.to_string())
     }
 
     /// Smaller goes first: an upgrade is impossible without the release image, and possible without operators and

@@ -52,7 +52,7 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::catalog::PackageRequest;
-use crate::image_request::{ImageRequest, Requester};
+use crate::image_request::ImageRequest;
 use crate::report::{Count, Event, Observer, Size, Step};
 use crate::spec::{Excludes, VersionSpec};
 
@@ -127,12 +127,12 @@ pub async fn run(
         requesters,
     } in namers::requests(&config.spec)
     {
-        if let Some(requester) = requesters.first().map(Requester::kind) {
-            let (name, bytes) = (reference.to_string(), 0);
+        if let Some(requester) = requesters.first() {
             observer.observe(Event::ImageListed {
-                name,
-                requester,
-                bytes,
+                name: reference.to_string(),
+                label: requester.label(&reference),
+                requester: requester.kind(),
+                bytes: 0,
             });
         }
     }

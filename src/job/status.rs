@@ -45,10 +45,10 @@ impl StatusReporter {
     /// Lists one image in the report.
     fn list(&self, reference: &Reference, requester: Option<&Requester>, bytes: u64) {
         if let Some(requester) = requester {
-            let (name, requester) = (reference.to_string(), requester.kind());
             self.observer.observe(Event::ImageListed {
-                name,
-                requester,
+                name: reference.to_string(),
+                label: requester.label(reference),
+                requester: requester.kind(),
                 bytes,
             });
         }
@@ -58,7 +58,7 @@ impl StatusReporter {
     pub(super) fn list_plan(&mut self, plan: &Plan) {
         let mut bytes = vec![0_u64; plan.images.len()];
         for blob in &plan.blobs {
-            let started = self.start(blob);
+            let started = self.start(plan, blob);
             let unlisted = started.planned - started.listed;
             started.listed = started.planned;
             if let Some(sum) = blob.images.first().and_then(|first| bytes.get_mut(*first)) {
@@ -73,14 +73,22 @@ impl StatusReporter {
     /// Reports a prefetch: these blobs of `next`, the expected plan of the next round.
     pub(super) fn report_prefetch(&mut self, next: &Plan, blobs: &[&BlobTask]) {
         for blob in blobs {
-            self.start(blob);
+            self.start(next, blob);
         }
         self.report_totals(next, 0);
     }
 
     /// A blob that is downloaded again counts once, like one whose download is resumed.
-    fn start(&mut self, blob: &BlobTask) -> &mut BlobBytes {
-        let started = self.started.entry(blob.digest).or_default();
+    fn start(&mut self, plan: &Plan, blob: &BlobTask) -> &mut BlobBytes {
+        let started = self.started.entry(blob.digest).or_insert_with(|| {
+            let first = blob.images.first().and_then(|first| plan.images.get(*first));
+            if let Some((image, requester)) = first.and_then(|image| Some((image, image.requesters.first()?)))
+            {
+                let (blob, label) = (blob.digest, requester.label(&image.reference));
+                self.observer.observe(Event::BlobListed { blob, label });
+            }
+            BlobBytes::default()
+        });
         started.planned = started.planned.max(blob.missing());
         started
     }

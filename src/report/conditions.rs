@@ -1,4 +1,4 @@
-//! One condition for each step, as Kubernetes objects have them.
+//! Records one condition for each step of a run, like the conditions of a Kubernetes object.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use serde::Serialize;
 
 use super::{Step, Time};
 
-/// What is known of a step.
+/// The condition of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// The step.
     #[serde(rename = "type")]
     pub step: Step,
-    /// Whether it achieved what it is for.
+    /// Whether it achieved its goal.
     pub status: Status,
     /// One word in CamelCase.
     pub reason: String,
     /// For people.
     pub message: String,
-    /// When it began, if it did.
+    /// When it started, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// When it ended, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complete_time: Option<Time>,
-    /// When this was last looked at.
+    /// When this was last updated.
     pub last_probe_time: Time,
-    /// When `status` last became what it is.
+    /// When `status` last changed.
     pub last_transition_time: Time,
 }
 
@@ -39,17 +39,17 @@ pub enum Status {
     True,
     /// Not achieved.
     False,
-    /// The run has not come to it, or ended in the middle of it.
+    /// The step was not reached, or the run ended during it.
     Unknown,
 }
 
-/// What is said of a step that was begun and not ended when the report is made.
+/// Reason and message of a step that started and did not end before the report is made.
 const UNFINISHED: (&str, &str) = ("Unfinished", "the run ended before this step did");
 
-/// What is said of a step that the run did not come to, or had no need of.
-const NOT_REACHED: (&str, &str) = ("NotReached", "the run did not come to this step");
+/// Reason and message of a step that was not reached or not needed.
+const NOT_REACHED: (&str, &str) = ("NotReached", "the run did not reach this step");
 
-/// Collects what happens to the steps.
+/// The conditions of all steps.
 #[derive(Debug)]
 pub(super) struct Conditions {
     began: Timestamp,
@@ -66,7 +66,7 @@ impl Conditions {
 
     pub(super) fn start(&mut self, step: Step, now: Timestamp) {
         let condition = self.at(step, UNFINISHED, now);
-        condition.turn(Status::Unknown, UNFINISHED.0, UNFINISHED.1, now);
+        condition.set(Status::Unknown, UNFINISHED.0, UNFINISHED.1, now);
         condition.start_time.get_or_insert(Time(now));
         condition.complete_time = None;
     }
@@ -74,7 +74,7 @@ impl Conditions {
     pub(super) fn end(&mut self, step: Step, ok: bool, reason: &str, message: &str, now: Timestamp) {
         let condition = self.at(step, UNFINISHED, now);
         let status = if ok { Status::True } else { Status::False };
-        condition.turn(status, reason, message, now);
+        condition.set(status, reason, message, now);
         condition.start_time.get_or_insert(Time(now));
         condition.complete_time = Some(Time(now));
     }
@@ -92,7 +92,7 @@ impl Conditions {
         })
     }
 
-    /// All steps in their order, as things stand `now`.
+    /// All steps in their order, `now`.
     pub(super) fn list(&self, now: Timestamp) -> Vec<Condition> {
         let not_reached = |step| Condition {
             step,
@@ -112,7 +112,7 @@ impl Conditions {
         });
         let mut conditions = known.to_vec();
         for condition in &mut conditions {
-            // A step that has ended is not looked at again.
+            // A step that has ended does not change.
             if condition.complete_time.is_none() {
                 condition.last_probe_time = Time(now);
             }
@@ -122,7 +122,7 @@ impl Conditions {
 }
 
 impl Condition {
-    fn turn(&mut self, status: Status, reason: &str, message: &str, now: Timestamp) {
+    fn set(&mut self, status: Status, reason: &str, message: &str, now: Timestamp) {
         if self.status != status {
             self.last_transition_time = Time(now);
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_one_and_tells_how_far_the_run_came() {
+    fn each_step_has_a_condition() {
         let mut conditions = Conditions::new(at(0));
         conditions.start(Step::Spec, at(1));
         conditions.end(Step::Spec, true, "Read", "4 images", at(2));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_done_twice_counts_from_its_first_start_to_its_last_end() {
+    fn a_repeated_step_lasts_from_its_first_start_to_its_last_end() {
         let mut conditions = Conditions::new(at(0));
         for (ok, time) in [(true, 1), (true, 3), (false, 5)] {
             conditions.start(Step::Pull, at(time));

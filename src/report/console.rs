@@ -1,41 +1,44 @@
-//! Standard error as logs and bars share it.
+//! Shares standard error between the log and the progress display.
 //!
 //! # Design
 //!
-//! indicatif redraws the bars from whatever thread moves one, the log writes from whatever thread has something to say.
-//! Both go through the lock of one `MultiProgress`: a log line wipes the bars, is written whole and has them drawn
-//! again below it. Nobody else may write to standard error meanwhile.
+//! indicatif redraws the bars from any thread that advances one; the log writes from any thread. Both hold the lock of one
+//! `MultiProgress`: a log line erases the bars, is written whole, and the bars are redrawn below it. No other code may
+//! write to standard error meanwhile.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::progress_bars::ProgressBars;
-use super::terminal::Terminal;
+use super::shared_output::SharedOutput;
+use super::terminal::{Terminal, size_of_stderr};
 use super::{Observer, ProgressLines};
 
 /// `--progress`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgressMode {
-    /// Bars on a terminal, lines otherwise.
+    /// Bars on a terminal, log lines otherwise.
     #[default]
     Auto,
-    /// Bars, terminal or not.
+    /// Bars, also where standard error is no terminal.
     Always,
-    /// Neither; what ends is still logged.
+    /// No progress; results are still logged.
     Never,
 }
 
-/// Where bars and log lines go, and which progress is shown.
+/// Writes bars and log lines, and decides how progress is shown.
 #[derive(Clone)]
 pub struct Console {
-    out: Out,
+    out: SharedOutput,
     multi: MultiProgress,
     shown: Shown,
+    /// Rows and columns of the terminal.
+    size: fn() -> (u16, u16),
     terminal: bool,
 }
 
@@ -46,88 +49,75 @@ enum Shown {
     Nothing,
 }
 
-/// The stream below it all.
-#[derive(Clone)]
-pub(super) struct Out(Arc<Mutex<dyn Write + Send>>);
-
-impl Out {
-    pub(super) fn new(stream: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(stream)))
-    }
-
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write_all(bytes)
-    }
-
-    pub(super) fn flush(&self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
-    }
-}
-
 impl Console {
     /// Takes over standard error.
     pub fn stderr(mode: ProgressMode) -> Self {
-        let out = Out::new(io::stderr());
-        // indicatif hides from what is no terminal, or one that knows no escape sequences.
+        let out = SharedOutput::new(io::stderr());
+        // indicatif draws nothing on a stream that is no terminal, or on a terminal without escape sequences.
         let terminal = !ProgressDrawTarget::stderr().is_hidden();
         let console = match (mode, terminal) {
-            (ProgressMode::Always, _) | (ProgressMode::Auto, true) => {
-                let screen = Terminal::new(out.clone());
-                Self::drawing(out, screen)
-            }
-            (ProgressMode::Auto, false) => Self::plain(out, Shown::Lines),
-            (ProgressMode::Never, _) => Self::plain(out, Shown::Nothing),
+            (ProgressMode::Always, _) | (ProgressMode::Auto, true) => Self::with_bars(out, size_of_stderr),
+            (ProgressMode::Auto, false) => Self::without_bars(out, Shown::Lines),
+            (ProgressMode::Never, _) => Self::without_bars(out, Shown::Nothing),
         };
         Self { terminal, ..console }
     }
 
-    fn drawing(out: Out, screen: Terminal) -> Self {
-        let target = ProgressDrawTarget::term_like_with_hz(Box::new(screen), Terminal::REFRESH);
+    fn with_bars(out: SharedOutput, size: fn() -> (u16, u16)) -> Self {
+        let terminal = Terminal::new(out.clone(), size);
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal), Terminal::REFRESH);
         Self {
             out,
             multi: MultiProgress::with_draw_target(target),
             shown: Shown::Bars,
+            size,
             terminal: false,
         }
     }
 
-    fn plain(out: Out, shown: Shown) -> Self {
+    fn without_bars(out: SharedOutput, shown: Shown) -> Self {
         Self {
             out,
             multi: MultiProgress::with_draw_target(ProgressDrawTarget::hidden()),
             shown,
+            size: size_of_stderr,
             terminal: false,
         }
     }
 
-    /// Whether the log may have colours: standard error is a terminal that knows escape sequences.
+    /// Whether standard error is a terminal that supports escape sequences, and so may show colours.
     pub fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// What `tracing_subscriber` is to write to.
+    /// The writer for `tracing_subscriber`.
     pub fn log_writer(&self) -> LogWriter {
         LogWriter(self.clone())
     }
 
-    /// What shows the progress, if anything is to. Bars vanish when it is dropped; drop it before the verdict is
-    /// printed.
+    /// The observer that shows progress, if any. Its bars disappear when it is dropped.
     pub fn progress(&self) -> io::Result<Option<Arc<dyn Observer>>> {
         Ok(match self.shown {
-            Shown::Bars => Some(Arc::new(ProgressBars::new(self.multi.clone()))),
+            Shown::Bars => Some(Arc::new(ProgressBars::new(self.multi.clone(), self.size))),
             Shown::Lines => Some(Arc::new(ProgressLines::start()?)),
             Shown::Nothing => None,
         })
+    }
+
+    /// Erases the bars for good. After a stop, a thread may still own the observer and report bytes to it.
+    pub fn end_progress(&self) {
+        if self.shown == Shown::Bars {
+            // Fails only if the terminal does, and then no bar is visible.
+            let _ = self.multi.clear();
+            self.multi.set_draw_target(ProgressDrawTarget::hidden());
+        }
     }
 }
 
 /// Writes log lines above the bars.
 pub struct LogWriter(Console);
 
-/// One log event's way out.
+/// Writes one log event.
 pub struct LogLine<'a>(&'a Console);
 
 impl<'a> MakeWriter<'a> for LogWriter {
@@ -139,9 +129,9 @@ impl<'a> MakeWriter<'a> for LogWriter {
 }
 
 impl Write for LogLine<'_> {
-    /// Takes all of it at once, for the subscriber hands over whole lines. Never fails: to an error the subscriber
-    /// would say so on standard error, and `eprintln!` panics when that is the stream that has gone. A terminal that
-    /// was closed or a log on a full disk must not end the run.
+    /// Writes everything at once, because the subscriber passes whole lines. Never fails: the subscriber would report an
+    /// error on standard error with `eprintln!`, which panics if that stream is closed. A closed terminal or a log on a
+    /// full disk must not end the run.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _ = self.0.multi.suspend(|| self.0.out.write(bytes));
         Ok(bytes.len())
@@ -185,15 +175,14 @@ mod tests {
     use super::*;
     use crate::oci::Digest;
     use crate::report::terminal_emulator::Emulator;
-    use crate::report::{Event, EventLog, Fanout};
+    use crate::report::{Event, EventLog, Fanout, ImageLabel};
 
     const MIB: u64 = 1 << 20;
 
     fn drawn() -> (Emulator, Console) {
         let emulator = Emulator::default();
-        let out = Out::new(emulator.clone());
-        let screen = Terminal::fixed(out.clone());
-        (emulator, Console::drawing(out, screen))
+        let out = SharedOutput::new(emulator.clone());
+        (emulator, Console::with_bars(out, || (24, 100)))
     }
 
     fn blob(name: &str) -> Digest {
@@ -213,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn log_lines_stay_whole_above_the_bars_and_the_bars_vanish() {
+    fn log_lines_stay_whole_above_the_bars_and_the_bars_disappear() {
         let (emulator, console) = drawn();
         let bars = console.progress().unwrap().unwrap();
         tracing::subscriber::with_default(subscriber(&console), || {
@@ -224,6 +213,10 @@ mod tests {
                 bytes: 30 * MIB,
             });
             for (name, size) in [("one", 10), ("two", 20)] {
+                observer.observe(Event::BlobListed {
+                    blob: blob(name),
+                    label: ImageLabel::new(Some(name), "example.com/image:1"),
+                });
                 observer.observe(Event::BlobStarted {
                     blob: blob(name),
                     size: size * MIB,
@@ -241,11 +234,11 @@ mod tests {
             });
             // Then a rate that depends on how busy the machine is.
             let expected = format!(
-                " INFO 3 images wanted, 0 present, 30.0 MiB to be fetched\n \
-                 WARN blob of `example.com/image`: connection reset; again in 2 s\n\
-                 {} [========>       ] 5.0 MiB of 10.0 MiB\n\
-                 {} [                ] 0.0 MiB of 20.0 MiB\n\
-                 total        [==>             ] images 0/3, 5.0 MiB of 30.0 MiB, ",
+                " INFO 3 images wanted, 0 present, 30.0 MiB to download\n \
+                 WARN blob of `example.com/image`: connection reset; retrying in 2 s\n\
+                 one                      {} [========>       ] 5.0 MiB of 10.0 MiB\n\
+                 two                      {} [                ] 0.0 MiB of 20.0 MiB\n\
+                 total [==>             ] images 0/3, 5.0 MiB of 30.0 MiB, ",
                 &blob("one").hex()[..12],
                 &blob("two").hex()[..12],
             );
@@ -264,10 +257,46 @@ mod tests {
         });
         assert_eq!(
             emulator.text(),
-            " INFO 3 images wanted, 0 present, 30.0 MiB to be fetched\n \
-             WARN blob of `example.com/image`: connection reset; again in 2 s\n \
+            " INFO 3 images wanted, 0 present, 30.0 MiB to download\n \
+             WARN blob of `example.com/image`: connection reset; retrying in 2 s\n \
              WARN late\n"
         );
+    }
+
+    /// As after Ctrl-C, when a thread still downloads.
+    #[test]
+    fn no_bar_is_drawn_after_the_end_of_the_progress() {
+        let emulator = Emulator::default();
+        let console = Console::with_bars(SharedOutput::new(emulator.clone()), || (24, 40));
+        let bars = console.progress().unwrap().unwrap();
+        tracing::subscriber::with_default(subscriber(&console), || {
+            let planned = Event::Planned {
+                images: 1,
+                present: 0,
+                bytes: 10 * MIB,
+            };
+            let started = Event::BlobStarted {
+                blob: blob("one"),
+                size: 10 * MIB,
+                resumed: 0,
+            };
+            let received = || Event::BlobReceived {
+                blob: blob("one"),
+                bytes: MIB,
+            };
+            for event in [planned, started, received()] {
+                bars.observe(event);
+            }
+            tracing::info!("before");
+            let text = emulator.text();
+            assert!(text.contains("] 10 %"), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() < 40), "{text}");
+            console.end_progress();
+            bars.observe(received());
+            tracing::info!("after");
+            std::thread::sleep(Duration::from_millis(500));
+            assert_eq!(emulator.text(), " INFO before\n INFO after\n");
+        });
     }
 
     #[test]
@@ -315,17 +344,17 @@ mod tests {
     fn without_bars_lines_go_straight_through() {
         for shown in [Shown::Lines, Shown::Nothing] {
             let emulator = Emulator::default();
-            let console = Console::plain(Out::new(emulator.clone()), shown);
+            let console = Console::without_bars(SharedOutput::new(emulator.clone()), shown);
             tracing::subscriber::with_default(subscriber(&console), || tracing::info!("hello"));
             assert_eq!(emulator.text(), " INFO hello\n");
             assert_eq!(console.progress().unwrap().is_some(), shown == Shown::Lines);
         }
     }
 
-    /// A terminal that has gone.
-    struct Gone;
+    /// A terminal that was closed.
+    struct Closed;
 
-    impl Write for Gone {
+    impl Write for Closed {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::BrokenPipe.into())
         }
@@ -336,10 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_has_gone_ends_nothing() {
-        let out = Out::new(Gone);
-        let screen = Terminal::fixed(out.clone());
-        let console = Console::drawing(out, screen);
+    fn a_closed_terminal_does_not_end_the_run() {
+        let console = Console::with_bars(SharedOutput::new(Closed), || (24, 100));
         let bars = console.progress().unwrap().unwrap();
         tracing::subscriber::with_default(subscriber(&console), || {
             bars.observe(Event::BlobStarted {
@@ -347,7 +374,7 @@ mod tests {
                 size: MIB,
                 resumed: 0,
             });
-            tracing::info!("nobody reads this");
+            tracing::info!("not visible");
             bars.observe(Event::BlobVerified { blob: blob("one") });
         });
     }

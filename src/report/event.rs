@@ -1,16 +1,16 @@
-//! What happens during a run, said by those who do it, shown by whoever listens.
+//! Defines the events of a run, and the observers that receive them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{LimitReport, OperatorReport, Phase, TimeLeft};
+use super::{ImageLabel, LimitReport, OperatorReport, Phase, TimeLeft};
 use crate::oci::Digest;
 
-/// Listens to a run. Called from tasks and threads alike: must be quick and must not block.
+/// Receives the events of a run. Called from tasks and threads: must be quick and must not block.
 pub trait Observer: Send + Sync {
-    /// Takes note of `event`.
+    /// Handles `event`.
     fn observe(&self, event: Event);
 }
 
@@ -30,24 +30,24 @@ impl Observer for Fanout {
 pub enum Step {
     /// The version spec was read.
     Spec,
-    /// The store was opened and is one that may be written to.
+    /// The store was opened, and this program may write to it.
     Store,
     /// The release image was pulled and its payload read.
     Release,
-    /// The operator indexes were pulled and their catalogs have what is asked for.
+    /// The operator indexes were pulled, and their catalogs contain the requested operators.
     Operators,
     /// Every image's manifest and config are known.
     Resolve,
-    /// There is space for what the plan needs.
+    /// There is space for the plan.
     Preflight,
     /// Every layer and image is in the store.
     Pull,
-    /// The store was read again and holds all that was asked for.
+    /// The store was read again and contains every requested image.
     Verify,
 }
 
 impl Step {
-    /// All of them, in the order in which a run comes to them.
+    /// All steps, in the order of a run.
     pub const ALL: [Self; 8] = [
         Self::Spec,
         Self::Store,
@@ -78,16 +78,16 @@ pub enum RequesterKind {
 pub enum ImagePhase {
     /// It was in the store before.
     Present,
-    /// This run put it there.
+    /// This run pulled it.
     Pulled,
-    /// It could not be had.
+    /// It could not be pulled.
     Failed,
-    /// It is in the store, but not as it should be. To the report's readers it failed, and the reason says how.
+    /// It is in the store, but damaged. The report calls it failed, and the reason describes the damage.
     #[serde(rename = "failed")]
     Damaged,
     /// A pattern excludes it.
     Excluded,
-    /// Its turn has not come, or it was removed from the store again.
+    /// Its pull has not started or not ended, or it was removed from the store again.
     Pending,
 }
 
@@ -98,94 +98,102 @@ impl ImagePhase {
     }
 }
 
-/// What registries are asked for until they have given it, over however many attempts.
+/// One request to the registries, over all its attempts.
 #[derive(Debug, Default)]
 pub struct Operation {
-    /// No other one has this.
+    /// Unique in this process.
     pub id: u64,
     /// The images that need it, by their names in the report.
     pub images: Vec<String>,
 }
 
-/// One thing that happened.
+/// Something that happened in a run.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A step began.
+    /// A step started.
     StepStarted(Step),
-    /// A step ended; `reason` is one CamelCase word, `message` a sentence, as in a Kubernetes condition.
+    /// A step ended; with `reason` and `message` as in a Kubernetes condition.
     StepEnded {
         /// Which one.
         step: Step,
-        /// Whether it achieved what it is for.
+        /// Whether it achieved its goal.
         ok: bool,
         /// One word in CamelCase.
         reason: &'static str,
-        /// For people.
+        /// A sentence for people.
         message: String,
     },
-    /// Something that the reader of the report should know and that stops nothing.
+    /// A reader of the report should know this; the run continues.
     Warned {
         /// For people.
         message: String,
     },
-    /// How much may come in a second.
+    /// The run has a rate limit.
     RateLimited {
-        /// What holds.
+        /// The limit.
         limit: LimitReport,
-        /// What that makes of the time left.
+        /// Estimates the time left under this limit.
         rest: TimeLeft,
     },
-    /// The run was told to stop before it was done.
+    /// The run was stopped before it was done.
     Stopped {
-        /// By time or by something else.
+        /// Whether by a deadline.
         phase: Phase,
-        /// What it was, as far as is known.
+        /// The cause, as far as it is known.
         why: String,
     },
-    /// When the run is to end, done or not.
+    /// The run has a deadline.
     Deadline {
         /// The moment.
         at: Instant,
     },
-    /// An image is on the list, wanted or excluded; its fate comes later. May be said again by a later plan.
+    /// An image is listed, wanted or excluded; its result follows. A later plan may list it again.
     ImageListed {
         /// The normalised reference.
         name: String,
-        /// Who asks for it first.
+        /// Its name for people.
+        label: ImageLabel,
+        /// Its first requester.
         requester: RequesterKind,
-        /// Compressed bytes to fetch for it, those that another image brings left out.
+        /// Compressed bytes to download for it, without blobs that are listed with another image.
         bytes: u64,
     },
-    /// An operator that is asked for: first that it is, then what a catalog has of it, once for each that has it.
+    /// The state of a requested operator: first that it is requested, then what each catalog contains of it.
     Operator(OperatorReport),
-    /// A plan is made. It replaces the one before: a run plans anew with each round, and within one when it learns more. The
-    /// numbers are the whole run's, with what it fetched before.
+    /// A plan is made and replaces the previous one; a run plans again in each round and when it learns more. The numbers
+    /// are those of the whole run.
     Planned {
         /// Images that are wanted and not excluded.
         images: u64,
         /// Of these, in the store already.
         present: u64,
-        /// Unique compressed bytes that cross the link in this run, those of earlier plans that were pulled included.
+        /// Unique compressed bytes to download in this run, including those that earlier plans downloaded.
         bytes: u64,
     },
-    /// A blob's download begins, `resumed` bytes of it being in the spool already.
+    /// A blob is planned, and may start soon.
+    BlobListed {
+        /// Digest of the compressed blob.
+        blob: Digest,
+        /// The first image that needs it.
+        label: ImageLabel,
+    },
+    /// The download of a blob starts; `resumed` bytes are in the spool already.
     BlobStarted {
         /// Digest of the compressed blob.
         blob: Digest,
         /// Its length in bytes.
         size: u64,
-        /// Bytes from an earlier attempt that need not be fetched again.
+        /// Bytes of an earlier attempt, which are not downloaded again.
         resumed: u64,
     },
-    /// More bytes of a blob crossed the link, and are new.
+    /// New bytes of a blob were downloaded.
     BlobReceived {
         /// Which blob.
         blob: Digest,
         /// How many bytes since the last such event.
         bytes: u64,
     },
-    /// Bytes of a blob crossed the link that the spool has already: the registry does not give ranges as they are asked
-    /// for.
+    /// Bytes of a blob were downloaded that the spool has already: the registry ignored the requested range.
     BlobRepeated {
         /// Which blob.
         blob: Digest,
@@ -197,56 +205,56 @@ pub enum Event {
         /// Which blob.
         blob: Digest,
     },
-    /// A blob is given up, or lies half fetched while the run ends.
+    /// The download of a blob failed, or was incomplete when the run ended.
     BlobAbandoned {
         /// Which blob.
         blob: Digest,
     },
-    /// A registry or a token server was asked.
+    /// A request was sent to a registry or a token server.
     Requested {
-        /// For what.
+        /// What for.
         operation: Arc<Operation>,
-        /// Whom: `host[:port]`.
+        /// The server: `host[:port]`.
         host: String,
     },
-    /// Next to nothing comes. Said again as long as it lasts.
+    /// Almost no bytes arrive. Repeated as long as that lasts.
     Waiting {
-        /// For what.
+        /// What for.
         operation: Arc<Operation>,
-        /// What is asked for, of whom, and for how long.
+        /// What was requested, from which server, and since when.
         why: String,
     },
-    /// Something comes again.
+    /// Bytes arrive again.
     WaitEnded {
-        /// Of what.
+        /// What for.
         operation: Arc<Operation>,
     },
-    /// A request failed and will be tried again.
+    /// A request failed and will be retried.
     Retrying {
-        /// For what.
+        /// What for.
         operation: Arc<Operation>,
-        /// What was asked for, of whom, and what went wrong, without secrets.
+        /// What was requested, from which server, and the error, without secrets.
         why: String,
-        /// How long until the next attempt.
+        /// Time until the next attempt.
         after: Duration,
     },
-    /// So many layers of images to pull are in the store already.
+    /// Layers of images to pull are in the store already.
     LayersReused {
-        /// How many, each once.
+        /// How many; each counts once.
         layers: u64,
     },
-    /// A layer is in the store.
+    /// A layer was committed to the store.
     LayerCommitted {
         /// Length of its compressed blob in bytes.
         bytes: u64,
     },
-    /// An image's fate is known. Those that are present or excluded get one too: every image that was listed does.
+    /// The result of an image. Every listed image has one, also if it was present or is excluded.
     ImageDone {
         /// The normalised reference.
         name: String,
-        /// What became of it.
+        /// The result.
         state: ImagePhase,
-        /// The first reason, when it failed; where it is, when it is present elsewhere than in the graph root.
+        /// The first reason if it failed; the additional image store if it is present there.
         reason: Option<String>,
     },
 }

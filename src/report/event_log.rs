@@ -1,169 +1,268 @@
-//! A log line for each event that is worth one, whatever shows the progress.
+//! Writes a log line for each event that people should see.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::progress::{Progress, ProgressSnapshot};
 use super::time_estimate::TimeEstimate;
-use super::{Count, Event, ImagePhase, Observer, OperatorReport, OperatorState, Printable, Size, Span};
+use super::{
+    Count, Event, ImageLabel, ImagePhase, Observer, OperatorReport, OperatorState, Printable, Size, Span,
+};
 
-/// How often a failed attempt, or a wait, is told: when a link goes down, every blob on it fails, and fails again at every attempt.
-/// Those in between are told to whoever wants to know more.
+/// How often failed attempts, or waits, are logged. When a link goes down, every blob on it fails, and again at every
+/// attempt. Those in between are logged at debug level.
 const RETRIES_EVERY: Duration = Duration::from_secs(10);
 
-/// Logs what happens. Whoever reports an event need not log it as well.
+/// How log lines name an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImageNames {
+    /// `etcd (8d1f2a3b4c5d)`, for people.
+    #[default]
+    Short,
+    /// The same, with the whole reference in the field `image`, for programs.
+    Field,
+    /// The whole reference, as TALM's scripts log it.
+    Reference,
+}
+
+/// Logs events, so that code that reports an event need not log it as well.
 #[derive(Default)]
 pub struct EventLog {
-    progress: Mutex<(Progress, TimeEstimate)>,
-    retries: Mutex<Retries>,
-    waits: Mutex<Retries>,
+    names: ImageNames,
+    state: Mutex<State>,
+    retries: Mutex<Throttle>,
+    waits: Mutex<Throttle>,
 }
 
-/// Failed attempts that will be made again, or waits that go on.
 #[derive(Default)]
-struct Retries {
-    told: Option<Instant>,
-    untold: u64,
+struct State {
+    progress: Progress,
+    estimate: TimeEstimate,
+    /// Listed images by reference: the label, and the compressed bytes to download for it.
+    images: HashMap<String, (ImageLabel, u64)>,
 }
 
-impl Retries {
-    /// Whether to tell of one more, and if so, how many there were that nobody was told of.
-    fn tell(&mut self, now: Instant) -> Option<u64> {
+/// Limits how often one kind of line is logged.
+#[derive(Default)]
+struct Throttle {
+    logged: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Throttle {
+    /// Whether to log one more line. If so, returns how many were suppressed before it.
+    fn allow(&mut self, now: Instant) -> Option<u64> {
         if self
-            .told
-            .is_some_and(|told| now.duration_since(told) < RETRIES_EVERY)
+            .logged
+            .is_some_and(|logged| now.duration_since(logged) < RETRIES_EVERY)
         {
-            self.untold += 1;
+            self.suppressed += 1;
             return None;
         }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        self.logged = Some(now);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+/// An event that ends an image, as its log line shows it.
+struct Image {
+    label: ImageLabel,
+    bytes: u64,
+    progress: ProgressSnapshot,
+}
+
+impl EventLog {
+    /// Logs with these names of images.
+    pub fn new(names: ImageNames) -> Self {
+        Self {
+            names,
+            ..Self::default()
+        }
+    }
+
+    fn retrying(&self, why: &str, after: Duration) {
+        let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
+        let allowed = retries.allow(Instant::now());
+        drop(retries);
+        let after = Span(after);
+        let more = match allowed {
+            Some(others) if others > 0 => format!(" ({others} more failures since the last such line)"),
+            _ => String::new(),
+        };
+        for_each_line(why, |line, is_first| {
+            let again = match is_first {
+                true => format!("; retrying in {after}{more}"),
+                false => String::new(),
+            };
+            match allowed {
+                None => tracing::debug!("{line}{again}"),
+                Some(_) => tracing::warn!("{line}{again}"),
+            }
+        });
+    }
+
+    fn waiting(&self, why: &str) {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let allowed = waits.allow(Instant::now());
+        drop(waits);
+        match allowed {
+            None => tracing::debug!("{}", Printable(why)),
+            Some(_) => tracing::info!("waiting: {}", Printable(why)),
+        }
+    }
+
+    fn image_done(&self, reference: &str, phase: ImagePhase, reason: Option<&str>, image: &Image) {
+        let name = match self.names {
+            ImageNames::Reference => Printable(reference).to_string(),
+            ImageNames::Short | ImageNames::Field => image.label.to_string(),
+        };
+        // Before the first plan the number of images is unknown.
+        let count = match image.progress.images {
+            0 => String::new(),
+            images => {
+                let done = image.progress.images_here + image.progress.images_failed;
+                format!(" [{done}/{images}]")
+            }
+        };
+        let size = match image.bytes {
+            0 => String::new(),
+            bytes => format!(", {}", Size(bytes)),
+        };
+        let reason = reason.unwrap_or("the reason is unknown");
+        let text = match phase {
+            ImagePhase::Present => format!("Skipping existing image {name}{count}"),
+            ImagePhase::Pulled => format!("Pulled {name}{count}{size}"),
+            ImagePhase::Failed | ImagePhase::Damaged => format!("Failed {name}{count}: {reason}"),
+            ImagePhase::Excluded => format!("Excluded {name}: {reason}"),
+            ImagePhase::Pending => format!("Pending {name}"),
+        };
+        let has_field = self.names == ImageNames::Field;
+        let image = has_field.then(|| tracing::field::display(Printable(reference)));
+        for_each_line(&text, |line, _| match phase {
+            ImagePhase::Present | ImagePhase::Pulled => tracing::info!(image, "{line}"),
+            ImagePhase::Failed | ImagePhase::Damaged => tracing::error!(image, "{line}"),
+            ImagePhase::Excluded | ImagePhase::Pending => tracing::debug!(image, "{line}"),
+        });
     }
 }
 
 impl Observer for EventLog {
     fn observe(&self, event: Event) {
-        if let Event::Retrying { why, after, .. } = &event {
-            let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
-            let told = retries.tell(Instant::now());
-            drop(retries);
-            let (why, after) = (Printable(why), Span(*after));
-            match told {
-                None => tracing::debug!("{why}; again in {after}"),
-                Some(0) => tracing::warn!("{why}; again in {after}"),
-                Some(others) => {
-                    tracing::warn!("{why}; again in {after}; {others} more failures since the last line")
-                }
-            }
-            return;
+        match &event {
+            Event::Retrying { why, after, .. } => return self.retrying(why, *after),
+            Event::Waiting { why, .. } => return self.waiting(why),
+            _ => {}
         }
-        if let Event::Waiting { why, .. } = &event {
-            let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-            let told = waits.tell(Instant::now());
-            drop(waits);
-            match told {
-                None => tracing::debug!("{}", Printable(why)),
-                Some(_) => tracing::info!("waiting: {}", Printable(why)),
+        let mut locked = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, now) = (&mut *locked, Instant::now());
+        let is_new_plan =
+            matches!(event, Event::Planned { bytes, .. } if bytes != state.progress.snapshot(now).bytes);
+        state.progress.note(&event, now);
+        let estimates = state.estimate.note(&event, now, || state.progress.snapshot(now));
+        let image = state.image(&event, now);
+        let plan = is_new_plan.then(|| state.progress.snapshot(now));
+        // Released before anything is logged: a slow reader of the log must not hold up a download for longer than its
+        // own line takes.
+        drop(locked);
+        match (&event, image, plan) {
+            (Event::ImageDone { name, state, reason }, Some(image), _) => {
+                self.image_done(name, *state, reason.as_deref(), &image);
             }
-            return;
+            (Event::Planned { images, present, .. }, _, Some(plan)) if plan.bytes > plan.fetched => {
+                tracing::info!(
+                    "{} wanted, {present} present, {} to download",
+                    Count(*images as usize, "image"),
+                    Size(plan.bytes - plan.fetched)
+                );
+            }
+            _ => log(&event),
         }
-        let (snapshot, outlooks) = {
-            let mut locked = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-            let ((progress, forecast), now) = (&mut *locked, Instant::now());
-            let is_told = match event {
-                Event::ImageDone { .. } => true,
-                // The same plan again is no news.
-                Event::Planned { bytes, .. } => bytes != progress.snapshot(now).bytes,
-                _ => false,
-            };
-            progress.note(&event, now);
-            let snapshot = match is_told {
-                true => progress.snapshot(now),
-                false => ProgressSnapshot::default(),
-            };
-            (snapshot, forecast.note(&event, now, || progress.snapshot(now)))
-        };
-        // The lock is free while the log is written: a slow reader of the log must not hold up a fetch more than its
-        // own line does.
-        log(&event, &snapshot);
-        for outlook in outlooks {
-            match outlook.is_warning() {
-                true => tracing::warn!("{outlook}"),
-                false => tracing::info!("{outlook}"),
+        for estimate in estimates {
+            match estimate.is_warning() {
+                true => tracing::warn!("{estimate}"),
+                false => tracing::info!("{estimate}"),
             }
         }
     }
 }
 
-/// How far it is matters to plans that are news, and to the events that end an image.
-fn log(event: &Event, far: &ProgressSnapshot) {
+impl State {
+    /// Remembers an image that is listed, and returns one that is done.
+    fn image(&mut self, event: &Event, now: Instant) -> Option<Image> {
+        match event {
+            Event::ImageListed {
+                name, label, bytes, ..
+            } => {
+                let listed = self.images.entry(name.clone());
+                let (_, sum) = listed.or_insert_with(|| (label.clone(), 0));
+                *sum = sum.saturating_add(*bytes);
+                None
+            }
+            Event::ImageDone { name, .. } => {
+                let listed = self.images.get(name).cloned();
+                let (label, bytes) = listed.unwrap_or_else(|| (ImageLabel::new(None, name), 0));
+                Some(Image {
+                    label,
+                    bytes,
+                    progress: self.progress.snapshot(now),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Calls `log` for each line, and whether it is the first. Each is a log line of its own, because people search the log for
+/// some of them, and hints are easier to find.
+fn for_each_line(text: &str, log: impl Fn(Printable<'_>, bool)) {
+    for (index, line) in text.lines().enumerate() {
+        log(Printable(line), index == 0);
+    }
+}
+
+/// Logs events that need nothing else.
+fn log(event: &Event) {
     match event {
-        Event::StepStarted(step) => tracing::debug!("{step:?} begins"),
+        Event::StepStarted(step) => tracing::debug!("{step:?} starts"),
         Event::StepEnded {
             step,
-            ok,
+            ok: true,
+            message,
+            ..
+        } => for_each_line(&format!("{step:?}: {message}"), |line, _| {
+            tracing::info!("{line}")
+        }),
+        Event::StepEnded {
+            step,
+            ok: false,
             reason,
             message,
-        } => {
-            let mut lines = message.lines();
-            let first = Printable(lines.next().unwrap_or_default());
-            if *ok {
-                tracing::info!("{step:?}: {first}");
-            } else {
-                tracing::error!("{step:?}: {reason}: {first}");
-            }
-            // Each line by itself: operators are told to grep for some, and a hint is found more easily so.
-            for line in lines {
-                if *ok {
-                    tracing::info!("{}", Printable(line));
-                } else {
-                    tracing::error!("{}", Printable(line));
-                }
-            }
-        }
-        Event::Warned { message } => tracing::warn!("{}", Printable(message)),
+        } => for_each_line(&format!("{step:?}: {reason}: {message}"), |line, _| {
+            tracing::error!("{line}")
+        }),
+        Event::Warned { message } => for_each_line(message, |line, _| tracing::warn!("{line}")),
         Event::Operator(operator) => log_operator(operator),
-        Event::Planned { images, present, .. } => {
-            let left = far.bytes - far.fetched;
-            if left > 0 {
-                tracing::info!(
-                    "{} wanted, {present} present, {} to be fetched",
-                    Count(*images as usize, "image"),
-                    Size(left)
-                );
-            }
+        Event::LayersReused { layers } => {
+            tracing::debug!("{layers} layers of images to pull are in the store already");
         }
-        Event::LayersReused { layers } => tracing::debug!("{layers} layers of images to pull are present"),
         Event::BlobStarted { blob, size, resumed } => {
             tracing::debug!(
-                "fetching `{blob}`: {}, {} of it in the spool",
+                "downloading `{blob}`: {}, of which {} are in the spool",
                 Size(*size),
                 Size(*resumed)
             );
         }
-        Event::BlobVerified { blob } => tracing::debug!("fetched and verified `{blob}`"),
-        Event::BlobAbandoned { blob } => tracing::debug!("stopped fetching `{blob}`"),
-        Event::ImageDone { name, state, reason } => {
-            let name = Printable(name);
-            let reason = Printable(reason.as_deref().unwrap_or("no reason is known"));
-            // Before the first plan nobody knows of how many.
-            let count = match far.images {
-                0 => String::new(),
-                images => format!(" [{}/{images}]", far.images_here + far.images_failed),
-            };
-            match state {
-                ImagePhase::Present => tracing::info!("Skipping existing image {name}{count}"),
-                ImagePhase::Pulled => tracing::info!("Pulled {name}{count}"),
-                ImagePhase::Failed | ImagePhase::Damaged => tracing::error!("Failed {name}{count}: {reason}"),
-                ImagePhase::Excluded => tracing::debug!("Excluded {name}: {reason}"),
-                ImagePhase::Pending => tracing::debug!("Pending {name}"),
-            }
-        }
-        // The limit says so itself, and each change.
+        Event::BlobVerified { blob } => tracing::debug!("downloaded and verified `{blob}`"),
+        Event::BlobAbandoned { blob } => tracing::debug!("stopped the download of `{blob}`"),
+        // The rate limit logs itself and each of its changes.
         Event::RateLimited { .. }
+        | Event::Planned { .. }
         | Event::Deadline { .. }
         | Event::Stopped { .. }
         | Event::ImageListed { .. }
+        | Event::ImageDone { .. }
+        | Event::BlobListed { .. }
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }
         | Event::LayerCommitted { .. }
@@ -175,35 +274,160 @@ fn log(event: &Event, far: &ProgressSnapshot) {
 }
 
 fn log_operator(operator: &OperatorReport) {
-    let (name, index) = (
-        operator.name(),
-        operator.index.as_deref().unwrap_or("any catalog"),
-    );
+    let name = operator.name();
     match (operator.state, &operator.reason) {
         (OperatorState::Found, _) => tracing::info!(
             "operator `{}` is `{}` of `{}`: {}",
             Printable(&name),
             Printable(operator.bundle.as_deref().unwrap_or_default()),
-            Printable(index),
+            Printable(operator.index.as_deref().unwrap_or("any catalog")),
             Count(operator.images.len(), "image")
         ),
-        (OperatorState::Failed, reason) => tracing::error!(
-            "operator `{}`: {}",
-            Printable(&name),
-            Printable(reason.as_deref().unwrap_or("no reason is known"))
-        ),
+        (OperatorState::Failed, reason) => {
+            let reason = reason.as_deref().unwrap_or("the reason is unknown");
+            for_each_line(&format!("operator `{name}`: {reason}"), |line, _| {
+                tracing::error!("{line}")
+            });
+        }
         (OperatorState::Pending, _) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::report::{RequesterKind, Step};
 
     #[test]
-    fn a_link_that_is_down_is_told_now_and_then() {
-        let (mut retries, begun) = (Retries::default(), Instant::now());
-        let told = [0, 1, 9, 10, 11, 40].map(|second| retries.tell(begun + Duration::from_secs(second)));
-        assert_eq!(told, [Some(0), None, None, Some(2), None, Some(1)]);
+    fn failures_of_a_broken_link_are_logged_now_and_then() {
+        let (mut throttle, begun) = (Throttle::default(), Instant::now());
+        let allowed = [0, 1, 9, 10, 11, 40].map(|second| throttle.allow(begun + Duration::from_secs(second)));
+        assert_eq!(allowed, [Some(0), None, None, Some(2), None, Some(1)]);
+    }
+
+    /// What `events` log, without the time.
+    fn logged(names: ImageNames, is_json: bool, events: Vec<Event>) -> String {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let writer = {
+            let written = Arc::clone(&written);
+            move || Written(Arc::clone(&written))
+        };
+        let format = tracing_subscriber::fmt()
+            .without_time()
+            .with_target(false)
+            .with_ansi(false)
+            .with_writer(writer);
+        let log = move || {
+            let observer = EventLog::new(names);
+            for event in events {
+                observer.observe(event);
+            }
+        };
+        match is_json {
+            true => tracing::subscriber::with_default(format.json().finish(), log),
+            false => tracing::subscriber::with_default(format.finish(), log),
+        }
+        let bytes = written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn pulled() -> Vec<Event> {
+        let name = "quay.io/o/ocp-v4.0-art-dev@sha256:8d1f2a3b4c5d6e";
+        vec![
+            Event::ImageListed {
+                name: name.to_owned(),
+                label: ImageLabel::new(Some("etcd"), name),
+                requester: RequesterKind::Release,
+                bytes: 43_200_000,
+            },
+            Event::Planned {
+                images: 190,
+                present: 2,
+                bytes: 43_200_000,
+            },
+            Event::ImageDone {
+                name: name.to_owned(),
+                state: ImagePhase::Pulled,
+                reason: None,
+            },
+        ]
+    }
+
+    #[test]
+    fn images_have_the_names_that_people_know_and_programs_the_whole_reference() {
+        assert_eq!(
+            logged(ImageNames::Short, false, pulled()),
+            " INFO 190 images wanted, 2 present, 41.2 MiB to download\n \
+             INFO Pulled etcd (8d1f2a3b4c5d) [2/190], 41.2 MiB\n"
+        );
+        let json = logged(ImageNames::Field, true, pulled());
+        let line: serde_json::Value =
+            serde_json::from_str(json.lines().last().unwrap_or_default()).expect("JSON");
+        assert_eq!(
+            line["fields"],
+            serde_json::json!({
+                "message": "Pulled etcd (8d1f2a3b4c5d) [2/190], 41.2 MiB",
+                "image": "quay.io/o/ocp-v4.0-art-dev@sha256:8d1f2a3b4c5d6e",
+            })
+        );
+        let talm = logged(ImageNames::Reference, false, pulled());
+        assert!(
+            talm.ends_with("Pulled quay.io/o/ocp-v4.0-art-dev@sha256:8d1f2a3b4c5d6e [2/190], 41.2 MiB\n"),
+            "{talm}"
+        );
+    }
+
+    #[test]
+    fn a_hint_has_its_own_line() {
+        let events = vec![
+            Event::ImageDone {
+                name: "example.com/tool:v1".to_owned(),
+                state: ImagePhase::Failed,
+                reason: Some("the certificate is self-signed\nhint: add it".to_owned()),
+            },
+            Event::Warned {
+                message: "odd\nhint: change it".to_owned(),
+            },
+            Event::Retrying {
+                operation: Arc::default(),
+                why: "refused\nhint: start it".to_owned(),
+                after: Duration::from_secs(2),
+            },
+            Event::StepEnded {
+                step: Step::Pull,
+                ok: false,
+                reason: "ImagesMissing",
+                message: "1 image is missing\nhint: run again".to_owned(),
+            },
+        ];
+        assert_eq!(
+            logged(ImageNames::Short, false, events),
+            "ERROR Failed tool:v1: the certificate is self-signed\n\
+             ERROR hint: add it\n \
+             WARN odd\n \
+             WARN hint: change it\n \
+             WARN refused; retrying in 2 s\n \
+             WARN hint: start it\n\
+             ERROR Pull: ImagesMissing: 1 image is missing\n\
+             ERROR hint: run again\n"
+        );
     }
 }

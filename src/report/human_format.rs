@@ -1,4 +1,4 @@
-//! Bytes, spans of time and numbers of things as people read them.
+//! Formats bytes, durations and counts for people.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = u128::from(self.0);
         let tenths = |unit: u128| (bytes * 10 + unit / 2) / unit;
-        // What would round to 1024.0 MiB is 1.0 GiB.
+        // A size that rounds to 1024.0 MiB is 1.0 GiB.
         let (tenths, unit) = match tenths(MIB) {
             10_240.. => (tenths(GIB), "GiB"),
             0 if bytes > 0 => return f.pad("<0.1 MiB"),
@@ -24,7 +24,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// So many of a thing, which is given as one of it: `1 image`, `2 images`, `2 operator indexes`.
+/// A number and its noun, given in the singular: `1 image`, `2 images`, `2 operator indexes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub usize, pub &'static str);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// A span of time in its two largest units.
+/// A duration in its two largest units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn one_of_a_thing_is_no_plural() {
-        let told = [0, 1, 2].map(|count| Count(count, "image").to_string());
-        assert_eq!(told, ["0 images", "1 image", "2 images"]);
+    fn nouns_follow_their_number() {
+        let texts = [0, 1, 2].map(|count| Count(count, "image").to_string());
+        assert_eq!(texts, ["0 images", "1 image", "2 images"]);
         assert_eq!(Count(2, "operator index").to_string(), "2 operator indexes");
     }
 
     #[test]
-    fn spans_have_two_units() {
+    fn durations_have_two_units() {
         for (seconds, text) in [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_260, "2 h 1 min")] {
             assert_eq!(Span(Duration::from_secs(seconds)).to_string(), text);
         }

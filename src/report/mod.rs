@@ -1,22 +1,24 @@
-//! What people and machines see of a run: events, log lines, bars, the report file, the termination message.
+//! Reports a run to people and machines: log lines, progress bars, the report file and the termination message.
 //!
-//! Whoever does the work says what happens, as an [`Event`] to an [`Observer`]; he knows nothing of who listens:
+//! The code that does the work sends an [`Event`] to an [`Observer`] and does not know the receivers:
 //!
 //! ```text
 //! fetch, store, job ── Event ──→ Fanout ─┬→ Recorder ─→ Report ─→ report file, termination message, summary
-//!                                        ├→ EventLog  ─→ a log line for each event that is worth one
-//!                                        ├→ TalmLog  ─→ with `--log-format talm`, lines of TALM's scripts besides
-//!                                        ├→ ProgressBars, or ProgressLines every few seconds       (Console decides, and joins them)
-//!                                        └→ cluster: the Job's annotations, Kubernetes' events
+//!                                        ├→ EventLog ─→ a log line for each event that people should see
+//!                                        ├→ TalmLog ──→ with `--log-format talm`, the lines of TALM's scripts too
+//!                                        ├→ ProgressBars, or ProgressLines every few seconds     (Console chooses)
+//!                                        └→ cluster: the Job's annotations, Kubernetes events
 //! ```
 //!
-//! Strings come without secrets; they are only made harmless for a terminal here.
+//! Strings in events contain no secrets. This module only makes them safe for a terminal.
 
+mod bar_layout;
 mod conditions;
 mod console;
 mod event;
 mod event_log;
 mod human_format;
+mod image_label;
 mod operator_report;
 mod pending_reasons;
 mod printable;
@@ -26,6 +28,7 @@ mod progress_lines;
 mod recorder;
 mod report_file;
 mod run_report;
+mod shared_output;
 mod summary;
 mod talm_log;
 mod terminal;
@@ -43,8 +46,9 @@ mod tests;
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
 pub use event::{Event, Fanout, ImagePhase, Observer, Operation, RequesterKind, Step};
-pub use event_log::EventLog;
+pub use event_log::{EventLog, ImageNames};
 pub use human_format::{Count, Size, Span};
+pub use image_label::ImageLabel;
 pub use operator_report::{OperatorReport, OperatorState};
 pub use printable::Printable;
 pub use progress::{Progress, ProgressSnapshot};
@@ -57,5 +61,5 @@ pub use talm_log::{TalmFormat, TalmLog};
 pub use time_left::TimeLeft;
 pub use timestamp::Time;
 
-/// `apiVersion` of every document that this program writes.
+/// The `apiVersion` of every document that this program writes.
 pub const API_VERSION: &str = "spoke-precache/v1";

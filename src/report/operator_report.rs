@@ -1,45 +1,45 @@
-//! What became of an operator that is asked for.
+//! Describes one requested operator in the report.
 
 use serde::Serialize;
 
-/// One channel of one package, in one catalog or, when no catalog has it, in none.
+/// One channel of one package, in one catalog, or in none if no catalog contains it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorReport {
-    /// The package as asked for: `ptp-operator`.
+    /// The requested package: `ptp-operator`.
     pub package: String,
-    /// The channel as asked for; empty for the package's default channel.
+    /// The requested channel; empty for the package's default channel.
     pub channel: String,
-    /// Whether it is in a catalog.
+    /// Whether a catalog contains it.
     pub state: OperatorState,
-    /// The index image whose catalog this row is about. Absent as long as none was read, and when none has it.
+    /// The index image of this row's catalog. Absent until one was read, and if none contains the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// The channel's head: the bundle that an installation begins with.
+    /// The channel's head: the bundle that OLM installs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
-    /// Why, when it cannot be had.
+    /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Normalised references of the bundle and of what it runs; what became of each says its own row of the report.
+    /// Normalised references of the bundle and of the images that it runs. Each has its own row in the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<String>,
 }
 
-/// Whether an operator is in a catalog.
+/// Whether a catalog contains an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OperatorState {
     /// The catalog names its images.
     Found,
-    /// No catalog has it, or one that does is not as expected.
+    /// No catalog contains it, or the catalog is invalid.
     Failed,
-    /// Not every catalog was read.
+    /// Not every catalog was read yet.
     Pending,
 }
 
 impl OperatorReport {
-    /// One of which nothing is known yet.
+    /// An operator that is requested and not yet found.
     pub fn pending(package: &str, channel: &str) -> Self {
         Self {
             package: package.to_owned(),

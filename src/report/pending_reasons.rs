@@ -1,7 +1,7 @@
-//! For what each image that is not settled waits.
+//! Remembers what each pending image waits for, and gives it as the reason in the report.
 //!
-//! An operation is kept from its first request until something comes of it, so there are never more than requests at a time,
-//! and those that failed for good, whose images have failed with them.
+//! An operation is remembered from its first request until bytes arrive. So there are never more than the current requests,
+//! and those that failed for good together with their images.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ pub(super) struct PendingReasons(BTreeMap<u64, Wait>);
 struct Wait {
     operation: Arc<Operation>,
     why: String,
-    /// It is more than a request that was just sent.
-    is_trouble: bool,
+    /// Whether the operation failed or stalled; otherwise its request was just sent.
+    has_failed: bool,
 }
 
 impl PendingReasons {
-    /// It was asked. What went wrong before stays the reason until that is answered.
-    pub(super) fn asked(&mut self, operation: Arc<Operation>, host: &str) {
+    /// A request was sent. An earlier failure stays the reason until bytes arrive.
+    pub(super) fn requested(&mut self, operation: Arc<Operation>, host: &str) {
         if !operation.images.is_empty() {
             self.0.entry(operation.id).or_insert_with(|| Wait {
                 operation,
                 why: format!("waiting for `{host}`"),
-                is_trouble: false,
+                has_failed: false,
             });
         }
     }
@@ -35,24 +35,24 @@ impl PendingReasons {
         if !operation.images.is_empty() {
             let wait = Wait {
                 why,
-                is_trouble: true,
+                has_failed: true,
                 operation: Arc::clone(&operation),
             };
             self.0.insert(operation.id, wait);
         }
     }
 
-    pub(super) fn moves(&mut self, operation: &Operation) {
+    pub(super) fn ended(&mut self, operation: &Operation) {
         self.0.remove(&operation.id);
     }
 
-    /// Gives a reason to those that are pending. One that was not asked for yet waits behind others of its registry.
-    pub(super) fn explain(&self, images: &mut [ImageReport]) {
+    /// Sets the reason of pending images. An image without a request waits for others of its registry.
+    pub(super) fn set_reasons(&self, images: &mut [ImageReport]) {
         let (mut own, mut of_registry) = (HashMap::new(), HashMap::new());
         for wait in self.0.values() {
             for image in &wait.operation.images {
                 own.entry(image.as_str()).or_insert(wait);
-                if wait.is_trouble {
+                if wait.has_failed {
                     of_registry.entry(registry(image)).or_insert(wait);
                 }
             }
@@ -66,7 +66,7 @@ impl PendingReasons {
                 of_registry.get(registry(&image.name)),
             ) {
                 (Some(wait), _) => Some(wait.why.clone()),
-                (None, Some(wait)) => Some(format!("its turn has not come; {}", wait.why)),
+                (None, Some(wait)) => Some(format!("its download has not started; {}", wait.why)),
                 (None, None) => image.reason.take(),
             };
         }
@@ -96,25 +96,25 @@ mod tests {
         };
         let mut images: Vec<ImageReport> = ["a.io/x:1", "a.io/y:1", "b.io/z:1"].iter().map(image).collect();
         images[2].state = ImagePhase::Pulled;
-        waits.explain(&mut images);
+        waits.set_reasons(&mut images);
         images.into_iter().map(|image| image.reason).collect()
     }
 
     #[test]
-    fn each_open_image_has_its_last_reason() {
+    fn each_pending_image_has_its_last_reason() {
         let mut waits = PendingReasons::default();
         let all = operation(7, &["a.io/x:1", "b.io/z:1"]);
-        waits.asked(Arc::clone(&all), "mirror:5000");
-        let yet = "waiting for `mirror:5000`".to_owned();
-        assert_eq!(reasons(&waits), [Some(yet), None, None]);
+        waits.requested(Arc::clone(&all), "mirror:5000");
+        let waiting = "waiting for `mirror:5000`".to_owned();
+        assert_eq!(reasons(&waits), [Some(waiting), None, None]);
         waits.failed(Arc::clone(&all), "connection refused".to_owned());
-        waits.asked(Arc::clone(&all), "mirror:5000");
+        waits.requested(Arc::clone(&all), "mirror:5000");
         let refused = "connection refused".to_owned();
-        let behind = format!("its turn has not come; {refused}");
+        let behind = format!("its download has not started; {refused}");
         assert_eq!(reasons(&waits), [Some(refused), Some(behind), None]);
-        waits.moves(&all);
+        waits.ended(&all);
         assert_eq!(reasons(&waits), [None, None, None]);
-        waits.failed(operation(8, &[]), "a piece of a blob".to_owned());
+        waits.failed(operation(8, &[]), "a range of a blob".to_owned());
         assert_eq!(reasons(&waits), [None, None, None]);
     }
 }

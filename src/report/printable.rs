@@ -1,7 +1,6 @@
-//! Text from elsewhere, made harmless for a terminal.
+//! Makes text from registries and files safe for a terminal.
 //!
-//! Reasons quote what registries and files said; an escape sequence in there could rewrite the screen that is to show
-//! the verdict.
+//! An escape sequence in such text could rewrite the screen that shows the result.
 
 use std::fmt::{self, Write as _};
 
@@ -14,7 +13,7 @@ impl fmt::Display for Printable<'_> {
         for character in self.0.trim().chars() {
             f.write_char(match character {
                 '\n' | '\r' | '\t' => ' ',
-                // Marks of direction can make a line read otherwise than it is (CVE-2021-42574).
+                // Bidirectional control characters can change how a line reads (CVE-2021-42574).
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '?',
                 control if control.is_control() => '?',
                 plain => plain,
@@ -29,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_reaches_the_terminal_but_text() {
+    fn control_characters_do_not_reach_the_terminal() {
         let text = Printable("500: \u{1b}[2Jboom\r\nhint: wait\u{202e}\n").to_string();
         assert_eq!(text, "500: ?[2Jboom  hint: wait?");
     }

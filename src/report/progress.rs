@@ -1,4 +1,4 @@
-//! How far a run is, for bars, lines and the hub: counted from events, asked for at a moment.
+//! Counts how far a run is, from its events: images, bytes, rate and time left.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use super::transfer_rate::TransferRate;
 use super::{Event, ImagePhase, Size, Span, TimeLeft};
 use crate::oci::Digest;
 
-/// Counts along.
+/// The counters.
 #[derive(Debug, Default)]
 pub struct Progress {
     images: u64,
@@ -24,31 +24,31 @@ pub struct Progress {
 
 #[derive(Clone, Copy, Debug)]
 struct Blob {
-    /// What the first attempt found in the spool. The plan does not count these bytes.
+    /// Bytes that the first attempt found in the spool. The plan does not count them.
     spooled: u64,
     position: u64,
     size: u64,
     active: bool,
 }
 
-/// How far it is at one moment.
+/// How far the run is at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressSnapshot {
     /// Wanted, by the last plan.
     pub images: u64,
     /// Of these, in the store.
     pub images_here: u64,
-    /// Of these, not to be had.
+    /// Of these, failed.
     pub images_failed: u64,
-    /// Compressed bytes to fetch in this run, by the last plan.
+    /// Compressed bytes to download in this run, by the last plan.
     pub bytes: u64,
-    /// Of these, fetched.
+    /// Of these, downloaded.
     pub fetched: u64,
     /// Bytes per second.
     pub rate: u64,
-    /// Blobs that are being fetched.
+    /// Blobs that are being downloaded.
     pub downloads: u64,
-    /// What is to be made of the rate.
+    /// Estimates the time left.
     pub rest: TimeLeft,
 }
 
@@ -108,7 +108,7 @@ impl Progress {
         }
     }
 
-    /// An attempt that begins again takes back what the one before had counted.
+    /// A new attempt replaces what the previous attempt counted.
     fn put(&mut self, digest: Digest, blob: Blob) {
         let before = self.blobs.insert(digest, blob).map_or(0, Blob::fetched);
         self.fetched = self.fetched.saturating_add(blob.fetched()).saturating_sub(before);
@@ -121,14 +121,14 @@ impl Progress {
         }
     }
 
-    /// How far it is `now`.
+    /// How far the run is `now`.
     pub fn snapshot(&self, now: Instant) -> ProgressSnapshot {
         ProgressSnapshot {
             images: self.images,
             images_here: self.present.max(self.here.len() as u64),
             images_failed: self.failed.len() as u64,
             bytes: self.bytes,
-            // A blob that the spool turns out not to have after all is fetched beyond the plan.
+            // A blob of the spool that turns out to be damaged is downloaded in addition to the plan.
             fetched: self.fetched.min(self.bytes),
             rate: self.rate.per_second(now),
             downloads: self.blobs.values().filter(|blob| blob.active).count() as u64,
@@ -144,27 +144,12 @@ impl Blob {
 }
 
 impl ProgressSnapshot {
-    /// Whether there is anything left to wait for.
+    /// Whether anything is left to do.
     pub(super) fn is_busy(&self) -> bool {
         self.downloads > 0 || self.images_here + self.images_failed < self.images
     }
 
-    /// For a bar, which shows the percentage: what matters most, in less than 70 columns.
-    pub(super) fn brief(&self) -> String {
-        let mut text = format!("images {}/{}", self.images_here, self.images);
-        if self.bytes > 0 {
-            text += &format!(", {} of {}", Size(self.fetched), Size(self.bytes));
-        }
-        if self.downloads > 0 {
-            text += &format!(", {}/s", Size(self.rate));
-        }
-        if let Some(left) = self.time_left() {
-            text += &format!(", {} left", Span(left));
-        }
-        text
-    }
-
-    /// How long the rest takes at this rate, if anything is coming.
+    /// How long the remaining downloads take at this rate, if bytes arrive.
     pub fn time_left(&self) -> Option<Duration> {
         let left = self.bytes - self.fetched;
         (self.downloads > 0 && self.rate > 0 && left > 0).then(|| self.rest.of(left, self.rate))
@@ -174,7 +159,7 @@ impl ProgressSnapshot {
 impl fmt::Display for ProgressSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.images == 0 {
-            return f.write_str("how many images are wanted is not known yet");
+            return f.write_str("the number of images is not known yet");
         }
         write!(f, "images {}/{}", self.images_here, self.images)?;
         if self.images_failed > 0 {
@@ -239,16 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn says_how_far_it_is_and_how_long_it_takes() {
+    fn reports_images_bytes_rate_and_time_left() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut progress = Progress::default();
-        let mut say = |event: Event, second: u64| {
+        let mut text_after = |event: Event, second: u64| {
             progress.note(&event, at(second));
             progress.snapshot(at(second)).to_string()
         };
         assert_eq!(
-            say(
+            text_after(
                 Event::Planned {
                     images: 3,
                     present: 1,
@@ -260,35 +245,35 @@ mod tests {
         );
         // 20 MiB of it are in the spool, and not among the 100.
         assert_eq!(
-            say(started("a", 80, 20), 0),
+            text_after(started("a", 80, 20), 0),
             "images 1/3, 0.0 MiB of 100.0 MiB (0 %), 0.0 MiB/s in 1 download"
         );
-        say(received("a", 10), 0);
+        text_after(received("a", 10), 0);
         assert_eq!(
-            say(received("a", 10), 10),
+            text_after(received("a", 10), 10),
             "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 2.0 MiB/s in 1 download, 40 s left"
         );
-        // It stalls and goes on where it was; the bytes count once.
-        say(started("a", 80, 40), 11);
+        // It stalls and continues where it was; the bytes count once.
+        text_after(started("a", 80, 40), 11);
         assert_eq!(
-            say(started("b", 40, 0), 12),
+            text_after(started("b", 40, 0), 12),
             "images 1/3, 20.0 MiB of 100.0 MiB (20 %), 1.7 MiB/s in 2 downloads, 49 s left"
         );
-        // It has to begin anew.
-        assert!(say(started("a", 80, 0), 12).starts_with("images 1/3, 0.0 MiB of 100.0 MiB (0 %)"));
-        say(Event::BlobVerified { blob: digest("a") }, 13);
-        say(Event::BlobAbandoned { blob: digest("b") }, 13);
-        say(done("present", ImagePhase::Present), 14);
-        say(done("pulled", ImagePhase::Pulled), 14);
+        // It starts again from the beginning.
+        assert!(text_after(started("a", 80, 0), 12).starts_with("images 1/3, 0.0 MiB of 100.0 MiB (0 %)"));
+        text_after(Event::BlobVerified { blob: digest("a") }, 13);
+        text_after(Event::BlobAbandoned { blob: digest("b") }, 13);
+        text_after(done("present", ImagePhase::Present), 14);
+        text_after(done("pulled", ImagePhase::Pulled), 14);
         assert_eq!(
-            say(done("failed", ImagePhase::Failed), 14),
+            text_after(done("failed", ImagePhase::Failed), 14),
             "images 2/3 (1 failed), 60.0 MiB of 100.0 MiB (60 %)"
         );
         assert!(!progress.snapshot(at(14)).is_busy());
     }
 
     #[test]
-    fn a_limit_says_how_long_the_rest_takes() {
+    fn a_rate_limit_determines_the_time_left() {
         let now = Instant::now();
         let mut progress = Progress::default();
         let limited = Event::RateLimited {
@@ -311,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_replaces_the_one_before_it() {
+    fn a_plan_replaces_the_previous_one() {
         let now = Instant::now();
         let mut progress = Progress::default();
         for (images, present, bytes) in [(1, 0, 5 * MIB), (130, 1, 12 * MIB), (130, 1, 12 * MIB)] {

@@ -1,72 +1,96 @@
-//! Progress as bars on a terminal: one for each blob that is being fetched, one for all of it.
+//! Shows progress as bars on a terminal: one for each blob that is being downloaded, and one for the run.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
+use super::bar_layout::{blob_line, total_line};
 use super::progress::Progress;
-use super::{Event, Observer, Size};
+use super::{Event, Observer};
 use crate::oci::Digest;
 
-/// How often the total is drawn, by a thread of indicatif's: also while nothing arrives, so that a stall shows as a
-/// falling rate.
+/// How often a thread of indicatif's draws the total, also while no byte arrives: a stall shows as a falling rate.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Digits of a digest that name a bar, as podman shows them.
-const SHORT_DIGEST: usize = 12;
-
-/// Draws bars. They vanish when it is dropped, or with a blob's end: what was achieved is the log's to say.
+/// Draws bars. A blob's bar disappears when its download ends, and all disappear when this is dropped: the log reports the
+/// results.
 pub struct ProgressBars {
     multi: MultiProgress,
+    /// Rows and columns of the terminal.
+    size: fn() -> (u16, u16),
     progress: Arc<Mutex<Progress>>,
     total: ProgressBar,
-    blobs: Mutex<HashMap<Digest, ProgressBar>>,
+    blobs: Mutex<Blobs>,
+}
+
+#[derive(Default)]
+struct Blobs {
+    bars: HashMap<Digest, ProgressBar>,
+    /// The component that needs the blob first.
+    components: HashMap<Digest, String>,
 }
 
 impl ProgressBars {
-    /// Begins to draw on `multi`.
-    pub(super) fn new(multi: MultiProgress) -> Self {
+    /// Starts to draw on `multi`.
+    pub(super) fn new(multi: MultiProgress, size: fn() -> (u16, u16)) -> Self {
         let progress = Arc::new(Mutex::new(Progress::default()));
         let total = multi.add(ProgressBar::new(0));
-        total.set_style(total_style(Arc::clone(&progress)));
+        total.set_style(style({
+            let progress = Arc::clone(&progress);
+            move |_| {
+                let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+                total_line(size().1.into(), &progress.snapshot(Instant::now()))
+            }
+        }));
         Self {
             multi,
+            size,
             progress,
             total,
             blobs: Mutex::default(),
         }
     }
 
-    fn blob(&self, digest: Digest, change: impl FnOnce(&ProgressBar)) {
-        if let Some(bar) = self
-            .blobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&digest)
-        {
-            change(bar);
-        }
+    fn name(&self, digest: Digest, component: String) {
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        blobs.components.entry(digest).or_insert(component);
     }
 
-    fn begin(&self, digest: Digest, size: u64, resumed: u64) {
+    fn start(&self, digest: Digest, size: u64, resumed: u64) {
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = blobs.entry(digest).or_insert_with(|| {
+        let Blobs { bars, components } = &mut *blobs;
+        let bar = bars.entry(digest).or_insert_with(|| {
             let bar = self.multi.insert_before(&self.total, ProgressBar::new(size));
-            bar.set_style(blob_style());
-            bar.set_prefix(digest.hex()[..SHORT_DIGEST].to_owned());
+            let (component, terminal) = (components.get(&digest).cloned(), self.size);
+            bar.set_style(style(move |state| {
+                let (position, length) = (state.pos(), state.len().unwrap_or(0));
+                blob_line(
+                    terminal().1.into(),
+                    component.as_deref(),
+                    &digest,
+                    position,
+                    length,
+                )
+            }));
             bar
         });
         bar.set_position(resumed);
     }
 
+    fn advance(&self, digest: Digest, bytes: u64) {
+        let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = blobs.bars.get(&digest) {
+            bar.inc(bytes);
+        }
+    }
+
     fn end(&self, digest: Digest) {
-        let bar = self
-            .blobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&digest);
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = blobs.bars.remove(&digest);
+        drop(blobs);
         if let Some(bar) = bar {
             bar.finish_and_clear();
             self.multi.remove(&bar);
@@ -76,7 +100,7 @@ impl ProgressBars {
 
 impl Observer for ProgressBars {
     fn observe(&self, event: Event) {
-        // Drawing takes this lock for the numbers of the total, so it is released before anything is drawn.
+        // Drawing the total takes this lock, so it is released before anything is drawn.
         let snapshot = {
             let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
             progress.note(&event, Instant::now());
@@ -91,8 +115,9 @@ impl Observer for ProgressBars {
         }
         match event {
             Event::Planned { .. } => self.total.enable_steady_tick(TICK),
-            Event::BlobStarted { blob, size, resumed } => self.begin(blob, size, resumed),
-            Event::BlobReceived { blob, bytes } => self.blob(blob, |bar| bar.inc(bytes)),
+            Event::BlobListed { blob, label } => self.name(blob, label.component().to_owned()),
+            Event::BlobStarted { blob, size, resumed } => self.start(blob, size, resumed),
+            Event::BlobReceived { blob, bytes } => self.advance(blob, bytes),
             Event::BlobVerified { blob } | Event::BlobAbandoned { blob } => self.end(blob),
             _ => (),
         }
@@ -101,7 +126,8 @@ impl Observer for ProgressBars {
 
 impl Drop for ProgressBars {
     fn drop(&mut self) {
-        for (_, bar) in self.blobs.lock().unwrap_or_else(PoisonError::into_inner).drain() {
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, bar) in blobs.bars.drain() {
             bar.finish_and_clear();
         }
         self.total.disable_steady_tick();
@@ -109,29 +135,11 @@ impl Drop for ProgressBars {
     }
 }
 
-fn blob_style() -> ProgressStyle {
-    ProgressStyle::with_template("{prefix} [{bar:16}] {size}")
+/// A bar whose text is `line`.
+fn style(line: impl Fn(&ProgressState) -> String + Clone + Send + Sync + 'static) -> ProgressStyle {
+    ProgressStyle::with_template("{line}")
         .expect("the template is a literal and a test draws it")
-        .with_key("size", |state: &ProgressState, text: &mut dyn std::fmt::Write| {
-            let _ = write!(
-                text,
-                "{} of {}",
-                Size(state.pos()),
-                Size(state.len().unwrap_or(0))
-            );
+        .with_key("line", move |state: &ProgressState, text: &mut dyn Write| {
+            let _ = text.write_str(&line(state));
         })
-        .progress_chars("=> ")
-}
-
-fn total_style(progress: Arc<Mutex<Progress>>) -> ProgressStyle {
-    ProgressStyle::with_template("total        [{bar:16}] {far}")
-        .expect("the template is a literal and a test draws it")
-        .with_key("far", move |_: &ProgressState, text: &mut dyn std::fmt::Write| {
-            let snapshot = progress
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .snapshot(Instant::now());
-            let _ = write!(text, "{}", snapshot.brief());
-        })
-        .progress_chars("=> ")
 }

@@ -1,10 +1,10 @@
-//! Progress as plain log lines, where there is no terminal.
+//! Logs progress as a line every few seconds, where there is no terminal.
 //!
 //! # Design
 //!
-//! Events only count, in whatever thread they come. A thread of its own says every few seconds how far things are, also
-//! while nothing arrives: a link that has died shows as a rate of 0 and not as silence. It ends when the observer is
-//! dropped, for then the channel, which never carries anything, closes.
+//! Events are only counted, in the thread that reports them. A separate thread logs every few seconds, also while no byte
+//! arrives: a broken link shows as a rate of 0 and not as silence. The thread ends when the observer is dropped, because
+//! that closes the channel, which never carries a message.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use super::progress::Progress;
 use super::{Event, Observer};
 
-/// How often: a log of a four-hour run stays below 3000 lines.
+/// With this interval the log of a four-hour run stays below 3000 lines.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Says at intervals how far a run is.
+/// Logs at intervals how far a run is.
 pub struct ProgressLines {
     progress: Arc<Mutex<Progress>>,
     end: Option<mpsc::Sender<()>>,
@@ -25,12 +25,12 @@ pub struct ProgressLines {
 }
 
 impl ProgressLines {
-    /// Begins to listen and to log.
+    /// Starts the thread.
     pub fn start() -> std::io::Result<Self> {
         Self::every(INTERVAL, |line| tracing::info!("{line}"))
     }
 
-    fn every(interval: Duration, say: impl Fn(String) + Send + 'static) -> std::io::Result<Self> {
+    fn every(interval: Duration, log: impl Fn(String) + Send + 'static) -> std::io::Result<Self> {
         let progress = Arc::new(Mutex::new(Progress::default()));
         let (end, ended) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("progress".into()).spawn({
@@ -42,7 +42,7 @@ impl ProgressLines {
                         .unwrap_or_else(PoisonError::into_inner)
                         .snapshot(Instant::now());
                     if snapshot.is_busy() {
-                        say(snapshot.to_string());
+                        log(snapshot.to_string());
                     }
                 }
             }
@@ -66,7 +66,7 @@ impl Drop for ProgressLines {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked in a way that matters to anybody now.
+            // A panic of that thread has no consequence any more.
             let _ = thread.join();
         }
     }
@@ -79,10 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speaks_while_there_is_something_to_wait_for_and_ends_at_once() {
-        let (said, lines) = mpsc::channel();
+    fn logs_while_work_is_left_and_ends_at_once() {
+        let (sender, lines) = mpsc::channel();
         let observer =
-            ProgressLines::every(Duration::from_millis(5), move |line| said.send(line).unwrap()).unwrap();
+            ProgressLines::every(Duration::from_millis(5), move |line| sender.send(line).unwrap()).unwrap();
         observer.observe(Event::Planned {
             images: 2,
             present: 0,
@@ -93,7 +93,7 @@ mod tests {
             assert_eq!(line, "images 0/2, 0.0 MiB of 1.0 MiB (0 %)");
         }
         drop(observer);
-        // The thread is gone and has dropped its end.
+        // The thread has ended and dropped its sender.
         assert!(lines.try_iter().all(|line| line.starts_with("images 0/2")));
         assert_eq!(lines.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 

@@ -1,4 +1,4 @@
-//! Listens to a run from its beginning and can report on it at any time.
+//! Collects the events of a run and makes the report from them, at any time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::oci::Digest;
 
-/// Turns events into a [`Report`]. Memory grows with the number of images and blobs, not with what happens to them.
+/// Makes a [`Report`] from events. Memory grows with the number of images and blobs, not with the number of events.
 pub struct Recorder {
     clock: fn() -> Timestamp,
     began: Timestamp,
@@ -23,23 +23,23 @@ pub struct Recorder {
 struct Record {
     conditions: Conditions,
     operators: Vec<OperatorReport>,
-    /// Their places, by package and channel.
-    operator_places: HashMap<(String, String), Vec<usize>>,
+    /// Indexes of `operators`, by package and channel.
+    operator_indexes: HashMap<(String, String), Vec<usize>>,
     images: Vec<ImageReport>,
-    /// Their places, by name.
-    places: HashMap<String, usize>,
-    /// What an earlier run had fetched of the blobs that were begun, and what of that was not thrown away since.
+    /// Indexes of `images`, by name.
+    image_indexes: HashMap<String, usize>,
+    /// Bytes that an earlier run had downloaded of each started blob, without those that were discarded since.
     resumed: HashMap<Digest, u64>,
-    /// Those that are events' to count; images are counted at the end.
+    /// Counted from events, except images and operators, which are counted for the report.
     totals: Totals,
     waits: PendingReasons,
     limit_rate: Option<LimitReport>,
     warnings: Vec<String>,
-    cut_off: Option<(Phase, String)>,
+    stopped: Option<(Phase, String)>,
 }
 
 impl Recorder {
-    /// The run begins now, by `clock`: `Timestamp::now` outside of tests.
+    /// The run starts now; `clock` is `Timestamp::now` outside tests.
     pub fn new(clock: fn() -> Timestamp) -> Self {
         let began = clock();
         Self {
@@ -48,28 +48,28 @@ impl Recorder {
             record: Mutex::new(Record {
                 conditions: Conditions::new(began),
                 operators: Vec::new(),
-                operator_places: HashMap::new(),
+                operator_indexes: HashMap::new(),
                 images: Vec::new(),
-                places: HashMap::new(),
+                image_indexes: HashMap::new(),
                 resumed: HashMap::new(),
                 totals: Totals::default(),
                 waits: PendingReasons::default(),
                 limit_rate: None,
                 warnings: Vec::new(),
-                cut_off: None,
+                stopped: None,
             }),
         }
     }
 
-    /// The report as things stand, for a run that ends with `exit_code` now.
+    /// The report of a run that ends now with `exit_code`.
     pub fn report(&self, exit_code: u8) -> Report {
         let now = (self.clock)();
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut images = record.images.clone();
-        record.waits.explain(&mut images);
-        // What a catalog names is listed after what the version spec does.
+        record.waits.set_reasons(&mut images);
+        // By requester: a catalog's images are listed after the version spec's.
         images.sort_by_key(|image| (image.state == ImagePhase::Excluded, image.source));
-        let (phase, reason) = match &record.cut_off {
+        let (phase, reason) = match &record.stopped {
             Some((phase, why)) => (*phase, Some(why.clone())),
             None => (Phase::of_exit_code(exit_code), None),
         };
@@ -107,17 +107,19 @@ impl Observer for Recorder {
                     record.warnings.push(message);
                 }
             }
-            Event::Stopped { phase, why } => record.cut_off = Some((phase, why)),
+            Event::Stopped { phase, why } => record.stopped = Some((phase, why)),
             Event::RateLimited { limit, .. } => record.limit_rate = Some(limit),
             Event::Operator(operator) => record.note(operator),
             Event::ImageListed {
                 name,
                 requester,
                 bytes,
+                ..
             } => record.list(name, requester, bytes),
             Event::Planned { bytes, .. } => record.totals.bytes_planned = bytes,
             Event::BlobStarted { blob, resumed, .. } => {
-                // A later attempt has what this run fetched too; if it has less than there was, that was no good.
+                // A later attempt also resumes bytes of this run. If it resumes fewer than the first, bytes of the earlier
+                // run were discarded.
                 let known = record.resumed.entry(blob).or_insert(resumed);
                 *known = resumed.min(*known);
             }
@@ -126,20 +128,23 @@ impl Observer for Recorder {
             }
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
-            Event::ImageDone { name, state, reason } => record.settle(name, state, reason),
-            Event::Requested { operation, host } => record.waits.asked(operation, &host),
+            Event::ImageDone { name, state, reason } => record.set_phase(name, state, reason),
+            Event::Requested { operation, host } => record.waits.requested(operation, &host),
             Event::Waiting { operation, why } | Event::Retrying { operation, why, .. } => {
                 record.waits.failed(operation, why)
             }
-            Event::WaitEnded { operation } => record.waits.moves(&operation),
-            Event::Deadline { .. } | Event::BlobVerified { .. } | Event::BlobAbandoned { .. } => (),
+            Event::WaitEnded { operation } => record.waits.ended(&operation),
+            Event::Deadline { .. }
+            | Event::BlobListed { .. }
+            | Event::BlobVerified { .. }
+            | Event::BlobAbandoned { .. } => (),
         }
     }
 }
 
 impl Record {
     fn image(&mut self, name: String) -> &mut ImageReport {
-        let place = *self.places.entry(name).or_insert_with_key(|name| {
+        let index = *self.image_indexes.entry(name).or_insert_with_key(|name| {
             self.images.push(ImageReport {
                 name: name.clone(),
                 source: None,
@@ -149,21 +154,21 @@ impl Record {
             });
             self.images.len() - 1
         });
-        &mut self.images[place]
+        &mut self.images[index]
     }
 
-    /// What is known of an operator takes the place of what was not known.
+    /// Replaces what was known of an operator.
     fn note(&mut self, operator: OperatorReport) {
         let name = (operator.package.clone(), operator.channel.clone());
-        let places = self.operator_places.entry(name).or_default();
-        let is_same = |place: &&usize| {
-            let known = &self.operators[**place];
+        let indexes = self.operator_indexes.entry(name).or_default();
+        let is_same = |index: &&usize| {
+            let known = &self.operators[**index];
             known.state == OperatorState::Pending || known.index == operator.index
         };
-        match places.iter().find(is_same) {
-            Some(place) => self.operators[*place] = operator,
+        match indexes.iter().find(is_same) {
+            Some(index) => self.operators[*index] = operator,
             None => {
-                places.push(self.operators.len());
+                indexes.push(self.operators.len());
                 self.operators.push(operator);
             }
         }
@@ -172,19 +177,19 @@ impl Record {
     fn list(&mut self, name: String, source: RequesterKind, bytes: u64) {
         let image = self.image(name);
         if image.state == ImagePhase::Excluded {
-            // A pattern leaves it out of the release, and then a catalog turned out to name it.
+            // A pattern excludes it from the release, but a catalog requests it.
             (image.state, image.reason, image.source) = (ImagePhase::Pending, None, None);
         }
         image.source.get_or_insert(source);
         image.bytes = image.bytes.saturating_add(bytes);
     }
 
-    fn settle(&mut self, name: String, state: ImagePhase, reason: Option<String>) {
+    fn set_phase(&mut self, name: String, state: ImagePhase, reason: Option<String>) {
         let image = self.image(name);
         match (image.state, state) {
-            // Pulled first and then found present by the next plan, as the release image is: this run brought it.
+            // This run pulled it, and the next plan finds it present, for example the release image.
             (ImagePhase::Pulled, ImagePhase::Present) => (),
-            // That nothing came of it is no news of an image that cannot be had or is not wanted.
+            // An image that failed or is excluded does not become pending.
             (ImagePhase::Failed | ImagePhase::Damaged | ImagePhase::Excluded, ImagePhase::Pending) => {}
             _ => {
                 image.state = state;

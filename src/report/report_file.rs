@@ -1,4 +1,4 @@
-//! A document on disk, the report above all: whole or not at all.
+//! Writes the report and other result files to disk, each whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::Report;
 /// Why a document could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Nowhere to put it. The directory is not created: in a container it would be lost with the container.
+    /// The directory is missing. It is not created: in a container it would be lost with the container.
     #[error("cannot write the {what} `{}`: its directory does not exist", path.display())]
     NoDirectory {
         /// What it is.
@@ -35,7 +35,7 @@ pub enum WriteError {
 const STALE: Duration = Duration::from_secs(3600);
 
 impl WriteError {
-    /// What the system said, if it was asked.
+    /// The error of the system, if there is one.
     fn source(&self) -> Option<&io::Error> {
         match self {
             Self::NoDirectory { .. } => None,
@@ -71,38 +71,38 @@ impl Report {
     }
 }
 
-/// What a report is called where it cannot be written.
+/// The report's name in messages.
 const REPORT: &str = "report";
 
-/// A file that is to be written, by its path: whole or not at all.
+/// A file to write whole or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputFile<'a> {
     path: &'a Path,
-    /// What it is, for messages.
+    /// Its name in messages.
     what: &'static str,
 }
 
 impl<'a> OutputFile<'a> {
-    /// The one at `path`, which messages call `what`.
+    /// The file at `path`, which messages call `what`.
     pub fn at(path: &'a Path, what: &'static str) -> Self {
         Self { path, what }
     }
 
-    /// Writes it: beside its path first, then renamed, so that a reader sees the document of before or this one, also after
-    /// a power loss. What is no regular file, say a pipe or `/dev/stderr`, is written to as it is.
+    /// Writes a temporary file and renames it, so that a reader sees the previous content or the new one, also after a power
+    /// loss. A path that is no regular file, such as a pipe or `/dev/stderr`, is written to directly.
     pub fn write(&self, text: &str) -> Result<(), WriteError> {
-        match self.place()? {
-            Destination::AsItIs => OpenOptions::new()
+        match self.method()? {
+            WriteMethod::Direct => OpenOptions::new()
                 .write(true)
                 .open(self.path)
                 .and_then(|mut target| target.write_all(text.as_bytes()))
                 .map_err(self.failed()),
-            Destination::Replaced { temporary, directory } => {
-                write_beside(&temporary, text.as_bytes())
+            WriteMethod::Replace { temporary, directory } => {
+                write_temporary(&temporary, text.as_bytes())
                     .and_then(|()| fs::rename(&temporary, self.path))
                     .and_then(|()| File::open(&directory)?.sync_all())
                     .map_err(|error| {
-                        // The first error is the one to tell; what is left over is overwritten by the next attempt.
+                        // The first error is the one to report. The next attempt overwrites a temporary file that stays.
                         let _ = fs::remove_file(&temporary);
                         self.failed()(error)
                     })
@@ -110,24 +110,24 @@ impl<'a> OutputFile<'a> {
         }
     }
 
-    /// Finds out whether it could be written now: better before hours of work than after them.
+    /// Checks whether the file can be written, before hours of work rather than after them.
     pub fn check_writable(&self) -> Result<(), WriteError> {
-        if let Destination::Replaced { temporary, directory } = self.place()? {
-            sweep(self.path, &directory);
-            write_beside(&temporary, b"")
+        if let WriteMethod::Replace { temporary, directory } = self.method()? {
+            remove_stale(self.path, &directory);
+            write_temporary(&temporary, b"")
                 .and_then(|()| fs::remove_file(&temporary))
                 .map_err(self.failed())?;
         }
         Ok(())
     }
 
-    fn place(&self) -> Result<Destination, WriteError> {
+    fn method(&self) -> Result<WriteMethod, WriteError> {
         let target = fs::metadata(self.path).ok();
         if target
             .as_ref()
             .is_some_and(|target| !target.is_file() && !target.is_dir())
         {
-            return Ok(Destination::AsItIs);
+            return Ok(WriteMethod::Direct);
         }
         let name = self
             .path
@@ -145,7 +145,7 @@ impl<'a> OutputFile<'a> {
             });
         }
         let temporary = format!("{}{}", prefix(&name.to_string_lossy()), std::process::id());
-        Ok(Destination::Replaced {
+        Ok(WriteMethod::Replace {
             temporary: directory.join(temporary),
             directory: directory.to_owned(),
         })
@@ -161,22 +161,22 @@ impl<'a> OutputFile<'a> {
     }
 }
 
-/// Finds out whether a report could be written to `path`. An older one is removed, lest it speaks for a run that is killed
-/// before it can write its own.
+/// Checks whether a report can be written to `path`. Removes an older report: a reader could take it for the report of this
+/// run if the run is killed.
 pub fn remove_old_report(path: &Path) -> Result<(), WriteError> {
     let report = OutputFile::at(path, REPORT);
     report.check_writable()?;
-    match report.place()? {
-        Destination::AsItIs => Ok(()),
-        Destination::Replaced { .. } => match fs::remove_file(path) {
+    match report.method()? {
+        WriteMethod::Direct => Ok(()),
+        WriteMethod::Replace { .. } => match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(report.failed()(error)),
             _ => Ok(()),
         },
     }
 }
 
-/// Removes what killed runs left on the way to `path`, as far as that can be done.
-fn sweep(path: &Path, directory: &Path) {
+/// Removes temporary files of killed runs for `path`, as far as possible.
+fn remove_stale(path: &Path, directory: &Path) {
     let Some(prefix) = path.file_name().and_then(|name| name.to_str()).map(prefix) else {
         return;
     };
@@ -187,28 +187,28 @@ fn sweep(path: &Path, directory: &Path) {
             .is_some_and(|name| name.starts_with(&prefix));
         let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
         if is_ours && age().is_some_and(|age| age > STALE) {
-            // It is small, and the next run tries again.
+            // The file is small, and the next run tries again.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// How temporary files on the way to a document of this name begin; the process's id follows.
+/// The prefix of temporary files for a file of this name; the process id follows.
 fn prefix(name: &str) -> String {
     format!(".{name}.tmp-")
 }
 
-/// How a document gets to its path.
-enum Destination {
-    /// A pipe, a device.
-    AsItIs,
-    /// A regular file, or nothing yet.
-    Replaced { temporary: PathBuf, directory: PathBuf },
+/// How a file is written.
+enum WriteMethod {
+    /// For a pipe or a device.
+    Direct,
+    /// For a regular file, or a new one.
+    Replace { temporary: PathBuf, directory: PathBuf },
 }
 
-fn write_beside(temporary: &Path, content: &[u8]) -> io::Result<()> {
-    // In a container the process id is 1 each time: a run that was killed here has left its file. Created anew, never
-    // opened, so that nobody can have put a link there.
+fn write_temporary(temporary: &Path, content: &[u8]) -> io::Result<()> {
+    // In a container the process id is always 1, so a killed run may have left its file. The file is created and never
+    // opened, so that a symbolic link at the path has no effect.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => (),

@@ -1,11 +1,11 @@
-//! The report: what a run did, for machines. `apiVersion: spoke-precache/v1`, `kind: Report`.
+//! Defines the JSON report of a run: `apiVersion: spoke-precache/v1`, `kind: Report`.
 
 use serde::Serialize;
 
 use super::{Condition, ImagePhase, OperatorReport, RequesterKind, Time};
 
-/// The outcome of a run. Made by [`super::Recorder::report`], whenever one is wanted: after a run that was cut off,
-/// images are pending and steps unfinished.
+/// The report. [`super::Recorder::report`] makes it at any time: after an early stop, images are pending and steps
+/// unfinished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -17,7 +17,7 @@ pub struct Report {
     pub phase: Phase,
     /// The process's exit code.
     pub exit_code: u8,
-    /// What cut it off, if anything did.
+    /// What stopped it early, if anything did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When the run began.
@@ -33,20 +33,20 @@ pub struct Report {
     pub operators: Vec<OperatorReport>,
     /// Each image that is wanted: the release's, the operators', the additional ones; then those that are excluded.
     pub images: Vec<ImageReport>,
-    /// How much may come in a second, if that is limited.
+    /// The rate limit, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_rate: Option<LimitReport>,
-    /// What the reader should know though it stopped nothing.
+    /// Warnings for the reader; none of them ended the run.
     pub warnings: Vec<String>,
 }
 
-/// What `--limit-rate` says.
+/// The limit of `--limit-rate`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitReport {
-    /// What held when the run began, and what came next: `5 Mbit/s until 22:00 (UTC), then 50 Mbit/s`.
+    /// The limit at the start, and the next one: `5 Mbit/s until 22:00 (UTC), then 50 Mbit/s`.
     pub at_start: String,
-    /// All of it: `22:00-04:00 50 Mbit/s, else 5 Mbit/s`.
+    /// The whole schedule: `22:00-04:00 50 Mbit/s, else 5 Mbit/s`.
     pub schedule: String,
 }
 
@@ -55,17 +55,17 @@ pub struct LimitReport {
 pub enum Phase {
     /// Every wanted image is in the store.
     Succeeded,
-    /// Its time was over; a later run goes on from there.
+    /// A deadline passed; another run continues from there.
     Timeout,
-    /// Somebody ended it before its time: a person, or the cluster with its pod. A later run goes on from there.
+    /// A signal ended it early: from a person, or from the cluster with the pod. Another run continues from there.
     Interrupted,
-    /// Somebody has to do something.
+    /// It failed, and a person must act.
     UnrecoverableError,
 }
 
 impl Phase {
-    /// The phase that goes with an exit code: 124 is a deadline's, 128+n a signal's. The Job's own deadline comes as a signal
-    /// too; whoever knows says so with [`super::Event::Stopped`].
+    /// The phase of an exit code: 124 is a deadline, 128+n a signal. The Job's own deadline arrives as a signal too;
+    /// [`super::Event::Stopped`] reports it if it is known.
     pub(super) fn of_exit_code(code: u8) -> Self {
         match code {
             0 => Self::Succeeded,
@@ -85,26 +85,26 @@ pub struct Totals {
     pub images_wanted: u64,
     /// Of these, in the store before.
     pub images_present: u64,
-    /// Of these, put there by this run.
+    /// Of these, pulled by this run.
     pub images_pulled: u64,
-    /// Of these, not to be had.
+    /// Of these, failed.
     pub images_failed: u64,
-    /// Operators that are asked for, each once for each catalog that has it.
+    /// Requested operators, counted once for each catalog that contains them.
     pub operators_wanted: u64,
     /// Of these, found in a catalog.
     pub operators_found: u64,
-    /// Of these, not to be had.
+    /// Of these, failed.
     pub operators_failed: u64,
-    /// Layers that this run put into the store.
+    /// Layers that this run committed to the store.
     pub layers_pulled: u64,
     /// Layers of images to pull that were in the store before.
     pub layers_reused: u64,
     /// Compressed bytes that the plans found missing.
     pub bytes_planned: u64,
-    /// Bytes of blobs that crossed the link; more than planned when something had to be fetched again.
+    /// Downloaded bytes of blobs; more than planned if some had to be downloaded again.
     pub bytes_fetched: u64,
-    /// Bytes in the spool that an earlier run had fetched and this one had not to. What turned out to be wrong and was
-    /// fetched again is not among them.
+    /// Bytes of an earlier run in the spool that this run used. Bytes that were wrong and were downloaded again do not
+    /// count.
     pub bytes_resumed: u64,
 }
 
@@ -120,21 +120,22 @@ impl Totals {
     }
 }
 
-/// What became of an image.
+/// One image of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageReport {
     /// The normalised reference.
     pub name: String,
-    /// Who asks for it; absent if the run ended before it was listed.
+    /// Its requester; absent if the run ended before it was listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<RequesterKind>,
-    /// What became of it.
+    /// How far it is.
     pub state: ImagePhase,
-    /// Why, when it failed or is excluded; for what it waited last, when it is pending; where, when it is present in an additional image store.
+    /// Why it failed or is excluded; what it waited for last, if it is pending; the additional image store, if it is
+    /// present there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Compressed bytes that were to be fetched for it, those that another image brings left out.
+    /// Compressed bytes to download for it, without blobs that are counted with another image.
     pub bytes: u64,
 }
 
@@ -144,15 +145,15 @@ mod tests {
 
     #[test]
     fn every_exit_code_has_its_phase() {
-        for (code, phase) in [
-            (0, Phase::Succeeded),
-            (1, Phase::UnrecoverableError),
-            (7, Phase::UnrecoverableError),
-            (124, Phase::Timeout),
-            (128, Phase::UnrecoverableError),
-            (130, Phase::Interrupted),
-            (143, Phase::Interrupted),
-        ] {
+        for code in 0..=u8::MAX {
+            let phase = match code {
+                0 => Phase::Succeeded,
+                // The codes of `exit_code`, and those that it does not use.
+                1..=8 | 9..=123 | 125..=128 => Phase::UnrecoverableError,
+                124 => Phase::Timeout,
+                // 129 is SIGHUP, 130 SIGINT, 143 SIGTERM.
+                129..=255 => Phase::Interrupted,
+            };
             assert_eq!(Phase::of_exit_code(code), phase, "{code}");
         }
     }

@@ -1,15 +1,24 @@
-//! The verdict in words, for standard output.
+//! Summarises a report in words, for standard output.
 
 use std::fmt::Write as _;
 
 use super::conditions::Status;
 use super::{Count, ImagePhase, OperatorState, Phase, Printable, Report, RequesterKind, Size, Span, Step};
 
-/// Pending images that are told one by one: after an outage all of them wait for the same.
+/// Pending images that are listed one by one: after an outage all of them wait for the same thing.
 const WAITING: usize = 10;
 
+/// Below a heading of the summary.
+const INDENT: &str = "           ";
+
+/// Each line printable, the second and later ones indented: a hint has its own line.
+fn indented(text: &str, indent: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| Printable(line).to_string()).collect();
+    lines.join(&format!("\n{indent}"))
+}
+
 impl Report {
-    /// Several lines; `meaning` says what the exit code means.
+    /// Several lines; `meaning` is the meaning of the exit code.
     pub fn summary(&self, meaning: &str) -> String {
         let mut text = self.headline();
         text.push('\n');
@@ -44,7 +53,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "fetched:   {} of {} planned in {}; {} more were in the spool",
+            "received:  {} of {} planned in {}; {} more were in the spool",
             Size(totals.bytes_fetched),
             Size(totals.bytes_planned),
             Span(self.complete_time.since(self.start_time)),
@@ -54,29 +63,29 @@ impl Report {
             let _ = writeln!(text, "limit:     {}", Printable(&limit.at_start));
         }
         for problem in self.problems() {
-            let _ = writeln!(text, "{problem}");
+            let _ = writeln!(text, "{}", indented(&problem, "  "));
         }
         for (name, reason) in self.failures() {
             let _ = writeln!(
                 text,
-                "failed:    {}\n           {}",
+                "failed:    {}\n{INDENT}{}",
                 Printable(&name),
-                Printable(reason)
+                indented(reason, INDENT)
             );
         }
         let mut waiting = self.waiting();
         for (name, reason) in waiting.by_ref().take(WAITING) {
             let _ = writeln!(
                 text,
-                "pending:   {}\n           {}",
+                "pending:   {}\n{INDENT}{}",
                 Printable(name),
-                Printable(reason)
+                indented(reason, INDENT)
             );
         }
         match waiting.count() {
             0 => {}
             more => {
-                let _ = writeln!(text, "pending:   {more} more, with their reasons in the report");
+                let _ = writeln!(text, "pending:   {more} more; the report has their reasons");
             }
         }
         text.push_str(&self.warned());
@@ -84,19 +93,22 @@ impl Report {
         text
     }
 
-    /// The warnings, a line each.
+    /// The warnings, each with its hint below it.
     pub fn warned(&self) -> String {
         let warnings = self.warnings.iter();
         warnings
-            .map(|warning| format!("warning:   {}\n", Printable(warning)))
+            .map(|warning| format!("warning:   {}\n", indented(warning, INDENT)))
             .collect()
     }
 
-    /// What cut it off and what went wrong first, on one line: the step that failed, or else the image; nothing, if nothing
-    /// did.
+    /// The cause of an early stop and the first failure, on one line: the failed step, or else the failed image. `None` if
+    /// there is neither.
     pub fn first_reason(&self) -> Option<String> {
         let failure = |(name, reason): (String, &str)| format!("{}: {}", Printable(&name), Printable(reason));
-        let first = self.problems().next();
+        let first = self
+            .problems()
+            .next()
+            .map(|problem| Printable(&problem).to_string());
         let first = first.or_else(|| self.failures().next().map(failure));
         let waiting = || self.waiting().next();
         let first = first.or_else(|| waiting().map(|(name, why)| failure((name.to_owned(), why))));
@@ -104,19 +116,20 @@ impl Report {
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    /// One line: the phase, and how many images are where they are wanted.
+    /// One line: the phase, and how many images are in the store.
     pub fn headline(&self) -> String {
         let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
         let (phase, failed) = (self.phase, self.totals.operators_failed);
         let damaged = self.in_state(ImagePhase::Damaged).count() as u64;
         match (self.totals.images_missing(), self.unlisted()) {
-            _ if wanted == 0 => format!("{phase:?}: no image was listed"),
+            _ if wanted == 0 && phase == Phase::Succeeded => format!("{phase:?}: no image is requested"),
+            _ if wanted == 0 => format!("{phase:?}: the run ended before any image was checked"),
             (_, Some(why)) if wanted == 1 => format!("{phase:?}: {why}"),
             (_, Some(why)) => {
-                format!("{phase:?}: {why}; {here} of {wanted} images that are known are in the store")
+                format!("{phase:?}: {why}; of the {wanted} known images {here} are in the store")
             }
             (0, None) if failed > 0 => format!(
-                "{phase:?}: {here} of {wanted} images are in the store, and {} cannot be had",
+                "{phase:?}: {here} of {wanted} images are in the store, and {} failed",
                 Count(failed as usize, "operator")
             ),
             (0, None) if wanted == 1 => format!("{phase:?}: the image is in the store"),
@@ -130,13 +143,13 @@ impl Report {
                     missing => format!(", {missing} missing"),
                 };
                 format!(
-                    "{phase:?}: {here} of {wanted} images are whole in the store{missing}, {damaged} damaged"
+                    "{phase:?}: {here} of {wanted} images are undamaged in the store{missing}, {damaged} damaged"
                 )
             }
         }
     }
 
-    /// Why more images are wanted than are listed, if that may be so.
+    /// Why more images may be requested than are listed, if that is possible.
     fn unlisted(&self) -> Option<&'static str> {
         if self.phase == Phase::Succeeded {
             return None;
@@ -151,7 +164,7 @@ impl Report {
             .images
             .iter()
             .filter(|it| it.source == Some(RequesterKind::Release));
-        // Alone: what it names is listed as soon as it is known.
+        // If it is the only one: the images that it names are listed as soon as they are known.
         let release = match (release.next(), release.next()) {
             (Some(release), None) => Some(release.state),
             _ => None,
@@ -162,19 +175,19 @@ impl Report {
             .any(|it| it.source == Some(RequesterKind::Operator));
         match (release, status(Step::Release)) {
             (Some(state), Some(Status::False)) if state.is_failure() => {
-                Some("the release cannot be read, so it is not known which images it names")
+                Some("the release image cannot be read, so the images that it names are unknown")
             }
             (Some(_), Some(Status::Unknown | Status::False)) => {
-                Some("the release image is not whole yet, and it names more images")
+                Some("the release image is incomplete, and it names more images")
             }
             _ if has_index && status(Step::Operators) == Some(Status::Unknown) => {
-                Some("the operator indexes are not read yet, and they name more images")
+                Some("the operator indexes are incomplete, and they name more images")
             }
             _ => None,
         }
     }
 
-    /// The steps that did not achieve what they are for, a line each.
+    /// The failed steps, with reason and message; a message may have several lines.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let failed = self
             .conditions
@@ -183,9 +196,7 @@ impl Report {
         failed.map(|condition| {
             format!(
                 "{:?}: {}: {}",
-                condition.step,
-                condition.reason,
-                Printable(&condition.message)
+                condition.step, condition.reason, condition.message
             )
         })
     }
@@ -200,10 +211,10 @@ impl Report {
         let images = images.map(|image| (image.name.clone(), &image.reason));
         operators
             .chain(images)
-            .map(|(name, reason)| (name, reason.as_deref().unwrap_or("no reason is known")))
+            .map(|(name, reason)| (name, reason.as_deref().unwrap_or("the reason is unknown")))
     }
 
-    /// The images that are pending, with what they waited for last, if that is known.
+    /// The pending images, each with what it waited for last, if that is known.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
         let pending = self.in_state(ImagePhase::Pending);
         pending.filter_map(|image| Some((image.name.as_str(), image.reason.as_deref()?)))

@@ -1,12 +1,12 @@
-//! The log as TALM's scripts write it, for those who know these, and for what they grep with.
+//! Writes the log in the format of TALM's scripts, for people and programs that search it for the scripts' lines.
 //!
 //! ```text
 //! upgrades.pre-cache 2026-11-20T13:39:00+00:00 [INFO]: Image pre-caching starting for platform-images
 //! ```
 //!
-//! [`TalmFormat`] gives every line that form, whoever writes it. [`TalmLog`] adds lines that the scripts have and we would
-//! word otherwise or not at all. The scripts write most of these for `PRE_CACHE_LOG_LEVEL=2` only, which is their default;
-//! here they are for 1, which is ours.
+//! [`TalmFormat`] formats every line in this way. [`TalmLog`] adds lines of the scripts that this program would word
+//! differently or not write. The scripts write most of these only at `PRE_CACHE_LOG_LEVEL=2`, which is their default; this
+//! program writes them at level 1, its own default.
 //! (openshift-kni/cluster-group-upgrades-operator, `pre-cache/{common,pull,release,olm}.sh`)
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ where
         let mut text = String::new();
         context.format_fields(Writer::new(&mut text), event)?;
         let now = Timestamp::now();
-        // The scripts have three levels. What is only odd is no error to them.
+        // The scripts have three levels and no warnings.
         let (level, mark) = match *event.metadata().level() {
             Level::ERROR => ("ERROR", ""),
             Level::WARN => ("INFO", "warning: "),
@@ -50,7 +50,7 @@ where
             writeln!(
                 writer,
                 "upgrades.pre-cache {} [{level}]: {mark}{line}",
-                // As `date -Iseconds` in a container, whose zone is UTC.
+                // Like `date -Iseconds` in a container, whose time zone is UTC.
                 now.strftime("%Y-%m-%dT%H:%M:%S+00:00")
             )?;
         }
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// What the scripts call the two lists that they pull.
+/// The two lists of images that the scripts pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum List {
     Platform,
@@ -83,13 +83,13 @@ impl List {
     }
 }
 
-/// Logs what TALM's scripts would log as well. The journal comes beside it.
+/// Logs the lines of TALM's scripts, in addition to [`super::EventLog`].
 #[derive(Default)]
 pub struct TalmLog(Mutex<Images>);
 
 #[derive(Default)]
 struct Images {
-    /// By name: who asks for it, and what became of it.
+    /// Requester and phase of each image, by its name.
     listed: BTreeMap<String, (RequesterKind, ImagePhase)>,
     started: bool,
     /// A release or a catalog could not be read.
@@ -108,7 +108,7 @@ struct Line(Level, String);
 impl Observer for TalmLog {
     fn observe(&self, event: Event) {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner).note(event);
-        // The lock is free while the log is written, for its reader may be slow.
+        // Released before the log is written, because its reader may be slow.
         for Line(level, text) in lines {
             if level == Level::ERROR {
                 tracing::error!("{text}");
@@ -128,7 +128,7 @@ impl Images {
                     .or_insert((requester, ImagePhase::Pending));
                 Vec::new()
             }
-            Event::ImageDone { name, state, .. } => self.settle(&name, state),
+            Event::ImageDone { name, state, .. } => self.set_phase(&name, state),
             Event::StepEnded {
                 step: Step::Spec,
                 ok: true,
@@ -156,7 +156,7 @@ impl Images {
         }
     }
 
-    fn settle(&mut self, name: &str, state: ImagePhase) -> Vec<Line> {
+    fn set_phase(&mut self, name: &str, state: ImagePhase) -> Vec<Line> {
         if let Some((_, known)) = self.listed.get_mut(name) {
             *known = state;
         }
@@ -191,7 +191,7 @@ impl Images {
             .collect()
     }
 
-    /// Images of a list in the order of their names, as `sort -u` gives them to the scripts, without those that are excluded.
+    /// The images of a list, sorted by name like the output of `sort -u` in the scripts, without excluded ones.
     fn of(&self, list: List) -> Vec<(&str, ImagePhase)> {
         let of_list = self
             .listed
@@ -202,7 +202,7 @@ impl Images {
             .collect()
     }
 
-    /// The scripts say "Pulling" when an image's turn comes. Here all that are left begin now and share the link.
+    /// The scripts log "Pulling" when they start an image. Here all pending images start now and share the link.
     fn start(&mut self) -> Vec<Line> {
         let mut lines = Vec::new();
         if std::mem::replace(&mut self.started, true) {
@@ -224,12 +224,12 @@ impl Images {
         lines
     }
 
-    /// `ok`: whether every image is there, and every operator's images are known.
+    /// `ok`: whether every image is in the store, and every operator's images are known.
     fn end(&self, ok: bool) -> Vec<Line> {
         let mut lines = Vec::new();
         for list in List::ALL {
             let images = self.of(list);
-            // What a release or an operator would name may not be known; the list is then not complete.
+            // If the images of a release or an operator are unknown, the list is not complete.
             let is_complete = is_here(&images)
                 && match list {
                     List::Additional => true,
@@ -264,10 +264,12 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::report::ImageLabel;
 
     fn listed(name: &str, requester: RequesterKind) -> Event {
         Event::ImageListed {
             name: name.to_owned(),
+            label: ImageLabel::new(None, name),
             requester,
             bytes: 1,
         }
@@ -290,17 +292,17 @@ mod tests {
         }
     }
 
-    fn told(events: impl IntoIterator<Item = Event>) -> Vec<String> {
+    fn logged(events: impl IntoIterator<Item = Event>) -> Vec<String> {
         let mut images = Images::default();
         let lines = events.into_iter().flat_map(|event| images.note(event));
         lines.map(|Line(level, text)| format!("{level} {text}")).collect()
     }
 
     #[test]
-    fn a_run_is_told_as_the_scripts_tell_it() {
+    fn a_run_is_logged_like_by_the_scripts() {
         use ImagePhase::{Excluded, Failed, Present, Pulled};
         use RequesterKind::{Additional, Release};
-        let lines = told([
+        let lines = logged([
             listed("r/release", Release),
             listed("x/add", Additional),
             ended(Step::Spec, true),
@@ -333,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_list_is_not_complete_while_operators_are_not_known() {
-        let lines = told([
+        let lines = logged([
             listed("o/index", RequesterKind::Operator),
             ended(Step::Spec, true),
             done("o/index", ImagePhase::Present),
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_the_form_that_is_grepped_for() {
+    fn every_line_has_the_format_of_the_scripts() {
         let written = Written::default();
         let writer = written.clone();
         let lines = tracing_subscriber::fmt::layer()

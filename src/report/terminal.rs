@@ -1,8 +1,8 @@
-//! What the bars are drawn on: escape sequences on standard error.
+//! Draws on a terminal with escape sequences, for the progress bars.
 //!
-//! indicatif can draw on terminals by itself, but not on a stream that is only said to be one (`--progress always`),
-//! and it panics in the middle of a log line when the terminal has gone. This one
-//! never fails, and it ends each row itself instead of trusting that the terminal wraps at the width it was told.
+//! indicatif can draw on terminals itself, but not on a stream that only the user calls a terminal (`--progress always`),
+//! and it panics inside a log line when the terminal is closed. This type never fails, and it ends each row itself: the
+//! terminal may wrap at another width than it reports.
 
 use std::fmt;
 use std::io;
@@ -10,28 +10,28 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::TermLike;
 
-use super::console::Out;
+use super::shared_output::SharedOutput;
 
-/// Rows and columns where nobody says.
+/// Rows and columns if the stream does not report a size.
 const SIZE: (u16, u16) = (24, 100);
 
-/// Draws with the sequences that every terminal since the VT100 knows.
+/// Writes only sequences that every terminal since the VT100 supports.
 pub(super) struct Terminal {
-    out: Out,
-    /// Rows and columns now.
+    out: SharedOutput,
+    /// Returns the current rows and columns.
     size: fn() -> (u16, u16),
-    /// Where the next character goes. At the width, it goes to the next row.
+    /// Column of the next character. At the width, the character goes to the next row.
     column: Mutex<usize>,
 }
 
 impl Terminal {
-    /// Redraws per second; indicatif's own choice for terminals.
+    /// Redraws per second; indicatif's default for terminals.
     pub(super) const REFRESH: u8 = 20;
 
-    pub(super) fn new(out: Out) -> Self {
+    pub(super) fn new(out: SharedOutput, size: fn() -> (u16, u16)) -> Self {
         Self {
             out,
-            size: size_of_stderr,
+            size,
             column: Mutex::new(0),
         }
     }
@@ -46,13 +46,13 @@ impl Terminal {
                 *column = 0;
             }
             wrapped.push(character);
-            // Bars are ASCII.
+            // Every character of a bar is one column wide.
             *column += 1;
         }
         self.control(&wrapped)
     }
 
-    /// A terminal that has gone or a log on a full disk must not end the run; there is nobody to tell either.
+    /// Ignores errors: a closed terminal or a full disk must not end the run, and there is no other place to report them.
     fn control(&self, sequence: &str) -> io::Result<()> {
         let _ = self.out.write(sequence.as_bytes());
         Ok(())
@@ -60,14 +60,15 @@ impl Terminal {
 
     fn move_cursor(&self, by: usize, direction: char) -> io::Result<()> {
         match by {
-            // To a terminal, 0 means 1.
+            // Terminals treat 0 as 1.
             0 => Ok(()),
             by => self.control(&format!("\x1b[{by}{direction}")),
         }
     }
 }
 
-fn size_of_stderr() -> (u16, u16) {
+/// Rows and columns of standard error.
+pub(super) fn size_of_stderr() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),
         _ => SIZE,
@@ -123,17 +124,5 @@ impl TermLike for Terminal {
     fn flush(&self) -> io::Result<()> {
         let _ = self.out.flush();
         Ok(())
-    }
-}
-
-#[cfg(test)]
-impl Terminal {
-    /// 24 rows of 100 columns, whatever the tests run on.
-    pub(super) fn fixed(out: Out) -> Self {
-        Self {
-            out,
-            size: || SIZE,
-            column: Mutex::new(0),
-        }
     }
 }

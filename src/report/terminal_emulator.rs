@@ -1,9 +1,9 @@
-//! The few escape sequences that [`super::terminal::Terminal`] writes, obeyed, so that tests see what a person would see.
+//! Emulates a terminal for tests: applies the escape sequences of [`super::terminal::Terminal`] and returns the visible text.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// What a person would see: a screen without a bottom or a right edge that obeys the few sequences above.
+/// A screen without a bottom or a right edge.
 #[derive(Clone, Default)]
 pub(super) struct Emulator(Arc<Mutex<Cells>>);
 
@@ -46,7 +46,7 @@ impl Cells {
     fn take(&mut self, character: char) {
         if let Some(mut sequence) = self.sequence.take() {
             match character {
-                'A'..='D' | 'K' => self.obey(sequence.trim_start_matches('['), character),
+                'A'..='D' | 'K' => self.apply(sequence.trim_start_matches('['), character),
                 _ => {
                     sequence.push(character);
                     self.sequence = Some(sequence);
@@ -72,8 +72,8 @@ impl Cells {
         }
     }
 
-    fn obey(&mut self, number: &str, command: char) {
-        let by: usize = number.parse().expect("Terminal writes numbers");
+    fn apply(&mut self, number: &str, command: char) {
+        let by: usize = number.parse().expect("`Terminal` writes numbers");
         match command {
             'A' => self.row = self.row.saturating_sub(by),
             'B' => self.row += by,

@@ -1,4 +1,4 @@
-//! The container's termination message: one paragraph that `kubectl describe pod` shows after the pod has gone.
+//! Writes the container's termination message: one paragraph that `kubectl describe pod` shows after the pod has ended.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use super::{Printable, Report};
 
-/// What the kubelet reads of a termination message, in bytes (kubernetes `MaxContainerTerminationMessageLength`).
+/// Bytes of a termination message that the kubelet reads (kubernetes `MaxContainerTerminationMessageLength`).
 const LIMIT: usize = 4096;
 
-/// Kept free for how many failures found no room.
+/// Bytes reserved for the number of failures that do not fit.
 const TAIL: usize = 32;
 
-/// What one problem or one failed image may take up, in bytes, so that the first does not push out all others.
+/// Bytes for one failure, so that the first does not displace all others.
 const SHARE: usize = 600;
 
 impl Report {
-    /// At most 4096 bytes on one line; `meaning` says what the exit code means.
+    /// At most 4096 bytes on one line; `meaning` is the meaning of the exit code.
     pub fn termination_message(&self, meaning: &str) -> String {
         let mut message = format!("{} (exit code {}: {meaning})", self.headline(), self.exit_code);
-        let problems = self.problems();
+        let problems = self.problems().map(|problem| Printable(&problem).to_string());
         let failures = self
             .failures()
             .map(|(name, reason)| format!("{}: {}", Printable(&name), Printable(reason)));
@@ -43,8 +43,8 @@ impl Report {
         message
     }
 
-    /// Writes [`Self::termination_message`] to `path` (`/dev/termination-log`) if that is a file, and says whether it
-    /// was. It is never created: outside of a pod there is no kubelet to read it.
+    /// Writes [`Self::termination_message`] to `path` (`/dev/termination-log`) if that is a file, and returns whether it is.
+    /// The file is never created: outside a pod no kubelet reads it.
     pub fn write_termination_message(&self, meaning: &str, path: &Path) -> io::Result<bool> {
         match std::fs::metadata(path) {
             Ok(target) if target.is_file() => (),
@@ -52,7 +52,7 @@ impl Report {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         }
-        // A bind mount: it must be written in place, a rename over it fails.
+        // The file is a bind mount and must be written in place: a rename over it fails.
         let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
         file.write_all(self.termination_message(meaning).as_bytes())?;
         Ok(true)
@@ -93,14 +93,14 @@ mod tests {
         ] {
             let message = failing(images, &reason).termination_message("some images are missing");
             assert!(message.len() <= LIMIT, "{}", message.len());
-            let told = message.matches("example.com/").count();
-            if told < images {
+            let listed = message.matches("example.com/").count();
+            if listed < images {
                 assert!(
-                    message.ends_with(&format!("; and {} more", images - told)),
+                    message.ends_with(&format!("; and {} more", images - listed)),
                     "{message}"
                 );
             }
-            assert!(told >= images.min(3), "{message}");
+            assert!(listed >= images.min(3), "{message}");
         }
         assert!(failing(1, "").termination_message(&"long ".repeat(2000)).len() <= LIMIT);
     }

@@ -1,4 +1,4 @@
-//! Whole runs as events, and what is told of them.
+//! Tests of whole runs: from events to report, summary and termination message.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::oci::Digest;
 
-/// A second passes with each look at it. Tests run in parallel and share it, so only those that need no exact times may.
+/// The clock of tests that need no exact times.
 fn any_time() -> Timestamp {
     Timestamp::from_second(1_795_000_000).unwrap()
 }
@@ -21,6 +21,7 @@ fn blob(name: &str) -> Digest {
 fn listed(name: &str, requester: RequesterKind, bytes: u64) -> Event {
     Event::ImageListed {
         name: name.into(),
+        label: ImageLabel::new(None, name),
         requester,
         bytes,
     }
@@ -81,7 +82,7 @@ pub(super) fn failing(images: usize, reason: &str) -> Report {
     recorder.report(1)
 }
 
-/// The release image, a component, one that fails, one that is excluded, one whose turn never came.
+/// The release image, a component, one that fails, one that is excluded, one that stays pending.
 fn eventful() -> Vec<Event> {
     let release = "example.com/release:4.18";
     vec![
@@ -168,7 +169,7 @@ fn the_report_is_the_documented_json() {
     let not_reached = |step: &str| {
         serde_json::json!({
             "type": step, "status": "Unknown", "reason": "NotReached",
-            "message": "the run did not come to this step", "lastProbeTime": time(4), "lastTransitionTime": time(0),
+            "message": "the run did not reach this step", "lastProbeTime": time(4), "lastTransitionTime": time(0),
         })
     };
     assert_eq!(
@@ -227,13 +228,13 @@ fn the_report_is_the_documented_json() {
 }
 
 #[test]
-fn the_summary_says_what_is_here_what_is_not_and_why() {
+fn the_summary_has_results_failures_and_hints() {
     let recorder = recorded(any_time, eventful());
     recorder.observe(ended(
         Step::Pull,
         false,
         "ImagesFailed",
-        "1 image could not be had\nhint: see above",
+        "1 image could not be pulled\nhint: see above",
     ));
     assert_eq!(
         recorder
@@ -244,8 +245,9 @@ UnrecoverableError: 1 of 3 images are in the store, 2 missing
 images:    1 pulled, 0 present before, 1 failed, 1 pending; 1 excluded
 operators: 1 found, 0 failed, 1 pending
 layers:    1 pulled, 2 present before
-fetched:   3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
-Pull: ImagesFailed: 1 image could not be had hint: see above
+received:  3.0 MiB of 3.0 MiB planned in 0 s; 1.0 MiB more were in the spool
+Pull: ImagesFailed: 1 image could not be pulled
+  hint: see above
 failed:    example.com/gone:v1
            404 Not Found
 warning:   pattern `ab` matches digests only
@@ -255,7 +257,7 @@ exit code 1: some images are missing after retries
 }
 
 #[test]
-fn how_many_are_missing_is_said_only_where_it_is_known() {
+fn the_number_of_missing_images_is_reported_only_if_it_is_known() {
     use ImagePhase::{Damaged, Failed, Pending, Pulled};
     use RequesterKind::{Additional, Operator, Release};
     let failed = |step, reason| ended(step, false, reason, "see above");
@@ -265,20 +267,20 @@ fn how_many_are_missing_is_said_only_where_it_is_known() {
             124,
             vec![(Release, Pending)],
             vec![Event::StepStarted(Step::Release)],
-            "Timeout: the release image is not whole yet, and it names more images",
+            "Timeout: the release image is incomplete, and it names more images",
         ),
         (
             3,
             vec![(Release, Pending), (Additional, Pulled)],
             vec![failed(Step::Release, "NotEnoughSpace")],
-            "UnrecoverableError: the release image is not whole yet, and it names more images; 1 of 2 images that are known \
+            "UnrecoverableError: the release image is incomplete, and it names more images; of the 2 known images 1 \
              are in the store",
         ),
         (
             5,
             vec![(Release, Failed)],
             vec![failed(Step::Release, "UnexpectedContent")],
-            "UnrecoverableError: the release cannot be read, so it is not known which images it names",
+            "UnrecoverableError: the release image cannot be read, so the images that it names are unknown",
         ),
         (
             124,
@@ -290,20 +292,20 @@ fn how_many_are_missing_is_said_only_where_it_is_known() {
             143,
             vec![(Release, Pulled), (Operator, Pending)],
             vec![read(Step::Release), Event::StepStarted(Step::Operators)],
-            "Interrupted: the operator indexes are not read yet, and they name more images; 1 of 2 images that are known are \
+            "Interrupted: the operator indexes are incomplete, and they name more images; of the 2 known images 1 are \
              in the store",
         ),
         (
             7,
             vec![(Release, Pulled), (Release, Damaged)],
             vec![read(Step::Release)],
-            "UnrecoverableError: 1 of 2 images are whole in the store, 1 damaged",
+            "UnrecoverableError: 1 of 2 images are undamaged in the store, 1 damaged",
         ),
         (
             7,
             vec![(Additional, Pulled), (Additional, Damaged), (Additional, Failed)],
             vec![],
-            "UnrecoverableError: 1 of 3 images are whole in the store, 1 missing, 1 damaged",
+            "UnrecoverableError: 1 of 3 images are undamaged in the store, 1 missing, 1 damaged",
         ),
     ] {
         let recorder = recorded(any_time, steps);
@@ -317,7 +319,7 @@ fn how_many_are_missing_is_said_only_where_it_is_known() {
 }
 
 #[test]
-fn bytes_are_counted_as_they_crossed_the_link_and_as_an_earlier_run_had_them() {
+fn downloaded_and_resumed_bytes_are_counted_apart() {
     let started = |name, resumed| Event::BlobStarted {
         blob: blob(name),
         size: 100,
@@ -340,7 +342,7 @@ fn bytes_are_counted_as_they_crossed_the_link_and_as_an_earlier_run_had_them() {
             started("a", 60),
             repeated,
             received("a", 40),
-            // What was there was wrong.
+            // The bytes in the spool were wrong.
             started("b", 30),
             received("b", 70),
             started("b", 0),
@@ -363,18 +365,18 @@ fn a_run_that_fails_early_is_not_called_complete() {
     let report = recorder.report(2);
     assert_eq!(
         report.termination_message("arguments or version spec unusable"),
-        "UnrecoverableError: no image was listed (exit code 2: arguments or version spec unusable); \
+        "UnrecoverableError: the run ended before any image was checked (exit code 2: arguments or version spec unusable); \
          Spec: Unusable: no `platform.image`"
     );
 }
 
 #[test]
-fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
+fn the_last_result_of_an_image_counts() {
     let recorder = recorded(
         any_time,
         [
-            done("mended", ImagePhase::Failed, Some("reset")),
-            done("mended", ImagePhase::Pulled, None),
+            done("repaired", ImagePhase::Failed, Some("reset")),
+            done("repaired", ImagePhase::Pulled, None),
             done("late", ImagePhase::Pulled, None),
             done("late", ImagePhase::Failed, Some("not in the store any more")),
         ],
@@ -396,7 +398,7 @@ fn a_failure_that_was_mended_is_none_and_one_that_came_late_is_one() {
 }
 
 #[test]
-fn an_excluded_image_that_somebody_else_wants_is_wanted() {
+fn an_excluded_image_that_another_requester_wants_is_wanted() {
     let events = [
         listed("example.com/aws:1", RequesterKind::Release, 0),
         done("example.com/aws:1", ImagePhase::Excluded, Some("pattern `aws`")),
@@ -405,13 +407,16 @@ fn an_excluded_image_that_somebody_else_wants_is_wanted() {
     let report = recorded(any_time, events).report(124);
     assert_eq!(report.totals.images_wanted, 1);
     let image = &report.images[0];
-    let told = (image.source, image.state, image.reason.as_deref());
-    assert_eq!(told, (Some(RequesterKind::Operator), ImagePhase::Pending, None));
+    let reported = (image.source, image.state, image.reason.as_deref());
+    assert_eq!(
+        reported,
+        (Some(RequesterKind::Operator), ImagePhase::Pending, None)
+    );
 }
 
-/// A mebibyte of `operators.packagesAndChannels` has 100,000 lines. Looking through all of them for each took minutes.
+/// A mebibyte of `operators.packagesAndChannels` has 100,000 lines. A linear search for each took minutes.
 #[test]
-fn many_operators_take_no_longer_each() {
+fn many_operators_are_recorded_in_linear_time() {
     let begin = std::time::Instant::now();
     let recorder = Recorder::new(any_time);
     for channel in 0..100_000 {

@@ -1,7 +1,7 @@
-//! When a run will be done, said as soon as the rate is known, and whether that is before its deadline.
+//! Estimates when a run will be done, and whether that is before its deadline.
 //!
-//! It is said again when a further plan adds to what is to be fetched; in between the progress lines correct it. Whether the
-//! deadline will be met is said when the answer changes.
+//! The first estimate is logged as soon as the rate is known, and another one when a later plan adds bytes; in between the
+//! progress lines show the time left. Whether the deadline will be met is logged when the answer changes.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,52 +9,51 @@ use std::time::{Duration, Instant};
 use super::progress::ProgressSnapshot;
 use super::{Event, Size, Span};
 
-/// After so long of receiving the rate says something of the link: it has left TCP's slow start and the first small blobs
-/// behind.
+/// The rate is reliable after this time: TCP's slow start and the first small blobs are over.
 const KNOWN_AFTER: Duration = Duration::from_secs(10);
 
-/// Between two looks at the deadline.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Time between two comparisons with the deadline.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// Between two lines about it, for the rate of a shared link goes up and down.
-const TELL_EVERY: Duration = Duration::from_secs(5 * 60);
+/// Time between two log lines about the deadline, because the rate of a shared link varies.
+const LOG_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// Looks ahead.
+/// Makes the estimates.
 #[derive(Debug, Default)]
 pub(super) struct TimeEstimate {
     end: Option<Instant>,
-    /// When the first byte came.
+    /// When the first byte arrived.
     began: Option<Instant>,
-    looked: Option<Instant>,
-    is_told: bool,
+    checked: Option<Instant>,
+    is_logged: bool,
     /// Bytes of the last plan.
     planned: u64,
-    /// What was said of the deadline last, and when.
-    told_late: Option<(bool, Instant)>,
+    /// The last line about the deadline: whether the run is late, and when it was logged.
+    logged_late: Option<(bool, Instant)>,
 }
 
-/// What is worth a log line.
+/// An estimate to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Estimate {
-    /// What the rest takes.
-    Rest {
-        /// To fetch, in bytes.
+    /// How long the remaining downloads take.
+    Remaining {
+        /// To download, in bytes.
         bytes: u64,
         /// Bytes per second.
         rate: u64,
         /// How long that takes.
         left: Duration,
     },
-    /// It takes longer than there is time.
+    /// The deadline is earlier.
     TooLate {
-        /// What it takes.
+        /// How long the remaining downloads take.
         left: Duration,
         /// Until the deadline.
         until: Duration,
     },
-    /// After all it does not.
+    /// The deadline is later after all.
     InTime {
-        /// What it takes.
+        /// How long the remaining downloads take.
         left: Duration,
         /// Until the deadline.
         until: Duration,
@@ -62,7 +61,7 @@ pub(super) enum Estimate {
 }
 
 impl TimeEstimate {
-    /// Looks ahead from `now`, when `event` happened, if it is time to; `snapshot` says how far the run is.
+    /// Handles `event`, which happened `now`; `snapshot` returns how far the run is.
     pub(super) fn note(
         &mut self,
         event: &Event,
@@ -72,10 +71,10 @@ impl TimeEstimate {
         match event {
             Event::Deadline { at } => self.end = Some(*at),
             Event::Planned { bytes, .. } => {
-                self.is_told &= *bytes <= self.planned;
+                self.is_logged &= *bytes <= self.planned;
                 self.planned = *bytes;
             }
-            Event::BlobReceived { .. } if self.is_time(now) => return self.look(now, snapshot()),
+            Event::BlobReceived { .. } if self.is_time(now) => return self.check(now, snapshot()),
             _ => {}
         }
         Vec::new()
@@ -84,31 +83,31 @@ impl TimeEstimate {
     fn is_time(&mut self, now: Instant) -> bool {
         let began = *self.began.get_or_insert(now);
         let passed = |since: Instant| now.saturating_duration_since(since);
-        passed(began) >= KNOWN_AFTER && self.looked.is_none_or(|looked| passed(looked) >= LOOK_EVERY)
+        passed(began) >= KNOWN_AFTER && self.checked.is_none_or(|checked| passed(checked) >= CHECK_EVERY)
     }
 
-    fn look(&mut self, now: Instant, snapshot: ProgressSnapshot) -> Vec<Estimate> {
-        self.looked = Some(now);
+    fn check(&mut self, now: Instant, snapshot: ProgressSnapshot) -> Vec<Estimate> {
+        self.checked = Some(now);
         let Some(left) = snapshot.time_left() else {
             return Vec::new();
         };
         let mut outlooks = Vec::new();
-        if !std::mem::replace(&mut self.is_told, true) {
+        if !std::mem::replace(&mut self.is_logged, true) {
             let bytes = snapshot.bytes.saturating_sub(snapshot.fetched);
             let rate = snapshot.rate;
-            outlooks.push(Estimate::Rest { bytes, rate, left });
+            outlooks.push(Estimate::Remaining { bytes, rate, left });
         }
         let Some(end) = self.end else {
             return outlooks;
         };
         let until = end.saturating_duration_since(now);
-        let was_late = self.told_late.is_some_and(|(late, _)| late);
+        let was_late = self.logged_late.is_some_and(|(late, _)| late);
         let is_late = left > until;
-        let may_tell = self
-            .told_late
-            .is_none_or(|(_, told)| now.saturating_duration_since(told) >= TELL_EVERY);
-        if is_late != was_late && may_tell {
-            self.told_late = Some((is_late, now));
+        let may_log = self
+            .logged_late
+            .is_none_or(|(_, logged)| now.saturating_duration_since(logged) >= LOG_EVERY);
+        if is_late != was_late && may_log {
+            self.logged_late = Some((is_late, now));
             outlooks.push(match is_late {
                 true => Estimate::TooLate { left, until },
                 false => Estimate::InTime { left, until },
@@ -128,11 +127,11 @@ impl Estimate {
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Rest { bytes, rate, left } => {
+            Self::Remaining { bytes, rate, left } => {
                 let tenths = u128::from(rate) * 80 / 1_000_000;
                 write!(
                     f,
-                    "{} to go: about {} at {}.{} Mbit/s",
+                    "{} left to download: about {} at {}.{} Mbit/s",
                     Size(bytes),
                     Span(left),
                     tenths / 10,
@@ -141,14 +140,14 @@ impl fmt::Display for Estimate {
             }
             Self::TooLate { left, until } => write!(
                 f,
-                "at this rate it will not be done before the deadline: about {} to go, which is in {}; what is whole by then \
-                 stays, and a later run goes on",
+                "at this rate the run misses its deadline: it needs about {}, and the deadline is in {}; complete images stay \
+                 in the store, and a later run continues",
                 Span(left),
                 Span(until)
             ),
             Self::InTime { left, until } => write!(
                 f,
-                "at this rate it will be done before the deadline after all: about {} to go, which is in {}",
+                "at this rate the run meets its deadline after all: it needs about {}, and the deadline is in {}",
                 Span(left),
                 Span(until)
             ),
@@ -163,11 +162,11 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// What is said at each second, one download going on, with `bytes` to fetch at the rate of that second.
-    fn said(deadline: Option<u64>, bytes: u64, rates: impl IntoIterator<Item = u64>) -> Vec<(u64, String)> {
+    /// The log lines and their seconds, for one download of `bytes` at the rate of each second.
+    fn logged(deadline: Option<u64>, bytes: u64, rates: impl IntoIterator<Item = u64>) -> Vec<(u64, String)> {
         let start = Instant::now();
         let mut forecast = TimeEstimate::default();
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         let nothing = ProgressSnapshot::default;
         if let Some(seconds) = deadline {
             let at = start + Duration::from_secs(seconds);
@@ -194,25 +193,25 @@ mod tests {
             };
             let now = start + Duration::from_secs(second);
             let outlooks = forecast.note(&event, now, snapshot);
-            said.extend(outlooks.iter().map(|outlook| (second, outlook.to_string())));
+            lines.extend(outlooks.iter().map(|outlook| (second, outlook.to_string())));
         }
-        said
+        lines
     }
 
     #[test]
-    fn says_what_the_rest_takes_once_the_rate_is_known() {
+    fn the_estimate_is_logged_once_the_rate_is_known() {
         let rate = 2_512_500;
-        let expected = "15.7 GiB to go: about 1 h 51 min at 20.1 Mbit/s".to_owned();
-        assert_eq!(said(None, 16_900 * MB, [rate; 100]), [(10, expected)]);
-        assert_eq!(said(None, 20 * MB, [rate; 8]), [], "done before it is known");
-        assert_eq!(said(None, 20_000 * MB, [0; 100]), [], "nothing comes");
+        let expected = "15.7 GiB left to download: about 1 h 51 min at 20.1 Mbit/s".to_owned();
+        assert_eq!(logged(None, 16_900 * MB, [rate; 100]), [(10, expected)]);
+        assert_eq!(logged(None, 20 * MB, [rate; 8]), [], "done before it is known");
+        assert_eq!(logged(None, 20_000 * MB, [0; 100]), [], "no byte arrives");
     }
 
     #[test]
-    fn the_same_plan_again_is_no_reason_to_say_it_again() {
+    fn the_same_plan_does_not_repeat_the_estimate() {
         let start = Instant::now();
         let mut forecast = TimeEstimate::default();
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         let mut planned = 1000 * MB;
         for second in 0..60 {
             if second == 40 {
@@ -231,33 +230,35 @@ mod tests {
                 present,
                 bytes: planned,
             };
-            let came = Event::BlobReceived {
+            let received = Event::BlobReceived {
                 blob: Digest::of(b""),
                 bytes: MB,
             };
-            for event in [plan, came] {
-                said.extend(forecast.note(&event, now, snapshot).iter().map(|_| second));
+            for event in [plan, received] {
+                lines.extend(forecast.note(&event, now, snapshot).iter().map(|_| second));
             }
         }
-        assert_eq!(said, [10, 40]);
+        assert_eq!(lines, [10, 40]);
     }
 
     #[test]
-    fn says_whether_that_is_before_the_deadline_and_when_that_changes() {
-        let in_time = said(Some(10_000), 16_900 * MB, [2_500_000; 100]);
+    fn a_missed_deadline_is_logged_and_when_that_changes() {
+        let in_time = logged(Some(10_000), 16_900 * MB, [2_500_000; 100]);
         assert_eq!(in_time.len(), 1, "{in_time:?}");
         // Almost two hours are left; then the link has ten times the rate, and five minutes later next to none.
         let rates = [2_500_000; 60].into_iter().chain([25_000_000; 500]);
-        let changes = said(Some(5_000), 16_900 * MB, rates.chain([1_000; 100]));
+        let changes = logged(Some(5_000), 16_900 * MB, rates.chain([1_000; 100]));
         let seconds: Vec<u64> = changes.iter().map(|(second, _)| *second).collect();
         assert_eq!(seconds, [10, 10, 310, 610], "{changes:?}");
         assert_eq!(
             changes[1].1,
-            "at this rate it will not be done before the deadline: about 1 h 52 min to go, which is in 1 h 23 min; what is \
-             whole by then stays, and a later run goes on"
+            "at this rate the run misses its deadline: it needs about 1 h 52 min, and the deadline is in 1 h 23 min; \
+             complete images stay in the store, and a later run continues"
         );
         assert!(
-            changes[2].1.starts_with("at this rate it will be done before"),
+            changes[2]
+                .1
+                .starts_with("at this rate the run meets its deadline"),
             "{changes:?}"
         );
     }

@@ -1,23 +1,23 @@
-//! How long the rest takes, where that is not the bytes by the rate: a limit may go by the time of day.
+//! Estimates how long the remaining downloads take, also under a rate limit that depends on the time of day.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// By default the rate stays as it is.
+/// By default the rate stays constant.
 #[derive(Clone, Default)]
 pub struct TimeLeft(Option<Arc<dyn Fn(u64, u64) -> Duration + Send + Sync>>);
 
 impl TimeLeft {
-    /// How long it takes is for `lasts` to say, from the bytes that are left and the bytes that come in a second now.
-    pub fn new(lasts: impl Fn(u64, u64) -> Duration + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(lasts)))
+    /// Estimates with `estimate`, from the remaining bytes and the current bytes per second.
+    pub fn new(estimate: impl Fn(u64, u64) -> Duration + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(estimate)))
     }
 
-    /// How long `bytes` take if now `rate` come in a second, which is not 0.
+    /// How long `bytes` take at `rate` bytes per second now, which must not be 0.
     pub(super) fn of(&self, bytes: u64, rate: u64) -> Duration {
         match &self.0 {
-            Some(lasts) => lasts(bytes, rate),
+            Some(estimate) => estimate(bytes, rate),
             None => Duration::from_secs(bytes.div_ceil(rate)),
         }
     }

@@ -1,4 +1,4 @@
-//! Moments, as Kubernetes writes them.
+//! Formats timestamps as Kubernetes does.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-/// A moment in RFC 3339, UTC, whole seconds, as `metav1.Time` has it: `2026-11-20T13:39:00Z`.
+/// A moment in RFC 3339, UTC, whole seconds, like `metav1.Time`: `2026-11-20T13:39:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Timestamp);
 
 impl Time {
-    /// How long after `earlier` this is; nothing if the clock was set back in between.
+    /// Time since `earlier`; zero if the clock was set back in between.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::try_from(self.0.duration_since(earlier.0)).unwrap_or_default()
     }

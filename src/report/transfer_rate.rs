@@ -1,35 +1,35 @@
-//! How fast bytes arrive, over the last seconds.
+//! Measures how fast bytes arrive, over the last seconds.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How far back to look: long enough to even out the gaps between blobs, short enough to notice a stall.
+/// The window: long enough to average over the gaps between blobs, short enough to show a stall.
 const WINDOW: Duration = Duration::from_secs(20);
 
-/// Bytes that arrive within this time are counted together, so that a window is 80 numbers however fast the link.
-const GRAIN: Duration = Duration::from_millis(250);
+/// Bytes that arrive within this time are counted together, so that the window has 80 numbers on any link.
+const BUCKET: Duration = Duration::from_millis(250);
 
-/// The shortest time to divide by: the first chunk of a run says nothing about the link.
+/// The shortest time to divide by: the first chunk of a run does not show the rate of the link.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Bytes per second in a sliding window.
 #[derive(Debug, Default)]
 pub(super) struct TransferRate {
     began: Option<Instant>,
-    grains: VecDeque<(Instant, u64)>,
+    buckets: VecDeque<(Instant, u64)>,
 }
 
 impl TransferRate {
     pub(super) fn add(&mut self, bytes: u64, now: Instant) {
         self.began.get_or_insert(now);
-        match self.grains.back_mut() {
-            Some((since, sum)) if now.saturating_duration_since(*since) < GRAIN => *sum += bytes,
-            _ => self.grains.push_back((now, bytes)),
+        match self.buckets.back_mut() {
+            Some((since, sum)) if now.saturating_duration_since(*since) < BUCKET => *sum += bytes,
+            _ => self.buckets.push_back((now, bytes)),
         }
-        while let Some((since, _)) = self.grains.front()
+        while let Some((since, _)) = self.buckets.front()
             && now.saturating_duration_since(*since) > WINDOW
         {
-            self.grains.pop_front();
+            self.buckets.pop_front();
         }
     }
 
@@ -40,7 +40,7 @@ impl TransferRate {
         };
         let inside = |since: &Instant| now.saturating_duration_since(*since) <= WINDOW;
         let bytes: u64 = self
-            .grains
+            .buckets
             .iter()
             .filter(|(since, _)| inside(since))
             .map(|(_, sum)| sum)
@@ -61,17 +61,17 @@ mod tests {
         let mut rate = TransferRate::default();
         assert_eq!(rate.per_second(at(0)), 0);
         rate.add(500, at(0));
-        assert_eq!(rate.per_second(at(0)), 500, "no less than a second is divided by");
+        assert_eq!(rate.per_second(at(0)), 500, "the divisor is at least a second");
         for tick in 1..600 {
             rate.add(10, at(tick * 100));
         }
-        // 100 a second for a minute; a grain more or less lies on the window's edge.
+        // 100 a second for a minute; a bucket more or less is on the window's edge.
         assert!(
             (99..=102).contains(&rate.per_second(at(60_000))),
             "{}",
             rate.per_second(at(60_000))
         );
-        assert!(rate.grains.len() <= 80, "{}", rate.grains.len());
+        assert!(rate.buckets.len() <= 80, "{}", rate.buckets.len());
         // Then nothing: half the window, all of it.
         assert!(
             (49..=51).contains(&rate.per_second(at(70_000))),

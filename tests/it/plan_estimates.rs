@@ -289,7 +289,7 @@ fn what_only_seems_not_to_fit_is_pulled() {
     // The plan that is made again then is the same one.
     assert_eq!(run.total("bytesPlanned"), image.layers[0].size, "{run}");
     assert_eq!(run.total("bytesFetched"), image.layers[0].size, "{run}");
-    assert_eq!(run.stderr.matches("to be fetched").count(), 1, "{run}");
+    assert_eq!(run.stderr.matches("to download").count(), 1, "{run}");
 }
 
 #[test]
@@ -304,6 +304,6 @@ fn a_run_reports_the_time_left_and_that_it_misses_the_deadline() {
     registry.fault(Fault::on(&own.digest).slow(500_000));
     let world = node(&registry, &images);
     let run = world.run(&["--deadline", "15s"]).exits(124);
-    run.says(" MiB to go: about ")
-        .says("at this rate it will not be done before the deadline");
+    run.says(" MiB left to download: about ")
+        .says("at this rate the run misses its deadline");
 }

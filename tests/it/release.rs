@@ -404,7 +404,7 @@ fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() 
     needs!(root());
     let (registry, release) = release();
     let args = ["--platform-image", &release.by_digest(), "--exclude", EXCLUDE];
-    let unknown = "the release image is not whole yet, and it names more images";
+    let unknown = "the release image is incomplete, and it names more images";
     let layers: Vec<String> = release
         .release
         .layers

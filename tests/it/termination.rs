@@ -191,7 +191,7 @@ fn while_no_process_reads_the_log_of_all_threads() {
         }
         let run = world.start_under(&["sh", "-c", &script, "sh"], "run", &args);
         let mut said = String::new();
-        while !said.contains("again in") {
+        while !said.contains("retrying in") {
             let mut piece = [0; 4096];
             let length = std::io::Read::read(&mut reader, &mut piece).unwrap();
             said += &String::from_utf8_lossy(&piece[..length]);
