@@ -1,22 +1,24 @@
-//! One stop signal for the whole run, with its reason.
+//! Stops a run: one stop signal for all tasks and threads, with its reason.
 //!
-//! Tasks await it, threads poll it between tar entries and chunks. The first reason stands: a SIGTERM after
-//! the deadline changes nothing.
+//! Tasks await it; threads poll it between tar entries and chunks. The first reason counts: a SIGTERM after the deadline
+//! changes nothing.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-/// Why the run is to end before its work is done.
+/// Why the run stops before its work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// `--deadline`, or the Job's own.
     Deadline,
     /// A signal with this number.
     Signal(i32),
-    /// Trouble in one part that ends the others; the run ends with that trouble and not with this.
+    /// An error in one task that stops the others; the run ends with that error and not with this reason.
     FatalError,
 }
 
@@ -25,17 +27,17 @@ impl fmt::Display for StopReason {
         match self {
             Self::Deadline => f.write_str("the deadline"),
             Self::Signal(number) => write!(f, "signal {number}"),
-            Self::FatalError => f.write_str("trouble elsewhere"),
+            Self::FatalError => f.write_str("an error in another task"),
         }
     }
 }
 
-/// The work was cut off by [`Cancel`]; nothing is wrong with it.
+/// [`Cancel`] stopped the work; the work itself has no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stopped by {0}")]
 pub struct Stopped(pub StopReason);
 
-/// A handle to the signal; clones share it.
+/// A handle to the stop signal; clones share it.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<watch::Sender<Option<StopReason>>>);
 
@@ -55,29 +57,44 @@ impl Cancel {
         });
     }
 
-    /// The reason, if the run is to stop.
+    /// Stops the run at `deadline`. A thread waits for it and not a task: the threads of the runtime may all be blocked, by
+    /// a log that is not read or a disk that hangs.
+    ///
+    /// # Errors
+    /// If no thread can be started. Then the deadline does not stop the run.
+    pub fn stop_at(&self, deadline: Instant) -> io::Result<()> {
+        let cancel = self.clone();
+        let wait = move || {
+            thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            cancel.stop(StopReason::Deadline);
+        };
+        thread::Builder::new().name("deadline".to_owned()).spawn(wait)?;
+        Ok(())
+    }
+
+    /// The reason, if the run was stopped.
     pub fn reason(&self) -> Option<StopReason> {
         *self.0.borrow()
     }
 
-    /// For threads: an error when the run is to stop.
+    /// For threads: an error once the run was stopped.
     pub fn check(&self) -> Result<(), Stopped> {
         self.reason().map_or(Ok(()), |reason| Err(Stopped(reason)))
     }
 
-    /// For tasks: completes when the run is to stop.
+    /// For tasks: completes when the run is stopped.
     pub async fn stopped(&self) -> Stopped {
         let mut receiver = self.0.subscribe();
         loop {
             if let Some(reason) = *receiver.borrow_and_update() {
                 return Stopped(reason);
             }
-            // The sender lives as long as `self`; `changed` cannot fail while we hold it.
+            // The sender lives as long as `self`, so `changed` cannot fail.
             let _ = receiver.changed().await;
         }
     }
 
-    /// For tasks: sleeps, or ends early when the run is to stop.
+    /// For tasks: sleeps, or returns early when the run is stopped.
     pub async fn sleep(&self, duration: Duration) -> Result<(), Stopped> {
         tokio::select! {
             () = tokio::time::sleep(duration) => Ok(()),
@@ -91,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_reason_stands_and_wakes_who_waits() {
+    async fn the_first_reason_counts_and_wakes_waiting_tasks() {
         let cancel = Cancel::default();
         assert_eq!(cancel.check(), Ok(()));
         let waiter = tokio::spawn({

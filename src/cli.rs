@@ -1,7 +1,7 @@
-//! The command line as typed. Types and their help only: what a flag leaves open is found out in [`crate::settings`].
+//! Defines the command line: commands, flags and their help.
 //!
-//! Every flag has an environment variable, `SPOKE_PRECACHE_` and its name; where TALM's Job sets a variable of its
-//! own (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`), settings reads that too.
+//! [`crate::settings`] determines what a flag leaves open. Every flag has an environment variable: `SPOKE_PRECACHE_` and the
+//! flag's name. Variables of TALM's Job (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`) are read by settings.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -17,95 +17,149 @@ use crate::registry::LimitRate;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
 
+/// Lines are not longer, on however wide a terminal.
+const WIDTH: usize = 100;
+
+/// The end of `-h`.
+const SEE_HELP: &str = "`--help` shows all flags, environment variables, exit codes and examples.";
+
+/// The end of `--help`.
+const DETAILS: &str = "\
+Environment:
+  Every flag has a variable: SPOKE_PRECACHE_ and the flag's name in capitals, with _ for -.
+  --max-downloads is SPOKE_PRECACHE_MAX_DOWNLOADS. A flag overrides its variable.
+  The variables of the repeatable flags --operator-index, --package and --image take several values,
+  separated by commas. NO_COLOR and CLICOLOR_FORCE turn colours off and on.
+
+Exit codes:
+    0    every requested image is in the store, verified
+    1    some images are missing after retries; run it again
+    2    the arguments or the version spec are unusable
+    3    not enough disk space
+    4    a registry or a proxy refused the credentials
+    5    a release, a catalog, an image or a pattern is not as expected
+    6    content differs from its digest at every mirror
+    7    the store is unusable or damaged
+    8    a registry does not have an image, or its certificate or a rule forbids the request
+    124  the deadline passed; run it again, it continues
+    128+n  signal n arrived (143: SIGTERM); run it again, it continues
+
+Examples:
+  spoke-precache plan --platform-image quay.io/openshift-release-dev/ocp-release:4.16.8-x86_64
+  spoke-precache run --config spec.yaml --limit-rate 20Mbit --deadline 6h --report /tmp/report.json";
+
 /// Pre-caches the images of an OpenShift upgrade in this node's CRI-O store
 #[derive(Clone, Debug, Parser)]
-#[command(version, about, propagate_version = true)]
+#[command(version, about, propagate_version = true, max_term_width = WIDTH)]
+#[command(after_help = SEE_HELP, after_long_help = DETAILS)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The things it does; all take the same flags, and `verify` one more.
+/// The commands. All take the same flags; `verify` has one more.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Put every image that the version spec asks for into the store
+    /// Pull every image that the version spec names into the store
+    #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
     Run(RunFlags),
-    /// Show what `run` would do; pulls only the release image and the operator indexes, which name the others
+    /// Show what `run` would do
+    ///
+    /// Pulls only the release image and the operator indexes, because these name the other images.
+    #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
     Plan(RunFlags),
-    /// Read every image in the store again and say what is missing or damaged; pulls and changes nothing
+    /// Read every image in the store again and report what is missing or damaged
+    ///
+    /// Downloads nothing and changes nothing, except with `--repair`.
+    #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
     Verify(VerifyFlags),
-    /// Print the version spec, flags included, as the ConfigMap that the hub would write; needs neither store nor network
+    /// Print the version spec, including flags, as a ConfigMap
+    ///
+    /// The ConfigMap is the one that the hub would write. Needs neither a store nor a network.
+    #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
     Spec(SpecFlags),
 }
 
-/// What `run` and `plan` take.
+/// Flags of `run` and `plan`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunFlags {
-    /// The same as for every command.
+    /// Flags of every command.
     #[command(flatten)]
     pub flags: Flags,
 
-    /// Form of what goes to standard output: the plan, the verdict
+    /// Format of standard output: text or json
+    ///
+    /// Of the plan or the summary.
     #[arg(
         short,
         long,
         value_enum,
+        value_name = "FORMAT",
+        hide_possible_values = true,
         env = "SPOKE_PRECACHE_OUTPUT",
+        hide_env = true,
         default_value_t,
         help_heading = "Output"
     )]
     pub output: OutputForm,
 }
 
-/// What `spec` takes: whatever `run` takes, so that the word can be exchanged; but only the flags of the version spec and
-/// of the log mean anything to it.
+/// Flags of `spec`: all flags of `run`, so that only the command has to be replaced. Only the flags of the version spec and
+/// of the log have an effect.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SpecFlags {
-    /// The same as for every command.
+    /// Flags of every command.
     #[command(flatten)]
     pub flags: Flags,
 
-    /// Form of the version spec
+    /// Format of the version spec: text, json or yaml
+    ///
+    /// json and yaml are a ConfigMap.
     #[arg(
         short,
         long,
         value_enum,
+        value_name = "FORMAT",
+        hide_possible_values = true,
         env = "SPOKE_PRECACHE_OUTPUT",
+        hide_env = true,
         default_value_t,
         help_heading = "Output"
     )]
     pub output: SpecForm,
 }
 
-/// What `verify` takes beside.
+/// Flags of `verify`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct VerifyFlags {
-    /// Mend what is damaged or missing, fetching only what the node does not have; never what a container uses
-    #[arg(long, env = "SPOKE_PRECACHE_REPAIR")]
+    /// Repair what is damaged or missing
+    ///
+    /// Downloads only what the node does not have. Never replaces a layer that a container uses.
+    #[arg(long, env = "SPOKE_PRECACHE_REPAIR", hide_env = true)]
     pub repair: bool,
 
-    /// The same as for `run`.
+    /// Flags of `run`.
     #[command(flatten)]
     pub run: RunFlags,
 }
 
-/// One set of flags for every command.
+/// Flags of every command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Flags {
     /// What to pull.
     #[command(flatten)]
-    pub what: What,
-    /// Where the host keeps its things.
+    pub what: VersionSpecFlags,
+    /// Where the host's files are.
     #[command(flatten)]
     pub host: HostPaths,
-    /// How fast and how long.
+    /// How much at once, how fast, and how long.
     #[command(flatten)]
-    pub bounds: Bounds,
-    /// How much room it leaves to others.
+    pub bounds: Limits,
+    /// CPU and disk priority.
     #[command(flatten)]
     pub priority: PriorityFlags,
-    /// What the cluster's API has to do with it.
+    /// How the cluster's API is used.
     #[command(flatten)]
     pub cluster: Cluster,
     /// What is printed and written.
@@ -113,169 +167,260 @@ pub struct Flags {
     pub output: Output,
 }
 
-/// The version spec, from a ConfigMap, a PreCachingConfig or flag by flag.
+/// The version spec: a ConfigMap, a PreCachingConfig, single flags, or a combination.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Version spec")]
-pub struct What {
-    /// Directory with the keys of a mounted ConfigMap, or a YAML or JSON file with a ConfigMap or PreCachingConfig, `-`
-    /// being standard input [default: /etc/config; not read if `--platform-image`, `--operator-index` or `--image` is
-    /// given, unless it is named]
-    #[arg(long, value_name = "PATH", env = "SPOKE_PRECACHE_CONFIG")]
+pub struct VersionSpecFlags {
+    /// Version spec: a directory or a file
+    ///
+    /// A directory with the keys of a mounted ConfigMap, or a YAML or JSON file with a ConfigMap or a PreCachingConfig;
+    /// `-` is standard input. [default: /etc/config, unless `--platform-image`, `--operator-index` or `--image` is given]
+    #[arg(long, value_name = "PATH", env = "SPOKE_PRECACHE_CONFIG", hide_env = true)]
     pub config: Option<PathBuf>,
 
-    /// Release image; overrides `platform.image`
-    #[arg(long, value_name = "REF", env = "SPOKE_PRECACHE_PLATFORM_IMAGE")]
+    /// Release image
+    ///
+    /// Overrides `platform.image`.
+    #[arg(
+        long,
+        value_name = "REF",
+        env = "SPOKE_PRECACHE_PLATFORM_IMAGE",
+        hide_env = true
+    )]
     pub platform_image: Option<Reference>,
 
-    /// Index image with an operator catalog; adds to `operators.indexes`
+    /// Operator index image (repeatable)
+    ///
+    /// It contains an operator catalog. Is added to `operators.indexes`.
     #[arg(
         long = "operator-index",
         value_name = "REF",
         env = "SPOKE_PRECACHE_OPERATOR_INDEX",
+        hide_env = true,
         value_delimiter = ','
     )]
     pub operators_indexes: Vec<Reference>,
 
-    /// Operator whose images are wanted, from the package's default channel unless one is named; adds to
-    /// `operators.packagesAndChannels`
+    /// Operator to pull (repeatable)
+    ///
+    /// Without a channel, the package's default channel. Is added to `operators.packagesAndChannels`.
     #[arg(
         long = "package",
         value_name = "PKG[:CHANNEL]",
         env = "SPOKE_PRECACHE_PACKAGE",
+        hide_env = true,
         value_delimiter = ','
     )]
     pub packages: Vec<String>,
 
-    /// Additional image, by tag or digest; adds to `additionalImages`
+    /// Additional image (repeatable)
+    ///
+    /// By tag or digest. Is added to `additionalImages`.
     #[arg(
         long = "image",
         value_name = "REF",
         env = "SPOKE_PRECACHE_IMAGE",
+        hide_env = true,
         value_delimiter = ','
     )]
     pub images: Vec<Reference>,
 
-    /// Leave out the release's images that this basic regular expression matches; adds to `excludePrecachePatterns`
-    #[arg(long = "exclude", value_name = "PATTERN", env = "SPOKE_PRECACHE_EXCLUDE")]
+    /// Exclude matching release images (repeatable)
+    ///
+    /// The pattern is a basic regular expression, as for grep. Is added to `excludePrecachePatterns`. The variable takes
+    /// one pattern, because a pattern may contain commas.
+    #[arg(
+        long = "exclude",
+        value_name = "PATTERN",
+        env = "SPOKE_PRECACHE_EXCLUDE",
+        hide_env = true
+    )]
     pub excludes: Vec<String>,
 
-    /// Space that must be free, in GiB or with a unit; overrides `spaceRequired`
+    /// Space that must be free, in GiB or with a unit
+    ///
+    /// Overrides `spaceRequired`.
     #[arg(long, value_name = "GiB", env = "SPOKE_PRECACHE_SPACE_REQUIRED", value_parser = parse_space)]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub space_required: Option<u64>,
 
-    /// Which instance of a multi-architecture image [default: the node's]
+    /// Platform to pull of a multi-architecture image [default: the node's]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "SPOKE_PRECACHE_PLATFORM")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub platform: Option<Platform>,
 }
 
-/// Host paths; each is found under the host root as CRI-O finds it, unless given.
+/// Paths of the host. Without a flag, each is found below the host root in the same way as CRI-O finds it.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Host")]
 pub struct HostPaths {
-    /// Where the host's file system is seen [default: /host if it holds var/lib/containers, else /]
-    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_HOST_ROOT")]
+    /// Where the host's file system is mounted
+    ///
+    /// [default: /host if it contains var/lib/containers, else /]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_HOST_ROOT", hide_env = true)]
     pub host_root: Option<PathBuf>,
 
-    /// Graph root of containers/storage [default: as storage.conf says, else var/lib/containers/storage]
+    /// Graph root of containers/storage
+    ///
+    /// [default: the one in storage.conf, else var/lib/containers/storage]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_GRAPH_ROOT")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub graph_root: Option<PathBuf>,
 
-    /// Make host root, graph root and spool where they are missing [default: only a graph root in an existing `containers`
-    /// directory, and one that storage.conf names or implies on a host]
-    #[arg(long, env = "SPOKE_PRECACHE_CREATE")]
+    /// Create missing directories: host root, graph root and spool
+    ///
+    /// Without it, only a graph root is created: inside an existing `containers` directory, or where the storage.conf of a
+    /// host places it.
+    #[arg(long, env = "SPOKE_PRECACHE_CREATE", hide_env = true, hide_short_help = true)]
     pub create: bool,
 
-    /// storage.conf, which crio.conf overrides [default: etc/containers, then usr/share/containers]
+    /// storage.conf
+    ///
+    /// crio.conf overrides it. [default: etc/containers, then usr/share/containers]
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_STORAGE_CONF")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub storage_conf: Option<PathBuf>,
 
     /// registries.conf [default: root/.config/containers, then etc/containers]
     #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REGISTRIES_CONF")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub registries_conf: Option<PathBuf>,
 
-    /// Directory of drop-ins to registries.conf [default: registries.conf.d in etc/containers, then root/.config/containers]
+    /// Directory of drop-ins for registries.conf
+    ///
+    /// [default: registries.conf.d in etc/containers, then in root/.config/containers]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_REGISTRIES_CONF_DIR")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub registries_conf_dir: Option<PathBuf>,
 
-    /// Directory with a directory of certificates per registry [default: etc/containers/certs.d, etc/docker/certs.d]
+    /// Directory with a directory of certificates for each registry
+    ///
+    /// [default: etc/containers/certs.d, etc/docker/certs.d]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CERTS_DIR")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub certs_dir: Option<PathBuf>,
 
-    /// Pull secret [default: var/lib/kubelet/config.json; also: pull_secret_path]
-    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_AUTHFILE")]
+    /// Pull secret
+    ///
+    /// [default: var/lib/kubelet/config.json; also: pull_secret_path]
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_AUTHFILE", hide_env = true)]
     pub authfile: Option<PathBuf>,
 
-    /// Where blobs lie until their layers are in the store [default: spoke-precache beside the graph root]
+    /// Directory for downloaded blobs until their layers are in the store
+    ///
+    /// [default: spoke-precache beside the graph root]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_SPOOL")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub spool: Option<PathBuf>,
 }
 
-/// Bounds on the work.
+/// Limits of the run.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Bounds")]
-pub struct Bounds {
-    /// Blobs fetched at the same time [default: 8; also: MAX_PULL_THREADS]
-    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_DOWNLOADS")]
+#[command(next_help_heading = "Limits")]
+pub struct Limits {
+    /// Blobs to download at the same time [default: 8]
+    ///
+    /// [also: MAX_PULL_THREADS]
+    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_DOWNLOADS", value_parser = positive_number)]
+    #[arg(hide_env = true)]
     pub max_downloads: Option<NonZeroU16>,
 
-    /// What all connections together may bring in a second, all day or by the node's time of day: `20Mbit`, `2.5MB`,
-    /// `22:00-04:00=50Mbit,else=5Mbit` [default: unlimited]
-    #[arg(long, value_name = "RATE", env = "SPOKE_PRECACHE_LIMIT_RATE")]
+    /// Rate limit of all connections together
+    ///
+    /// [default: unlimited] For the whole day, or by the node's time of day: `20Mbit`, `2.5MB`, `22:00-04:00=50Mbit,else=5Mbit`.
+    #[arg(long, value_name = "RATE", env = "SPOKE_PRECACHE_LIMIT_RATE", hide_env = true)]
     pub limit_rate: Option<LimitRate>,
 
-    /// Layers unpacked at the same time [default: the CPUs that this process may use]
-    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_UNPACKS")]
+    /// Layers to unpack at the same time [default: number of usable CPUs]
+    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_UNPACKS", value_parser = positive_number)]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub max_unpacks: Option<NonZeroU16>,
 
-    /// End with what is there after this long: `3h50m`, `90s`
+    /// Stop after this time: `3h50m`, `90s`
+    ///
+    /// Complete images stay in the store, and another run continues.
     #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_DEADLINE", value_parser = positive_duration)]
+    #[arg(hide_env = true)]
     pub deadline: Option<SignedDuration>,
 
-    /// Without a deadline, give up when less than 512 bytes a second have come for this long [default: 30m; never when started
-    /// as TALM's precache.sh, whose Job has a deadline]
+    /// Give up after this time without progress
+    ///
+    /// Only without a deadline: less than 512 bytes a second for this long. [default: 30m; never when started as TALM's
+    /// precache.sh, whose Job has a deadline]
     #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_GIVE_UP_AFTER", value_parser = positive_duration)]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub give_up_after: Option<SignedDuration>,
 
-    /// Somebody else ends the run in time. No flag: the name says so by which it was started.
+    /// Whether another program ends the run in time. Not a flag: it follows from the name of the program.
     #[arg(skip)]
     pub is_ended: bool,
 
-    /// The kubelet's imageGCHighThresholdPercent: disk use at which it would delete images again [default: 85]
+    /// Disk use in percent at which the kubelet removes images [default: 85]
+    ///
+    /// The kubelet's imageGCHighThresholdPercent.
     #[arg(long, value_name = "PERCENT", env = "SPOKE_PRECACHE_IMAGE_GC_HIGH_THRESHOLD")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub image_gc_high_threshold: Option<Threshold>,
 }
 
-/// How much room it leaves to others on the node.
+/// CPU and disk priority.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Priority")]
 pub struct PriorityFlags {
-    /// Lower the process's share of CPU time, 0 to 19 [default: as it was started; 10 when started as TALM's precache.sh]
-    #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_NICE")]
+    /// Niceness of the process, 0 to 19
+    ///
+    /// [default: inherited; 10 when started as TALM's precache.sh]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "SPOKE_PRECACHE_NICE",
+        hide_env = true,
+        hide_short_help = true
+    )]
     pub nice: Option<Niceness>,
 
-    /// Priority of the disk while layers are unpacked or read again: none, idle, best-effort:0 to best-effort:7; commits,
-    /// which hold the store's locks, keep theirs [default: none; idle when started as TALM's precache.sh]
+    /// Disk priority of unpacking and verifying: none, idle, best-effort:0 to best-effort:7
+    ///
+    /// Commits hold locks of the store and keep the normal priority. [default: none; idle when started as TALM's
+    /// precache.sh]
     #[arg(long, value_name = "CLASS[:LEVEL]", env = "SPOKE_PRECACHE_IONICE")]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub ionice: Option<IoPriority>,
 }
 
-/// The API of the cluster whose pod this is.
+/// The API of the cluster in which this pod runs.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct Cluster {
-    /// Leave the cluster's API alone: no threshold, proxy, authorities or deadline from there, no progress to there
-    /// [default: it is asked and told where a service account is mounted]
-    #[arg(long, env = "SPOKE_PRECACHE_NO_CLUSTER")]
+    /// Do not use the cluster's API
+    ///
+    /// By default, if a service account is mounted, the program reads the kubelet's threshold, the proxy, the certificate
+    /// authorities and the Job's deadline from the API, and reports its progress to it.
+    #[arg(
+        long,
+        env = "SPOKE_PRECACHE_NO_CLUSTER",
+        hide_env = true,
+        hide_short_help = true
+    )]
     pub no_cluster: bool,
 
-    /// Wait so long at the start for an API that is busy or out of reach: without the cluster's proxy and authorities there
-    /// may be no way to a registry [default: 60s]
+    /// How long to wait at the start for an API that does not respond [default: 60s]
+    ///
+    /// Without the cluster's proxy and certificate authorities, a registry may be out of reach.
     #[arg(long, value_name = "DURATION", env = "SPOKE_PRECACHE_CLUSTER_PATIENCE", value_parser = positive_duration)]
+    #[arg(hide_env = true, hide_short_help = true)]
     pub cluster_patience: Option<SignedDuration>,
 
-    /// After success, make a PinnedImageSet of what is wanted, so that the kubelet does not remove it: a YAML file, or
-    /// `api` to apply it
-    #[arg(long, value_name = "FILE|api", env = "SPOKE_PRECACHE_PIN")]
+    /// After success, pin the images: write a PinnedImageSet to a file, or apply it with `api`
+    ///
+    /// The kubelet does not remove pinned images.
+    #[arg(
+        long,
+        value_name = "FILE|api",
+        env = "SPOKE_PRECACHE_PIN",
+        hide_env = true,
+        hide_short_help = true
+    )]
     pub pin: Option<PinTarget>,
 }
 
@@ -283,34 +428,48 @@ pub struct Cluster {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub struct Output {
-    /// Write the report (JSON) to this file when the run ends
-    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REPORT")]
+    /// Write the report (JSON) to this file at the end
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REPORT", hide_env = true)]
     pub report: Option<PathBuf>,
 
-    /// Form of the log on standard error [default: text; talm when started as TALM's precache.sh]
-    #[arg(long, value_enum, env = "SPOKE_PRECACHE_LOG_FORMAT")]
+    /// Format of the log: text, json or talm
+    ///
+    /// json has one object per line; talm is like TALM's scripts.
+    /// [default: text; talm when started as TALM's precache.sh]
+    #[arg(long, value_enum, value_name = "FORMAT", env = "SPOKE_PRECACHE_LOG_FORMAT")]
+    #[arg(hide_env = true, hide_possible_values = true)]
     pub log_format: Option<LogFormat>,
 
-    /// error, warn, info, debug or trace [default: info; also: PRE_CACHE_LOG_LEVEL]
-    #[arg(long, value_name = "LEVEL", env = "SPOKE_PRECACHE_LOG_LEVEL")]
+    /// error, warn, info, debug or trace [default: info]
+    ///
+    /// [also: PRE_CACHE_LOG_LEVEL]
+    #[arg(long, value_name = "LEVEL", env = "SPOKE_PRECACHE_LOG_LEVEL", hide_env = true)]
     pub log_level: Option<tracing::Level>,
 
-    /// auto: bars on a terminal, a line every few seconds otherwise; always: bars; never: neither
-    #[arg(long, value_name = "MODE", env = "SPOKE_PRECACHE_PROGRESS", default_value_t)]
+    /// auto, always (bars) or never
+    ///
+    /// auto: bars on a terminal, otherwise a log line every few seconds.
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "SPOKE_PRECACHE_PROGRESS",
+        default_value_t,
+        hide_env = true
+    )]
     pub progress: ProgressMode,
 }
 
-/// For people or for programs.
+/// Format of standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OutputForm {
-    /// A table, a paragraph
+    /// For people
     #[default]
     Text,
     /// One JSON document
     Json,
 }
 
-/// How `spec` prints.
+/// Format of the version spec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SpecForm {
     /// A heading for each key, its lines below it
@@ -322,24 +481,29 @@ pub enum SpecForm {
     Yaml,
 }
 
-/// How log lines look.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
-    /// As TALM's scripts, for those who know these
+    /// Like TALM's scripts
     Talm,
 }
 
 fn positive_duration(text: &str) -> Result<SignedDuration, String> {
     match text.parse::<SignedDuration>() {
         Ok(duration) if duration > SignedDuration::ZERO => Ok(duration),
-        Ok(_) => Err("must be longer than nothing".to_owned()),
+        Ok(_) => Err("the duration must be more than 0".to_owned()),
         Err(_) => Err("not a duration like `3h50m`, `45m` or `90s`".to_owned()),
     }
+}
+
+fn positive_number(text: &str) -> Result<NonZeroU16, String> {
+    text.parse()
+        .map_err(|_| format!("must be a number from 1 to {}", NonZeroU16::MAX))
 }
 
 #[cfg(test)]
@@ -351,6 +515,58 @@ mod tests {
     #[test]
     fn is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// All help texts, `-h` and `--help`, with the names of their commands.
+    fn helps() -> Vec<(String, String, String)> {
+        let mut command = Cli::command().term_width(80);
+        command.build();
+        let commands = std::iter::once(command.clone()).chain(command.get_subcommands().cloned());
+        let helps = commands.map(|mut command| {
+            let (short, long) = (command.render_help(), command.render_long_help());
+            (command.get_name().to_owned(), short.to_string(), long.to_string())
+        });
+        helps.filter(|(name, ..)| name != "help").collect()
+    }
+
+    #[test]
+    fn short_help_fits_one_screen() {
+        for (name, short, _) in helps() {
+            let lines = short.lines().count();
+            assert!(lines <= 40, "{name}: {lines} lines\n{short}");
+            assert!(
+                short.lines().all(|line| line.chars().count() <= 80),
+                "{name}:\n{short}"
+            );
+            assert!(short.contains("--help"), "{name}:\n{short}");
+        }
+    }
+
+    #[test]
+    fn long_help_has_exit_codes_examples_and_repeatable_flags() {
+        for (name, _, long) in helps() {
+            for code in [0, 1, 2, 3, 4, 5, 6, 7, 8, 124] {
+                let has_code = long.lines().any(|line| line.starts_with(&format!("    {code} ")));
+                assert!(has_code, "{name}: no exit code {code}\n{long}");
+            }
+            assert_eq!(long.matches("\n  spoke-precache ").count(), 2, "{name}:\n{long}");
+            assert!(long.contains("commas"), "{name}:\n{long}");
+            let repeatable = if name == "spoke-precache" { 0 } else { 4 };
+            assert_eq!(
+                long.matches("(repeatable)").count(),
+                repeatable,
+                "{name}:\n{long}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_start_at_one() {
+        assert_eq!(positive_number("1"), Ok(NonZeroU16::MIN));
+        for text in ["0", "-1", "65536", "", "x"] {
+            let expected = "must be a number from 1 to 65535".to_owned();
+            assert_eq!(positive_number(text), Err(expected), "{text}");
+        }
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! By which name the program was started, and what is meant by it.
+//! Determines from the program's own name whether TALM's Job started it as `precache.sh`.
 //!
 //! TALM's Job starts `["/bin/bash", "-c"]` with the argument `/opt/precache/precache.sh`. The image has no shell and no
-//! script: both names are links to this program, which reads from its own name what is asked for.
+//! script: both names are links to this program.
 //!
 //! ```text
 //! /bin/bash -c '/opt/precache/precache.sh FLAG…'   as the script
 //! /opt/precache/precache.sh FLAG…                  as the script:  spoke-precache run FLAG…, with TALM's defaults
-//! /bin/bash, and whatever else one may ask of it   127: there is no shell
+//! /bin/bash with any other command                 127: there is no shell
 //! any other name                                   the arguments as they are
 //! ```
 //!
-//! Under TALM's name it looks and behaves as TALM's Job expects, where neither a flag nor a variable says otherwise: its
-//! form of the log, and low priorities, for it runs on the few CPUs that the control plane has for itself. And it does not
-//! give up: that Job has a deadline, no second attempt, and its failure is final for the cluster's whole upgrade.
+//! Under TALM's name the defaults are those that TALM's Job needs; flags and variables override them. The log has the form
+//! of TALM's scripts. Priorities are low, because the process shares the few CPUs of the control plane. And the run does not
+//! give up: that Job has a deadline and no second attempt, and its failure is final for the cluster's whole upgrade.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -20,39 +20,39 @@ use std::path::Path;
 use crate::cli::{Cli, Command, LogFormat};
 use crate::priority::{IoPriority, Niceness};
 
-/// Names of shells that a Job may start its command by.
+/// Names of shells that a Job may use to start its command.
 const SHELLS: [&str; 2] = ["bash", "sh"];
 
 /// The script of TALM's image, as its Job names it (`controllers/templates/precache-templates.go`).
 const SCRIPT: &str = "/opt/precache/precache.sh";
 
-/// What shells answer when a command is not found (POSIX, Shell Command Language 2.8.2).
+/// The exit code of shells for a command that is not found (POSIX, Shell Command Language 2.8.2).
 pub const NOT_FOUND: u8 = 127;
 
-/// What the program was started as.
+/// How the program was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entrypoint {
-    /// Itself, with these arguments, its name among them.
+    /// Under its own name, with these arguments, including the name.
     Own(Vec<OsString>),
-    /// TALM's script, with these arguments for `run`, the program's name and the word `run` among them.
+    /// As TALM's script, with these arguments for `run`, including the program's name and the word `run`.
     Script(Vec<OsString>),
 }
 
-/// A shell was asked for.
+/// The program was started as a shell, with a command that needs a shell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name}: this image has no shell: it knows the command `{SCRIPT}` alone\nhint: run `/usr/bin/spoke-precache run`, or `/usr/bin/spoke-precache --help`"
+    "{name}: this image has no shell, and runs only the command `{SCRIPT}`\nhint: run `/usr/bin/spoke-precache run`, or `/usr/bin/spoke-precache --help`"
 )]
 pub struct NoShell {
-    /// By which name.
+    /// The name of the shell.
     name: String,
 }
 
 impl Entrypoint {
-    /// Reads the arguments of the process, of which the first is the name.
+    /// Reads the arguments of the process; the first is the name.
     ///
     /// # Errors
-    /// When a shell is asked for what only a shell can do.
+    /// If the name is that of a shell and the command is not TALM's script.
     pub fn of(args: impl IntoIterator<Item = OsString>) -> Result<Self, NoShell> {
         let args: Vec<OsString> = args.into_iter().collect();
         let name = args.first().and_then(|name| Path::new(name).file_name());
@@ -66,7 +66,7 @@ impl Entrypoint {
             return Ok(Self::Own(args));
         }
         let flags = match args.get(1..) {
-            // What follows the command would be its `$0`, `$1`; it has no use for them.
+            // The arguments after the command are its `$0`, `$1`; they have no effect.
             Some([dash_c, command, ..]) if dash_c == "-c" => command.to_str().and_then(flags_of_script),
             _ => None,
         };
@@ -85,8 +85,8 @@ impl Entrypoint {
         }
     }
 
-    /// Fills in what TALM's Job expects where nothing else is said.
-    pub fn fill_in(&self, cli: &mut Cli) {
+    /// Sets the defaults for TALM's Job where neither a flag nor a variable sets a value.
+    pub fn apply_defaults(&self, cli: &mut Cli) {
         if let (Self::Script(_), Command::Run(run)) = (self, &mut cli.command) {
             run.flags.bounds.is_ended = true;
             run.flags.output.log_format.get_or_insert(LogFormat::Talm);
@@ -101,10 +101,10 @@ fn run(flags: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words.into_iter().chain(flags).collect()
 }
 
-/// Words after the script's name, if that is what the command begins with and no word needs a shell to be understood.
+/// The words after the script's name, if the command starts with it and no word has a special meaning to a shell.
 fn flags_of_script(command: &str) -> Option<Vec<OsString>> {
     let mut words = command.split_ascii_whitespace();
-    // As `exec SCRIPT` it would be the same.
+    // TALM's Job does not write `exec SCRIPT`.
     if words.next()? != SCRIPT {
         return None;
     }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    fn applet(words: &[&str]) -> Result<Entrypoint, NoShell> {
+    fn entrypoint(words: &[&str]) -> Result<Entrypoint, NoShell> {
         Entrypoint::of(words.iter().map(OsString::from))
     }
 
@@ -131,22 +131,25 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_the_script() {
-        assert_eq!(applet(&["/bin/bash", "-c", SCRIPT]), script(&[]));
-        assert_eq!(applet(&["sh", "-c", SCRIPT, "sh"]), script(&[]));
+    fn names_of_the_script() {
+        assert_eq!(entrypoint(&["/bin/bash", "-c", SCRIPT]), script(&[]));
+        assert_eq!(entrypoint(&["sh", "-c", SCRIPT, "sh"]), script(&[]));
         assert_eq!(
-            applet(&["/bin/bash", "-c", " /opt/precache/precache.sh --limit=5\n"]),
+            entrypoint(&["/bin/bash", "-c", " /opt/precache/precache.sh --limit=5\n"]),
             script(&["--limit=5"])
         );
-        assert_eq!(applet(&[SCRIPT]), script(&[]));
-        assert_eq!(applet(&["precache.sh", "--nice", "3"]), script(&["--nice", "3"]));
+        assert_eq!(entrypoint(&[SCRIPT]), script(&[]));
+        assert_eq!(
+            entrypoint(&["precache.sh", "--nice", "3"]),
+            script(&["--nice", "3"])
+        );
     }
 
     #[test]
-    fn other_names_are_its_own() {
+    fn other_names_are_the_program_itself() {
         for words in [&["/usr/bin/spoke-precache", "run"][..], &["other"], &[]] {
             let own = Entrypoint::Own(words.iter().map(OsString::from).collect());
-            assert_eq!(applet(words), Ok(own));
+            assert_eq!(entrypoint(words), Ok(own));
         }
     }
 
@@ -164,17 +167,17 @@ mod tests {
             &["bash", SCRIPT],
             &["sh", "-ec", SCRIPT],
         ] {
-            let error = applet(words).unwrap_err().to_string();
+            let error = entrypoint(words).unwrap_err().to_string();
             assert!(error.contains("this image has no shell"), "{words:?}: {error}");
         }
     }
 
     #[test]
-    fn what_is_said_otherwise_stands() {
+    fn flags_override_the_defaults_for_talm() {
         let filled = |words: &[&str]| {
-            let applet = applet(words).unwrap();
-            let mut cli = Cli::parse_from(applet.args());
-            applet.fill_in(&mut cli);
+            let entrypoint = entrypoint(words).unwrap();
+            let mut cli = Cli::parse_from(entrypoint.args());
+            entrypoint.apply_defaults(&mut cli);
             match cli.command {
                 Command::Run(run) => (
                     run.flags.output.log_format,
@@ -189,13 +192,13 @@ mod tests {
             filled(&["bash", "-c", SCRIPT]),
             (talm, Some(Niceness::TALM), idle)
         );
-        let said = ["precache.sh", "--log-format=json", "--nice=0", "--ionice=none"];
+        let flags = ["precache.sh", "--log-format=json", "--nice=0", "--ionice=none"];
         let none = (
             Some(LogFormat::Json),
             Some(Niceness::NONE),
             Some(IoPriority::Unchanged),
         );
-        assert_eq!(filled(&said), none);
+        assert_eq!(filled(&flags), none);
         assert_eq!(filled(&["spoke-precache", "run"]), (None, None, None));
     }
 }

@@ -1,16 +1,16 @@
-//! From what went wrong to the number that the process leaves with; nobody else chooses one.
+//! Chooses the exit code from the failures of a run; no other module does.
 //!
 //! ```text
 //!   0  every requested image is in the store, verified
 //!   1  some images are missing after retries
-//!   2  arguments or version spec unusable
+//!   2  the arguments or the version spec are unusable
 //!   3  not enough disk space
 //!   4  a registry or a proxy refused the credentials
 //!   5  a release, a catalog or an image is not as expected: payload, package, pattern, platform, manifest, layer's tar
 //!   6  content did not match its digest or diffID at any mirror
-//!   7  containers/storage cannot be used
-//!   8  a registry does not have an image, or cannot be used as it is set up: certificate, rules, redirects
-//! 124  deadline         128+n  signal n         in both cases a later run goes on
+//!   7  containers/storage is unusable
+//!   8  a registry does not have an image, or its certificate or a rule forbids the request
+//! 124  deadline         128+n  signal n         in both cases another run continues
 //! ```
 
 use std::time::Duration;
@@ -18,19 +18,19 @@ use std::time::Duration;
 use crate::cancel::StopReason;
 use crate::report::{Phase, Span, WriteError};
 
-/// How near to the Job's deadline a SIGTERM is taken for it. The Job's controller counts whole seconds and may be late or,
-/// with another clock, early.
+/// A SIGTERM this close to the Job's deadline counts as the deadline. The Job's controller counts whole seconds and may be
+/// late or, with another clock, early.
 const NEAR: Duration = Duration::from_secs(10);
 
-/// Why a run, or one of its images, failed; the declaration's order is the order of precedence when there are
-/// several: what a user has to mend first comes first.
+/// Why a run, or one of its images, failed. If there are several failures, the first in the order of declaration
+/// determines the exit code: the user must correct that one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// Arguments or version spec; ends the run before anything else can fail.
+    /// Arguments or version spec; ends the run before any other failure is possible.
     Usage,
-    /// containers/storage is corrupt, foreign or locked away.
+    /// containers/storage is damaged, has another driver or is locked.
     Store,
-    /// Disk space, foreseen or met.
+    /// Not enough disk space, before or during the run.
     Space,
     /// A registry refused the credentials, or they cannot be read.
     Credentials,
@@ -38,10 +38,9 @@ pub enum Failure {
     Content,
     /// A release, a catalog, an image or a pattern is not as expected.
     Payload,
-    /// A registry says that it does not have an image, or may not be asked for it: its certificate, a rule of
-    /// registries.conf or of a proxy.
+    /// A registry does not have an image, or its certificate, registries.conf or a proxy forbids the request.
     Registry,
-    /// An image could not be had, for the time being.
+    /// An image could not be pulled in this run.
     Incomplete,
 }
 
@@ -60,7 +59,7 @@ impl Failure {
         }
     }
 
-    /// What a user is to think of it: the reason of a condition, in CamelCase.
+    /// The reason of a condition, in CamelCase.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Usage => "InvalidSpec",
@@ -76,7 +75,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// What it means that the report cannot be written, if the disk is to blame and not the path.
+    /// The failure of a report that cannot be written, if the disk is the cause and not the path.
     pub fn of_report(error: &WriteError) -> Option<Self> {
         match error {
             error if error.is_no_space() => Some(Self::Space),
@@ -85,26 +84,26 @@ impl Failure {
         }
     }
 
-    /// For people.
+    /// What it means and what to do, for people.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Incomplete => "some images are missing; another run may get them",
-            Self::Usage => "the arguments or the version spec cannot be used; mend what the message names",
-            Self::Space => "there is not enough disk space; what was fetched is kept",
+            Self::Incomplete => "some images are missing; another run may pull them",
+            Self::Usage => "the arguments or the version spec are unusable; correct what the message names",
+            Self::Space => "there is not enough disk space; downloaded data is kept",
             Self::Credentials => {
-                "a registry or a proxy refused the credentials, or they cannot be read; mend the pull secret or the proxy's URL"
+                "a registry or a proxy refused the credentials, or they are unreadable; correct the pull secret or the proxy's URL"
             }
             Self::Payload => {
                 "a release, a catalog, an image or a pattern is not as expected; another run will not help"
             }
             Self::Content => {
-                "content did not match its digest or diffID at any mirror; mend the mirror, or the image"
+                "at every mirror the content differs from its digest or diffID; repair the mirror, or the image"
             }
             Self::Registry => {
-                "a registry does not have an image, or cannot be used as it is set up; the hint says what helps"
+                "a registry does not have an image, or its certificate or a rule forbids the request; follow the hint"
             }
             Self::Store => {
-                "the store, or another part of the host, is damaged or cannot be used; the message says what helps"
+                "the store, or another part of the host, is damaged or unusable; follow the message"
             }
         }
     }
@@ -113,32 +112,32 @@ impl Failure {
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Everything is there.
+    /// Every requested image is in the store.
     Complete,
-    /// Something is missing, and this is the first reason.
+    /// Something is missing; this is the most important failure.
     Failed(Failure),
-    /// Cut off; what was done stays done.
+    /// Stopped early; completed work stays.
     Stopped(StopReason),
 }
 
 impl Ending {
-    /// The ending of a run with these failures, none being success.
+    /// The ending of a run with these failures; without failures, success.
     pub fn of(failures: impl IntoIterator<Item = Failure>) -> Self {
         failures.into_iter().min().map_or(Self::Complete, Self::Failed)
     }
 
-    /// What the exit code means, for people; `left` as in [`Self::cut`].
+    /// What the exit code means, for people; `left` as in [`Self::stop_cause`].
     pub fn meaning(self, left: Option<Duration>) -> String {
-        match (self, self.cut(left)) {
-            (_, Some((_, why))) => format!("{why}; a later run goes on from here"),
+        match (self, self.stop_cause(left)) {
+            (_, Some((_, why))) => format!("{why}; another run continues from here"),
             (Self::Failed(failure), None) => failure.meaning().to_owned(),
             (Self::Complete | Self::Stopped(_), None) => "every requested image is in the store".to_owned(),
         }
     }
 
-    /// What cut the run off, if anything did. `left` is the time until the Job's deadline, if that is known. The kubelet sends
-    /// the same signal for the Job's deadline, for a pod that is deleted and for one that is evicted.
-    pub fn cut(self, left: Option<Duration>) -> Option<(Phase, String)> {
+    /// What stopped the run early, if anything did. `left` is the time until the Job's deadline, if that is known. The kubelet
+    /// sends the same signal at the Job's deadline, to a deleted pod and to an evicted pod.
+    pub fn stop_cause(self, left: Option<Duration>) -> Option<(Phase, String)> {
         let Self::Stopped(reason) = self else {
             return None;
         };
@@ -153,7 +152,7 @@ impl Ending {
                 Span(left)
             )),
             (StopReason::Signal(libc::SIGTERM), None) => interrupted(format!(
-                "terminated by {reason}: in a pod that is the Job's deadline, a deletion or an eviction"
+                "terminated by {reason}; in a pod, that means the Job's deadline, a deletion or an eviction"
             )),
             (StopReason::Signal(_) | StopReason::FatalError, _) => {
                 interrupted(format!("interrupted by {reason}"))
@@ -167,7 +166,7 @@ impl Ending {
             Self::Complete => 0,
             Self::Failed(failure) => failure.code(),
             Self::Stopped(StopReason::Deadline) => 124,
-            // The run ends with that trouble and not with this, so nobody sees it.
+            // The run ends with that error and not with this reason, so this code is never used.
             Self::Stopped(StopReason::FatalError) => Failure::Incomplete.code(),
             Self::Stopped(StopReason::Signal(signal)) => {
                 128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_several_counts() {
+    fn the_most_important_failure_determines_the_code() {
         use Failure::*;
         assert_eq!(Ending::of([]).code(), 0);
         assert_eq!(Ending::of([Incomplete]).code(), 1);
@@ -193,16 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn each_code_says_what_to_do() {
+    fn each_code_has_advice() {
         use Failure::*;
         for (failure, code, advice) in [
-            (Incomplete, 1, "another run may get them"),
-            (Usage, 2, "mend what the message names"),
-            (Space, 3, "what was fetched is kept"),
-            (Credentials, 4, "mend the pull secret or the proxy's URL"),
+            (Incomplete, 1, "another run may pull them"),
+            (Usage, 2, "correct what the message names"),
+            (Space, 3, "downloaded data is kept"),
+            (Credentials, 4, "correct the pull secret or the proxy's URL"),
             (Payload, 5, "another run will not help"),
-            (Content, 6, "mend the mirror, or the image"),
-            (Store, 7, "the message says what helps"),
+            (Content, 6, "repair the mirror, or the image"),
+            (Store, 7, "follow the message"),
+            (Registry, 8, "follow the hint"),
         ] {
             let ending = Ending::Failed(failure);
             assert_eq!(ending.code(), code);
@@ -211,12 +211,12 @@ mod tests {
         for (reason, code) in [(StopReason::Deadline, 124), (StopReason::Signal(15), 143)] {
             let ending = Ending::Stopped(reason);
             assert_eq!(ending.code(), code);
-            assert!(ending.meaning(None).ends_with("a later run goes on from here"));
+            assert!(ending.meaning(None).ends_with("another run continues from here"));
         }
     }
 
     #[test]
-    fn what_cut_a_run_off_is_told_apart_as_far_as_it_can_be() {
+    fn the_causes_of_a_stop_are_distinguished_where_possible() {
         let minutes = |number: u64| Some(Duration::from_secs(60 * number));
         for (reason, left, phase, why) in [
             (
@@ -241,7 +241,7 @@ mod tests {
                 StopReason::Signal(15),
                 None,
                 Phase::Interrupted,
-                "terminated by signal 15: in a pod that is the Job's deadline, a deletion or an eviction",
+                "terminated by signal 15; in a pod, that means the Job's deadline, a deletion or an eviction",
             ),
             (
                 StopReason::Signal(2),
@@ -251,13 +251,13 @@ mod tests {
             ),
         ] {
             let ending = Ending::Stopped(reason);
-            assert_eq!(ending.cut(left), Some((phase, why.to_owned())));
+            assert_eq!(ending.stop_cause(left), Some((phase, why.to_owned())));
             assert_eq!(
                 ending.meaning(left),
-                format!("{why}; a later run goes on from here")
+                format!("{why}; another run continues from here")
             );
         }
-        assert_eq!(Ending::Failed(Failure::Space).cut(minutes(0)), None);
+        assert_eq!(Ending::Failed(Failure::Space).stop_cause(minutes(0)), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The last word of the process: report, termination message, standard output, and the number to leave with.
+//! Ends the process: writes the report and the termination message, prints the result, and determines the exit code.
 //!
 //! # Invariant
 //!
-//! One thread leaves, the first that wants to: the main thread, or another in its place when that hangs or panics. What
-//! lies on the way of leaving may hang too, such as a pipe that nobody reads, so only the main thread does without a bound.
+//! One thread ends the process, the first that wants to: the main thread, or another one if the main thread hangs or
+//! panics. Each step of that may hang too, for example on a pipe that is not read, so only the main thread does it without a
+//! time limit.
 
 use std::io::{self, Write as _};
 use std::panic;
@@ -22,108 +23,112 @@ use spoke_precache::exit_code::{Ending, Failure};
 use spoke_precache::job::{Mode, Outcome};
 use spoke_precache::plan::PlanDocument;
 use spoke_precache::registry::LimitSettings;
-use spoke_precache::report::{Event, Observer as _, Recorder, Report};
+use spoke_precache::report::{Console, Event, Observer as _, Printable, Recorder, Report};
 use spoke_precache::settings::OutputSettings;
 
 /// Kubernetes shows the end of this file in the pod's status.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// How long the job may take to end by itself once it was told to stop.
+/// How long the job may take to end by itself after a stop.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
-/// How much longer the main thread may take to report and leave; then another one does.
-const LAST_GRACE: Duration = Duration::from_millis(150);
+/// How much longer the main thread may take to write the report and exit; then another thread does both.
+const REPORT_GRACE: Duration = Duration::from_millis(150);
 
-/// How long that other thread may take; then the process ends without a word.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long that other thread may take; then the process exits without a report.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What it takes to say how a run ended.
+/// What is needed to report how a run ended.
 pub(crate) struct ExitHandler {
     pub(crate) mode: Mode,
     /// Form of standard output.
     output: OutputForm,
     pub(crate) display: OutputSettings,
+    pub(crate) console: Console,
     pub(crate) recorder: Arc<Recorder>,
-    /// How much may come in a second, once that is known.
+    /// The rate limit, once it is known.
     pub(crate) limit: OnceLock<LimitSettings>,
-    /// When the Job's deadline ends the run, once that is known.
+    /// The Job's deadline, once it is known.
     pub(crate) job_end: OnceLock<Instant>,
-    /// Who tells the cluster.
-    pub(crate) herald: OnceLock<Arc<ClusterReporter>>,
-    /// How the run ended, once that is settled.
+    /// Reports to the cluster, if it is reachable.
+    pub(crate) cluster_reporter: OnceLock<Arc<ClusterReporter>>,
+    /// How the run ended, once that is certain.
     ending: OnceLock<Ending>,
-    /// The number to leave with, once all is said.
+    /// The exit code, once everything is reported.
     code: OnceLock<u8>,
 }
 
 impl ExitHandler {
-    pub(crate) fn new(mode: Mode, output: OutputForm, display: OutputSettings) -> Self {
+    pub(crate) fn new(mode: Mode, output: OutputForm, display: OutputSettings, console: Console) -> Self {
         Self {
             mode,
             output,
             display,
+            console,
             recorder: Arc::new(Recorder::new(Timestamp::now)),
             limit: OnceLock::new(),
             job_end: OnceLock::new(),
-            herald: OnceLock::new(),
+            cluster_reporter: OnceLock::new(),
             ending: OnceLock::new(),
             code: OnceLock::new(),
         }
     }
 
-    /// Says how the run ended, and gives the number to leave with. A second caller waits for the end of the process,
-    /// which the first is about to bring about.
-    pub(crate) fn leave(&self, ending: Ending, outcome: Option<&Outcome>) -> u8 {
+    /// Reports how the run ended, and returns the exit code. A second caller waits for the end of the process, which the
+    /// first caller is about to cause.
+    pub(crate) fn finish(&self, ending: Ending, outcome: Option<&Outcome>) -> u8 {
         if self.ending.set(ending).is_err() {
             loop {
                 thread::park();
             }
         }
-        let code = match (self.say(ending, outcome), ending) {
+        let code = match (self.report(ending, outcome), ending) {
+            (Ok(()), ending) => ending.code(),
             (Err(error), Ending::Complete) => {
-                tracing::error!("all was done, but nobody can be told so: {error}");
+                log_error(&format!(
+                    "every requested image is in the store, but the result cannot be reported: {error}"
+                ));
                 let of_disk = error.downcast_ref().and_then(Failure::of_report);
                 of_disk.unwrap_or(Failure::Incomplete).code()
             }
             (Err(error), ending) => {
-                tracing::error!("{error}");
+                log_error(&error.to_string());
                 ending.code()
             }
-            (Ok(()), ending) => ending.code(),
         };
         *self.code.get_or_init(|| code)
     }
 
-    /// Leaves in the main thread's place, within [`LAST_WORDS`].
-    fn leave_for_main(self: Arc<Self>, ending: Ending) -> ! {
-        let (said, is_said) = mpsc::channel();
-        let speaker = Arc::clone(&self);
-        // This may hang as well, and nothing may depend on it.
-        let spoken = thread::Builder::new().spawn(move || {
-            speaker.leave(ending, None);
-            // Nobody listens any more if it took too long.
-            let _ = said.send(());
+    /// Exits in place of the main thread, within [`REPORT_TIMEOUT`].
+    fn exit_for_main(self: Arc<Self>, ending: Ending) -> ! {
+        let (done, is_done) = mpsc::channel();
+        let reporter = Arc::clone(&self);
+        // Reporting may hang as well, so it has a thread of its own.
+        let spawned = thread::Builder::new().spawn(move || {
+            reporter.finish(ending, None);
+            // The receiver no longer waits if this took too long.
+            let _ = done.send(());
         });
-        match spoken {
-            Ok(_) => drop(is_said.recv_timeout(LAST_WORDS)),
-            // There may be too many threads, and that may be why we are here.
-            Err(_) if self.ending.get().is_none() => drop(self.leave(ending, None)),
+        match spawned {
+            Ok(_) => drop(is_done.recv_timeout(REPORT_TIMEOUT)),
+            // Too many threads may be the reason for the panic.
+            Err(_) if self.ending.get().is_none() => drop(self.finish(ending, None)),
             Err(_) => {}
         }
-        let settled = || match (self.ending.get(), ending) {
-            // What was about to be said holds, unless saying it has just panicked.
-            (Some(settled), Ending::Stopped(_)) => settled.code(),
+        let known = || match (self.ending.get(), ending) {
+            // The ending that was about to be reported counts, unless reporting it has just panicked.
+            (Some(known), Ending::Stopped(_)) => known.code(),
             (_, ending) => ending.code(),
         };
-        std::process::exit(self.code.get().copied().unwrap_or_else(settled).into())
+        std::process::exit(self.code.get().copied().unwrap_or_else(known).into())
     }
 
-    /// Writes the report and the termination message, and prints the plan or the verdict; that last, for it may go into
-    /// a pipe that nobody reads.
-    fn say(&self, ending: Ending, outcome: Option<&Outcome>) -> anyhow::Result<()> {
+    /// Writes the report and the termination message, then prints the plan or the summary. Printing is last, because
+    /// standard output may be a pipe that is not read.
+    fn report(&self, ending: Ending, outcome: Option<&Outcome>) -> anyhow::Result<()> {
         let end = self.job_end.get();
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if let Some((phase, why)) = ending.cut(left) {
+        if let Some((phase, why)) = ending.stop_cause(left) {
             self.recorder.observe(Event::Stopped { phase, why });
         }
         let report = self.recorder.report(ending.code());
@@ -136,6 +141,7 @@ impl ExitHandler {
                 false
             });
         let text = self.text(&report, &meaning, outcome)?;
+        self.console.end_progress();
         let printed = print(&text);
         written.transpose()?;
         printed
@@ -168,36 +174,42 @@ impl ExitHandler {
     }
 }
 
-/// Leaves in the main thread's place if that has not left in time; if it has, nobody is here to do anything. No task waits
-/// for the stop: what holds up the main thread, such as a log that nobody reads, may hold up all of the runtime's.
-pub(crate) fn leave_if_main_hangs(edge: &Arc<ExitHandler>, cancel: &Cancel) {
-    let (edge, cancel) = (Arc::clone(edge), cancel.clone());
-    let watchman = thread::Builder::new().name("watchman".to_owned()).spawn(move || {
+/// Exits in place of the main thread if that has not exited in time. A thread waits for the stop and not a task: a log that
+/// is not read, for example, may block the main thread and every thread of the runtime.
+pub(crate) fn exit_if_main_hangs(exit: &Arc<ExitHandler>, cancel: &Cancel) {
+    let (exit, cancel) = (Arc::clone(exit), cancel.clone());
+    let watchdog = thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
         let Stopped(reason) = futures::executor::block_on(cancel.stopped());
-        thread::sleep(GRACE + LAST_GRACE);
-        edge.leave_for_main(Ending::Stopped(reason));
+        thread::sleep(GRACE + REPORT_GRACE);
+        exit.exit_for_main(Ending::Stopped(reason));
     });
-    if let Err(error) = watchman {
-        tracing::warn!("to stop may take long: {error}");
+    if let Err(error) = watchdog {
+        tracing::warn!("a stop may take longer than a second: {error}");
     }
 }
 
-/// From now on a panic of the main thread, which is said as always, ends the process. Unwinding might wait for ever: for
+/// From now on a panic of the main thread ends the process, after the usual message. Unwinding might wait for ever: for
 /// threads of the runtime, or for a lock that the panicking call holds.
-pub(crate) fn leave_after_panics(edge: &Arc<ExitHandler>) {
-    let (edge, main, say) = (Arc::clone(edge), thread::current().id(), panic::take_hook());
+pub(crate) fn exit_after_panics(exit: &Arc<ExitHandler>) {
+    let (exit, main, print_panic) = (Arc::clone(exit), thread::current().id(), panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
-        say(panic);
+        print_panic(panic);
         if thread::current().id() == main {
-            Arc::clone(&edge).leave_for_main(Ending::Failed(Failure::Incomplete));
+            Arc::clone(&exit).exit_for_main(Ending::Failed(Failure::Incomplete));
         }
     }));
+}
+
+fn log_error(message: &str) {
+    for line in message.lines() {
+        tracing::error!("{}", Printable(line));
+    }
 }
 
 /// Prints to standard output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{}", text.trim_end()) {
-        // Whoever was reading has seen enough.
+        // The reader, such as `head`, needs no more.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         printed => printed.map_err(|error| anyhow!("cannot write to standard output: {error}")),
     }

@@ -1,15 +1,15 @@
-//! Priorities of a guest on the node: CPU time of the process, disk time of a thread.
+//! Lowers the CPU priority of the process and the disk priority of threads.
 //!
-//! On a single node the pre-caching shares two or four CPUs, and one disk, with etcd and the API server.
+//! On a single node this program shares two or four CPUs, and one disk, with etcd and the API server.
 //!
-//! - Niceness is the process's, set before there is a second thread: Linux keeps it for each, and a new one has its maker's.
-//!   It counts among the processes of one task group (sched(7)): by hand that is the session's, in a pod the pod's own, and
-//!   against the rest of the node the pod's CPU request counts.
-//! - Disk priority is lowered only while a layer is unpacked or read again, thread by thread. A commit holds locks of the
-//!   store that CRI-O waits for; at the lowest priority it would wait for everybody's reads while everybody waits for it.
+//! - The niceness is set for the process before it has a second thread: Linux stores it per thread, and a new thread
+//!   inherits it. It counts among the processes of one task group (sched(7)): by hand that is the session, in a pod the pod
+//!   itself. Between pods the CPU request counts.
+//! - The disk priority is lowered per thread, only while a layer is unpacked or read again. A commit holds locks of the
+//!   store that CRI-O waits for: at the lowest priority it would wait for all other reads while CRI-O waits for it.
 //!
-//! Whether a disk priority means anything is the I/O scheduler's affair: `bfq` and `mq-deadline` heed it, `none`, the usual
-//! one of NVMe, does not.
+//! The effect of a disk priority depends on the I/O scheduler: `bfq` and `mq-deadline` apply it; `none`, the default for
+//! NVMe, does not.
 
 use std::fmt;
 use std::io;
@@ -24,46 +24,47 @@ const IOPRIO_CLASS_IDLE: u32 = 3;
 /// Levels within a class: 0 is the highest, 7 the lowest.
 const IOPRIO_LEVELS: u8 = 8;
 
-/// How far below others in CPU time: 0 is not at all, 19 is last.
+/// The niceness: 0 is the normal priority, 19 the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Niceness(u8);
 
 /// Priority of disk requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoPriority {
-    /// As whoever started the process had it.
+    /// Inherited from the parent process.
     #[default]
     Unchanged,
-    /// As everybody's, 0 before 7.
+    /// The normal class; level 0 is before level 7.
     BestEffort(u8),
-    /// After everybody's.
+    /// Served only if no other process needs the disk.
     Idle,
 }
 
-/// A text that is no priority.
+/// Why a text is no valid priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriorityError {
-    /// Of CPU time.
+    /// Invalid niceness.
     #[error("must be a number from 0 to 19")]
     Niceness,
-    /// Of the disk.
+    /// Invalid disk priority.
     #[error("must be `none`, `idle`, `best-effort` or `best-effort:LEVEL` with a level from 0 to 7")]
     Io,
 }
 
 impl Niceness {
-    /// As everybody.
+    /// The normal priority.
     pub const NONE: Self = Self(0);
 
-    /// Under TALM's Job: a tenth of what others of the same task group get (sched-nice-design.rst: 110 parts to 1024).
+    /// The default under TALM's Job: a tenth of the CPU time of other processes in the same task group
+    /// (sched-nice-design.rst: weight 110 to 1024).
     pub const TALM: Self = Self(10);
 
-    /// Lowers the calling thread, and those that it will start.
+    /// Sets the niceness of the calling thread and of the threads that it starts.
     ///
     /// # Errors
-    /// When the kernel refuses: a process may not raise itself without `CAP_SYS_NICE`.
+    /// If the kernel refuses: a process may not raise its priority without `CAP_SYS_NICE`.
     pub fn apply(self) -> io::Result<()> {
-        // SAFETY: numbers alone; 0 is the calling thread.
+        // SAFETY: all arguments are numbers; 0 is the calling thread.
         match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, self.0.into()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -109,18 +110,18 @@ impl fmt::Display for IoPriority {
     }
 }
 
-/// The calling thread asks the disk at another priority; undone when dropped, for threads are used again.
+/// The calling thread has another disk priority. Undone when dropped, because threads are reused.
 #[derive(Debug)]
-#[must_use = "the priority is given back at once"]
+#[must_use = "the priority is restored at once"]
 pub struct Lowered {
     before: Option<libc::c_int>,
-    /// It belongs to the thread that made it.
+    /// Must not move to another thread.
     of_this_thread: PhantomData<*const ()>,
 }
 
 impl IoPriority {
-    /// Sets the priority of the calling thread. Where the kernel refuses it stays as it is, which is no reason to do less:
-    /// [`IoPriority::check`] says so once.
+    /// Sets the disk priority of the calling thread. If the kernel refuses, the priority stays unchanged:
+    /// [`IoPriority::check`] reports that once.
     pub fn lower(self) -> Lowered {
         let before = self.number().and_then(|number| {
             let before = ioprio_get().ok()?;
@@ -132,10 +133,10 @@ impl IoPriority {
         }
     }
 
-    /// Whether a thread may have this priority.
+    /// Checks whether a thread may have this priority.
     ///
     /// # Errors
-    /// What the kernel says if not.
+    /// The kernel's error, if not.
     pub fn check(self) -> io::Result<()> {
         let Some(number) = self.number() else {
             return Ok(());
@@ -158,17 +159,17 @@ impl IoPriority {
 impl Drop for Lowered {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // It could be lowered, so it can be given back.
+            // Lowering it succeeded, so restoring it does too.
             let _ = ioprio_set(before);
         }
     }
 }
 
 fn ioprio_get() -> io::Result<libc::c_int> {
-    // SAFETY: numbers alone; 0 is the calling thread.
+    // SAFETY: all arguments are numbers; 0 is the calling thread.
     let number = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
     match libc::c_int::try_from(number) {
-        // Kernels before 5.15 say level 4 of no class, and do not take that back.
+        // Kernels before 5.15 return level 4 of class none, and do not accept that value.
         Ok(number @ 0..) if number >> IOPRIO_CLASS_SHIFT == 0 => Ok(0),
         Ok(number @ 0..) => Ok(number),
         _ => Err(io::Error::last_os_error()),
@@ -200,10 +201,10 @@ mod tests {
             let lowered = priority.lower();
             assert_eq!(ioprio_get().unwrap(), number);
             let other = std::thread::spawn(move || ioprio_get().unwrap());
-            // A new thread has its maker's, so no thread is to be made meanwhile.
+            // A new thread inherits the priority, so no thread may be started meanwhile.
             assert_eq!(other.join().unwrap(), number);
             drop(lowered);
-            // A kernel may say "none" as the priority that stands for it.
+            // A kernel may report class none as the priority that it stands for.
             let after = ioprio_get().unwrap();
             assert!(after == before || after == 2 << 13 | 4, "{before} {after}");
         }
@@ -212,10 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_becomes_nice_and_others_stay() {
+    fn niceness_changes_one_thread_only() {
         let of_this_thread = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-            // proc(5): the nineteenth field; the second is in brackets and may hold blanks.
+            // proc(5): the nineteenth field; the second is in brackets and may contain blanks.
             let fields = stat.rsplit_once(')').unwrap().1;
             fields.split_whitespace().nth(16).unwrap().parse::<u8>().unwrap()
         };
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_are_read_as_they_are_written() {
+    fn priorities_parse_as_they_are_displayed() {
         for (text, priority) in [
             ("none", IoPriority::Unchanged),
             ("idle", IoPriority::Idle),

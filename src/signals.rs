@@ -1,13 +1,13 @@
-//! Signals that end a run in order.
+//! Receives the signals that stop a run: SIGTERM, SIGINT and SIGHUP.
 //!
 //! # Design
 //!
-//! They are blocked in every thread, from the first instruction of `main` on, and one thread does nothing but wait for
-//! them: no handler, and nothing that the runtime's threads would have to be free for. Those may all be held up, by a log
-//! that nobody reads or a disk that hangs, and whoever sends SIGTERM is to see us gone within a second all the same.
+//! The signals are blocked in every thread from the start of `main`, and one thread waits for them. There is no handler,
+//! and no thread of the runtime is needed: all of those may be blocked by a log that is not read or a disk that hangs, and
+//! the process must still end within a second of a SIGTERM.
 //!
-//! To process 1 the kernel delivers no signal for which it has no handler; it is lost. One that is blocked waits, also for
-//! process 1 (`sig_ignored` in the kernel's signal.c), and comes when there is somebody to take it.
+//! In a container this is process 1, to which the kernel delivers no signal without a handler. A blocked signal stays
+//! pending instead, also for process 1 (`sig_ignored` in the kernel's signal.c), until the thread takes it.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -16,44 +16,44 @@ use std::thread;
 
 use crate::cancel::{Cancel, StopReason};
 
-/// What a run is told to stop by: the kubelet, a person, a terminal that was closed.
-const ENDING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+/// Sent by the kubelet, by a person, and by a terminal that is closed.
+const STOP_SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// The signals wait until this is dropped, or passed on to [`BlockedSignals::watch`]. Made on the main thread before there is
-/// another: the others take over what is blocked.
+/// The signals stay pending until this is dropped or [`BlockedSignals::watch`] receives them. It is created on the main
+/// thread before any other thread, because threads inherit the blocked signals.
 #[derive(Debug)]
-#[must_use = "the signals come at once"]
+#[must_use = "the signals are unblocked at once"]
 pub struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
-    /// Has them wait.
+    /// Blocks the signals.
     pub fn block() -> Self {
-        let (ending, mut before) = (set_of(ENDING), MaybeUninit::zeroed());
-        // SAFETY: `before` has room for a set, of which all zeros are a valid value.
+        let (ending, mut before) = (set_of(STOP_SIGNALS), MaybeUninit::zeroed());
+        // SAFETY: `before` has the size of a set; all zeros are a valid set.
         unsafe {
-            // Fails for invalid arguments only.
+            // Fails only for invalid arguments.
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const ending, before.as_mut_ptr());
             Self(before.assume_init())
         }
     }
 
-    /// From now on they stop the run; one that came meanwhile does at once. A second one changes nothing: the first is
-    /// obeyed within a second. What our parent ignores stays ignored: that is what `nohup` is for.
+    /// From now on a signal stops the run, and a pending signal does so at once. A second signal changes nothing, because the
+    /// first ends the process within a second. Signals that the parent process ignores stay ignored, as `nohup` expects.
     ///
     /// # Errors
-    /// When there can be no thread to wait for them. Then they come as if nobody had ever held them.
+    /// If the thread cannot be started. Then the signals have their default effect.
     pub fn watch(self, cancel: &Cancel) -> io::Result<()> {
-        let ending = set_of(ENDING.into_iter().filter(|number| !is_ignored(*number)));
+        let ending = set_of(STOP_SIGNALS.into_iter().filter(|number| !is_ignored(*number)));
         let cancel = cancel.clone();
         let wait = move || {
             let mut number = 0;
-            // SAFETY: the set is a valid one, and there is room for a number.
+            // SAFETY: the set is valid, and `number` is writable.
             if unsafe { libc::sigwait(&raw const ending, &raw mut number) } == 0 {
                 cancel.stop(StopReason::Signal(number));
             }
         };
         thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
-        // They stay blocked in this thread: the kernel would choose it, whatever it waits for.
+        // The signals stay blocked in this thread: otherwise the kernel would deliver them here.
         mem::forget(self);
         Ok(())
     }
@@ -61,14 +61,14 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is one that the kernel gave.
+        // SAFETY: the kernel filled the set.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
 
 fn set_of(numbers: impl IntoIterator<Item = libc::c_int>) -> libc::sigset_t {
     let mut set = MaybeUninit::zeroed();
-    // SAFETY: there is room for a set, of which all zeros are a valid value; the signals' numbers are valid.
+    // SAFETY: `set` has the size of a set; all zeros are a valid set; the signal numbers are valid.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for number in numbers {
@@ -80,8 +80,8 @@ fn set_of(numbers: impl IntoIterator<Item = libc::c_int>) -> libc::sigset_t {
 
 fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null pointer for the new action changes nothing, and `action` has room for the old one, of which all
-    // zeros are a valid value.
+    // SAFETY: a null pointer for the new action changes nothing; `action` has the size of the old one; all zeros are a
+    // valid action.
     let action = unsafe {
         libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
         action.assume_init()

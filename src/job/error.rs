@@ -228,7 +228,7 @@ mod tests {
             found: Digest::of(b"other"),
             mixed: false,
         };
-        let (image, mirror) = ("another run will not help", "mend the mirror");
+        let (image, mirror) = ("another run will not help", "repair the mirror");
         for (error, code, advice) in [
             (TaskError::unpacking(blob, malformed), 5, image),
             (TaskError::unpacking(blob, limit), 5, image),

@@ -1,4 +1,4 @@
-//! Reads the environment variables of TALM's Job, and the number of usable CPUs.
+//! Reads the environment variables of TALM's Job and those for colours, and the number of usable CPUs.
 
 use std::env;
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -7,7 +7,7 @@ use std::thread;
 
 use super::SettingsError;
 use super::host_root::HostRoot;
-use crate::cli::{Bounds, HostPaths};
+use crate::cli::{HostPaths, Limits};
 
 /// Blobs that are downloaded at the same time. TALM pulls 10 images at a time; registries accept about ten connections of
 /// one client.
@@ -23,7 +23,7 @@ pub(super) fn authfile(paths: &HostPaths, host: &HostRoot) -> Option<PathBuf> {
         .or_else(|| variable().map(|path| host.join(Path::new(&path))))
 }
 
-pub(super) fn max_downloads(bounds: &Bounds) -> Result<NonZeroUsize, SettingsError> {
+pub(super) fn max_downloads(bounds: &Limits) -> Result<NonZeroUsize, SettingsError> {
     let chosen = match bounds.max_downloads {
         Some(chosen) => Some(chosen),
         None => variable("MAX_PULL_THREADS", "a number from 1 to 65535", |text| {
@@ -31,6 +31,16 @@ pub(super) fn max_downloads(bounds: &Bounds) -> Result<NonZeroUsize, SettingsErr
         })?,
     };
     Ok(chosen.unwrap_or(MAX_DOWNLOADS).into())
+}
+
+/// Whether the log has colours, by `NO_COLOR` (no-color.org) and `CLICOLOR_FORCE` (bixense.com/clicolors).
+pub(super) fn colours() -> Option<bool> {
+    let value = |name| env::var_os(name).filter(|value| !value.is_empty());
+    match (value("NO_COLOR"), value("CLICOLOR_FORCE")) {
+        (Some(_), _) => Some(false),
+        (None, Some(forced)) if forced != "0" => Some(true),
+        (None, _) => None,
+    }
 }
 
 /// TALM's log level. Its scripts treat every value above 2 as 2.

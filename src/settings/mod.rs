@@ -34,7 +34,7 @@ use crate::store::require_root;
 
 pub use cluster_settings::{cluster_patience, service_account};
 use crio_conf::CrioConf;
-use env_variables::{authfile, max_downloads, talm_log_level, usable_cpus};
+use env_variables::{authfile, colours, max_downloads, talm_log_level, usable_cpus};
 pub use error::SettingsError;
 use host_root::HostRoot;
 
@@ -58,6 +58,8 @@ pub struct OutputSettings {
     pub log_level: tracing::Level,
     /// Bars, lines or neither.
     pub progress: ProgressMode,
+    /// Whether the log has colours; if not set, only on a terminal.
+    pub colours: Option<bool>,
 }
 
 impl OutputSettings {
@@ -74,6 +76,7 @@ impl OutputSettings {
                 .or_else(talm_log_level)
                 .unwrap_or(tracing::Level::INFO),
             progress: output.progress,
+            colours: colours(),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use super::SettingsError;
-use crate::cli::What;
+use crate::cli::VersionSpecFlags;
 use crate::report::Printable;
 use crate::spec::{Overrides, SpecDocument, VersionSpec, from_document, from_keys};
 
@@ -23,7 +23,7 @@ const KEY_LIMIT: u64 = 1 << 20;
 const FILE_LIMIT: u64 = 4 << 20;
 
 /// The spec and its warnings.
-pub(super) fn version_spec(what: &What) -> Result<(VersionSpec, Vec<String>), SettingsError> {
+pub(super) fn version_spec(what: &VersionSpecFlags) -> Result<(VersionSpec, Vec<String>), SettingsError> {
     let by_flags_alone =
         what.platform_image.is_some() || !what.operators_indexes.is_empty() || !what.images.is_empty();
     let (spec, warnings) = match &what.config {

@@ -156,7 +156,7 @@ fn as_talms_script_it_works_until_the_deadline_where_another_try_may_help() {
         drop(lock);
         let run = run.wait().exits(code);
         assert!(
-            run.stderr.contains("waiting: ") || run.stderr.contains("again in"),
+            run.stderr.contains("waiting: ") || run.stderr.contains("retrying in"),
             "{run}"
         );
     }
@@ -190,7 +190,7 @@ fn as_talms_script_it_never_gives_up_before_its_deadline() {
         };
         let applet = Entrypoint::of(words.into_iter().map(Into::into)).unwrap();
         let mut cli = Cli::parse_from(applet.args());
-        applet.fill_in(&mut cli);
+        applet.apply_defaults(&mut cli);
         let SubCommand::Run(run) = cli.command else {
             panic!("not `run`");
         };

@@ -19,7 +19,17 @@ const RANKS: [&[&str]; 13] = [
     &["exit_code"],
     &["job"],
     &["pinning"],
-    &["settings", "cli", "entrypoint", "signals", "exit_handler", "main"],
+    &[
+        "settings",
+        "cli",
+        "entrypoint",
+        "signals",
+        "exit_handler",
+        "logging",
+        "session",
+        "spec_command",
+        "main",
+    ],
 ];
 
 /// Texts that only the code of these modules contains; an empty list means that no module does.
@@ -39,7 +49,6 @@ const WITHOUT_TOKIO: [&str; 6] = ["store", "spool", "plan", "spec", "oci", "repo
 const KNOWN_CIRCLES: &[&[&str]] = &[
     &["job::error", "job::failure"],
     &["job::reconcile", "job::space"],
-    &["report::console", "report::terminal"],
     &["fetch::download", "fetch::ranges"],
 ];
 

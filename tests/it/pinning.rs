@@ -156,7 +156,7 @@ fn a_signal_while_the_pins_go_to_a_pipe_without_reader_ends_it_at_once() {
     let run = running
         .wait()
         .exits(0)
-        .says("told to stop before the images were pinned");
+        .says("the run was stopped before the images were pinned");
     assert!(asked.elapsed() < Duration::from_secs(3), "{run}");
 }
 
