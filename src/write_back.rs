@@ -1,22 +1,22 @@
-//! Gives bytes of a file to the disk ahead of the sync that makes them durable, so that the sync is short; and takes
-//! them out of the memory when they are done with.
+//! Starts writing a file's bytes to the disk before the sync, so that the sync is short, and drops them from the page
+//! cache.
 //!
-//! Nothing here makes anything durable: `sync_file_range(2)` writes data alone and flushes no cache of the disk.
+//! Nothing here makes bytes durable: `sync_file_range(2)` writes data alone and does not flush the disk's cache.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 
-/// Has the kernel begin to write these bytes, and waits for nothing.
+/// Makes the kernel start writing these bytes, and does not wait.
 ///
 /// # Errors
-/// When the disk did not take what it was given.
+/// If the disk failed to write earlier bytes.
 pub fn start(file: &File, bytes: Range<u64>) -> io::Result<()> {
     sync_file_range(file, bytes, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Has the kernel write these bytes, and waits until it has.
+/// Makes the kernel write these bytes, and waits for it.
 ///
 /// # Errors
 /// As for [`start`].
@@ -26,11 +26,11 @@ pub fn finish(file: &File, bytes: Range<u64>) -> io::Result<()> {
     sync_file_range(file, bytes, all)
 }
 
-/// Has the kernel forget what it keeps in memory of a file that nobody will read again soon; what is not on the disk yet
-/// stays. Advice: where it cannot be taken nothing is lost but the memory.
+/// Drops a file from the page cache that will not be read again soon; bytes that are not on the disk yet stay. This
+/// is advice (`posix_fadvise(2)`): a failure only costs memory.
 pub fn forget(file: &File) {
     if let Err(error) = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
-        tracing::debug!("a file stays in the page cache: {error}");
+        tracing::debug!("cannot drop a file from the page cache: {error}");
     }
 }
 
@@ -40,15 +40,15 @@ fn sync_file_range(file: &File, bytes: Range<u64>, flags: libc::c_uint) -> io::R
         number(bytes.start)?,
         number(bytes.end.saturating_sub(bytes.start))?,
     );
-    // SAFETY: the descriptor is open while `file` is borrowed; all else are numbers.
+    // SAFETY: the descriptor is open while `file` is borrowed; the other arguments are numbers.
     if unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) } == 0 {
         return Ok(());
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // Not every file system can, nor does every sandbox let us; the sync that follows does it all.
+        // Not every file system or sandbox supports the call; the sync that follows writes everything.
         Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::ESPIPE | libc::EOPNOTSUPP) => Ok(()),
-        // An error of the disk is told once, and this may have been the time.
+        // The kernel reports an error of the disk once, and this call may have received it.
         _ => Err(error),
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_written_back_is_left_to_the_sync() {
+    fn unsupported_files_are_left_to_the_sync() {
         let (reader, writer) = io::pipe().expect("a pipe");
         start(&File::from(std::os::fd::OwnedFd::from(writer)), 0..1).expect("a pipe has no disk");
         drop(reader);

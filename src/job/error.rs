@@ -198,19 +198,19 @@ mod tests {
     #[test]
     fn invalid_content_differs_from_content_that_does_not_match_its_digest() {
         let blob = Digest::of(b"blob");
-        let place = || EntryPosition {
+        let position = || EntryPosition {
             offset: 0,
             entry: None,
         };
         let malformed = UnpackError::Content {
-            place: place(),
+            position: position(),
             fault: Fault::Truncated("a header"),
         };
         let limit = UnpackError::Limit {
             what: "bytes",
             max: 1,
             found: 2,
-            place: place(),
+            position: position(),
         };
         let size = RegistryError::WrongSize {
             blob,

@@ -1,4 +1,5 @@
-//! Records how many bytes of a spooled file are durable, with their SHA-256, so that a download continues after a power loss.
+//! Records how many bytes of a spooled file are durable, with their SHA-256, so that a download continues after a
+//! power loss.
 //!
 //! ```text
 //! 00000000000002097152 9c56…64 digits…01ab 5d01…16 digits…77c2⏎       103 bytes, one record
@@ -7,10 +8,10 @@
 //!                        `offset` bytes      without its ending
 //! ```
 //!
-//! A record is verified twice. Its own checksum rejects a line that was torn, lost, or written for another blob. And the
-//! record counts only after the bytes of the prefix, read back from the disk, have the digest that it names. The order in
-//! which a disk writes its cache therefore affects how much is lost, but never which bytes are accepted. All lines have
-//! the same length, so that a damaged line affects no other.
+//! A record is verified twice. Its own checksum rejects a line that was torn, lost, or written for another blob. And
+//! the record counts only after the bytes of the prefix, read back from the disk, have the digest that it names. The
+//! order in which a disk writes its cache therefore affects how much is lost, but never which bytes are accepted. All
+//! lines have the same length, so that a damaged line affects no other.
 
 use std::fs::File;
 use std::io;
@@ -57,7 +58,8 @@ impl JournalRecord {
     }
 }
 
-/// The records with a correct checksum in the journal of a file, sorted by offset. Anything but a regular file has none.
+/// The records with a correct checksum in the journal of a file, sorted by offset. Anything but a regular file has
+/// none.
 pub(super) fn records(dir: &SpoolDirectory, names: &FileNames) -> Vec<JournalRecord> {
     let name = names.journal();
     match regular(dir, &name, OFlags::RDONLY).and_then(|file| file.as_ref().map_or(Ok(Vec::new()), read)) {

@@ -13,18 +13,18 @@
 //! ```
 //!
 //! A file name alone proves nothing. A `.partial` is hashed before it is continued. A whole file is hashed once per
-//! process before it is returned as a [`VerifiedBlob`]: the unpacker reads it anyway, and reading is far cheaper than the
-//! link. Writes therefore do not wait for the disk: a full disk fails the write, a failing disk fails the next record or
-//! the sync of the file system before a commit.
+//! process before it is returned as a [`VerifiedBlob`]: the unpacker reads it anyway, and reading is far cheaper than
+//! the link. Writes therefore do not wait for the disk: a full disk fails the write, a failing disk fails the next
+//! record or the sync of the file system before a commit.
 //!
-//! Bytes in the page cache survive the death of the process, so after a kill the whole `.partial` is continued. After a
-//! power loss the tail is zeros or missing. A thread (`syncer`) therefore makes the bytes of large blobs durable, about
-//! one blob per second, and then writes a record into the `journal` of the blob. After a reboot (`reboot`) each `.partial`
-//! is truncated to its newest record. When it is hashed again, every record is compared. If one does not match, bytes on
-//! the disk have changed, and only the bytes before the newest matching record are kept. A whole blob with a wrong digest
-//! becomes a `.partial` again, up to its newest matching record. The digest of the whole blob decides in the end, so the
-//! journal only determines how much a power loss costs: for each blob in transfer the bytes since its last record, which
-//! are some MiB or a few seconds of the link.
+//! Bytes in the page cache survive the death of the process, so after a kill the whole `.partial` is continued. After
+//! a power loss the tail is zeros or missing. A thread (`syncer`) therefore makes the bytes of large blobs durable,
+//! about one blob per second, and then writes a record into the `journal` of the blob. After a reboot (`reboot`) each
+//! `.partial` is truncated to its newest record. When it is hashed again, every record is compared. If one does not
+//! match, bytes on the disk have changed, and only the bytes before the newest matching record are kept. A whole blob
+//! with a wrong digest becomes a `.partial` again, up to its newest matching record. The digest of the whole blob
+//! decides in the end, so the journal only determines how much a power loss costs: for each blob in transfer the bytes
+//! since its last record, which are some MiB or a few seconds of the link.
 //!
 //! A range is a file of its own. So no file has holes, and a range is verified like the first bytes. It is appended to
 //! the first bytes and removed when they reach it ([`Partial::append_range`]).
@@ -70,8 +70,8 @@ pub use verified_blob::VerifiedBlob;
 pub struct Spool(Arc<SpoolState>);
 
 impl Spool {
-    /// Opens the spool at `path`, creates the directory if necessary, and locks it against other processes. After a reboot,
-    /// bytes that may not have reached the disk are removed.
+    /// Opens the spool at `path`, creates the directory if necessary, and locks it against other processes. After a
+    /// reboot, bytes that may not have reached the disk are removed.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let error_at = SpoolError::at(path);
         std::fs::DirBuilder::new()
@@ -109,8 +109,8 @@ impl Spool {
         &self.0.dir.path
     }
 
-    /// The blob with this digest, if the spool contains all of it. Hashes the file unless this process has done so. If the
-    /// digest is wrong, the bytes that the journal confirms become a partial blob again.
+    /// The blob with this digest, if the spool contains all of it. Hashes the file unless this process has done so. If
+    /// the digest is wrong, the bytes that the journal confirms become a partial blob again.
     pub fn verified(&self, digest: &Digest) -> Result<Option<VerifiedBlob>, SpoolError> {
         let (name, dir) = (whole(digest), &self.0.dir);
         let Some(file) = dir.open(&name, OFlags::RDONLY)? else {
@@ -130,13 +130,15 @@ impl Spool {
         Ok(Some(VerifiedBlob::new(self.0.clone(), *digest, size)))
     }
 
-    /// Starts or continues the blob with this digest and a length of `size` bytes. Bytes that are present are hashed first.
-    /// Waits while another [`Partial`] of the same digest exists; a thread that has one must not request it again.
+    /// Starts or continues the blob with this digest and a length of `size` bytes. Bytes that are present are hashed
+    /// first. Waits while another [`Partial`] of the same digest exists; a thread that has one must not request it
+    /// again.
     pub fn partial(&self, digest: &Digest, size: u64) -> Result<Partial, SpoolError> {
         self.range(digest, size, 0)
     }
 
-    /// Starts or continues the range that begins with byte `start`, as [`partial`](Self::partial) does for the first bytes.
+    /// Starts or continues the range that begins with byte `start`, as [`partial`](Self::partial) does for the first
+    /// bytes.
     pub fn range(&self, digest: &Digest, size: u64, start: u64) -> Result<Partial, SpoolError> {
         let names = FileNames { blob: *digest, start };
         Partial::open(self.0.clone(), names, size)
@@ -152,9 +154,9 @@ impl Spool {
         entry::list(&self.0.dir.fd, &self.0.dir.path)
     }
 
-    /// Lists the spool at `path` without its lock and without writing, for a report. A missing directory is an empty spool.
-    /// While another process uses the spool the list is soon out of date, and after a reboot the next process that opens
-    /// the spool may keep less.
+    /// Lists the spool at `path` without its lock and without writing, for a report. A missing directory is an empty
+    /// spool. While another process uses the spool the list is soon out of date, and after a reboot the next process
+    /// that opens the spool may keep less.
     pub fn list_unlocked(path: &Path) -> Result<Vec<SpoolEntry>, SpoolError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -164,8 +166,8 @@ impl Spool {
         }
     }
 
-    /// These bytes of a blob, if the spool at `path` contains them, whole or partial. They are not verified, and the lock is
-    /// not taken, as in [`list_unlocked`](Self::list_unlocked).
+    /// These bytes of a blob, if the spool at `path` contains them, whole or partial. They are not verified, and the
+    /// lock is not taken, as in [`list_unlocked`](Self::list_unlocked).
     pub fn peek(path: &Path, digest: &Digest, range: Range<u64>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(range.end.checked_sub(range.start)?).ok()?];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

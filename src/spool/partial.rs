@@ -27,16 +27,16 @@ const RECORD_INTERVAL: u64 = 1 << 20;
 /// Maximum of records for one blob, so that the journal of a large blob stays small.
 const MAX_RECORDS: u64 = 4096;
 
-/// Minimum age of bytes before they are synced: the cost of a power loss on a fast link. A blob that is downloaded faster
-/// is never synced here.
+/// Minimum age of bytes before they are synced: the cost of a power loss on a fast link. A blob that is downloaded
+/// faster is never synced here.
 const SYNC_AGE: Duration = Duration::from_secs(2);
 
 /// The first bytes of a blob, or a range of it that begins at another offset. It grows only at its end. A dropped value
 /// leaves its bytes in the spool, and a later [`Spool::partial`](super::Spool::partial) or
 /// [`Spool::range`](super::Spool::range) continues them.
 ///
-/// Nothing is buffered here: when [`write`](Self::write) returns, the bytes are in the page cache and survive the process.
-/// The module describes which bytes survive a power loss.
+/// Nothing is buffered here: when [`write`](Self::write) returns, the bytes are in the page cache and survive the
+/// process. The module describes which bytes survive a power loss.
 #[derive(Debug)]
 pub struct Partial {
     spool: Arc<SpoolState>,
@@ -178,8 +178,8 @@ impl Partial {
         self.request_record()
     }
 
-    /// Requests a record of the bytes since the last one, if they are enough and old enough and the queue of the syncer has
-    /// space. Otherwise the next write tries again.
+    /// Requests a record of the bytes since the last one, if they are enough and old enough and the queue of the
+    /// syncer has space. Otherwise the next write tries again.
     fn request_record(&mut self) -> Result<(), SpoolError> {
         if self.size < JOURNALED
             || self.length - self.recorded < RECORD_INTERVAL.max(self.size / MAX_RECORDS)
@@ -253,7 +253,8 @@ impl Partial {
         }
     }
 
-    /// Appends the bytes of `range` that this value lacks, and removes `range`, which must not start after this one's end.
+    /// Appends the bytes of `range` that this value lacks, and removes `range`, which must not start after this one's
+    /// end.
     pub fn append_range(&mut self, range: Self) -> Result<(), SpoolError> {
         debug_assert!(self.names.blob == range.names.blob && range.start() <= self.offset());
         let mut buffer = vec![0; HASH_BUFFER];
@@ -276,8 +277,8 @@ impl Partial {
         self.spool.remove_range(&self.names)
     }
 
-    /// Turns the bytes into a verified blob if their digest matches. If it does not, they are removed. If bytes are missing,
-    /// the present ones are kept.
+    /// Turns the bytes into a verified blob if their digest matches. If it does not, they are removed. If bytes are
+    /// missing, the present ones are kept.
     pub fn finish(mut self) -> Result<VerifiedBlob, SpoolError> {
         if self.start() > 0 || self.length < self.size {
             return Err(SpoolError::TooShort {
@@ -324,8 +325,8 @@ impl Partial {
 }
 
 impl Drop for Partial {
-    /// Writes a last record without a sync, for a node that is shut down cleanly. After a power loss the record may be wrong.
-    /// Then it does not match the bytes, and the record before it counts.
+    /// Writes a last record without a sync, for a node that is shut down cleanly. After a power loss the record may be
+    /// wrong. Then it does not match the bytes, and the record before it counts.
     fn drop(&mut self) {
         if !self.is_gone && self.size >= JOURNALED && self.length > 0 {
             if self.journal.is_none() {

@@ -1,9 +1,9 @@
 //! Detects a reboot when the spool is opened and truncates partial blobs to the bytes that are durable.
 //!
-//! The bytes of a killed process are in the page cache, and the next process of the same boot reads them. After a reboot,
-//! which may have been a power loss, only synced bytes are certain. The file `lock` contains the id of the boot in which
-//! the spool was used last. If this is another boot, every partial blob is truncated to its newest record before its
-//! bytes are used. Whole blobs stay, because their digest is verified anyway.
+//! The bytes of a killed process are in the page cache, and the next process of the same boot reads them. After a
+//! reboot, which may have been a power loss, only synced bytes are certain. The file `lock` contains the id of the
+//! boot in which the spool was used last. If this is another boot, every partial blob is truncated to its newest
+//! record before its bytes are used. Whole blobs stay, because their digest is verified anyway.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -37,8 +37,8 @@ impl SpoolState {
         }
     }
 
-    /// Keeps the first `confirmed` bytes of a whole blob with a wrong digest, as a partial blob. If another partial blob
-    /// exists by now, nothing is kept.
+    /// Keeps the first `confirmed` bytes of a whole blob with a wrong digest, as a partial blob. If another partial
+    /// blob exists by now, nothing is kept.
     pub(super) fn demote(&self, digest: &Digest, confirmed: u64) -> Result<(), SpoolError> {
         let (whole, names) = (whole(digest), FileNames::first(digest));
         let partial = names.partial();

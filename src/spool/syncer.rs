@@ -3,8 +3,9 @@
 //! # Design
 //!
 //! One thread for the whole spool takes requests from a short queue, one after the other, and sleeps after each. No
-//! download waits for it: if the queue is full, the next write of the download requests the sync again. So a socket never
-//! waits for the disk, and etcd on the same disk sees about one sync per second, however many blobs are in transfer.
+//! download waits for it: if the queue is full, the next write of the download requests the sync again. So a socket
+//! never waits for the disk, and etcd on the same disk sees about one sync per second, however many blobs are in
+//! transfer.
 //!
 //! ```text
 //! Partial::write ──┐                ┌─ write back in chunks ─→ fdatasync blob ─→ append record ─→ fdatasync journal
@@ -12,8 +13,8 @@
 //!                                   └─ sleep
 //! ```
 //!
-//! Bytes are written back in chunks, and each is awaited: a write of another program waits for one chunk at most, and the
-//! end of the process does not wait for a long sync.
+//! Bytes are written back in chunks, and each is awaited: a write of another program waits for one chunk at most, and
+//! the end of the process does not wait for a long sync.
 
 use std::fs::File;
 use std::io;
@@ -34,8 +35,8 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes that are written back at once: a tenth of a second of a slow disk.
 const CHUNK: u64 = 8 << 20;
 
-/// If this many bytes arrive during a write-back, the link is faster than the disk. Then a sync would take as long as the
-/// download, and the end of the process would wait for it.
+/// If this many bytes arrive during a write-back, the link is faster than the disk. Then a sync would take as long as
+/// the download, and the end of the process would wait for it.
 const MAX_LAG: u64 = 256 << 20;
 
 /// Bytes that should become durable.

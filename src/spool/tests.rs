@@ -16,11 +16,11 @@ fn dir() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_blob_grows_across_agents_and_is_whole_when_its_digest_matches() {
+fn a_download_continues_in_the_next_process_and_is_verified_at_its_end() {
     let (dir, digest, size) = (dir(), Digest::of(TEXT), TEXT.len() as u64);
     let first = spool(&dir);
     let mut partial = first.partial(&digest, size).expect("a partial");
-    partial.write(&TEXT[..10]).expect("room");
+    partial.write(&TEXT[..10]).expect("space");
     let second = std::thread::spawn({
         let first = first.clone();
         move || first.partial(&digest, size).map(|partial| partial.offset())
@@ -35,7 +35,7 @@ fn a_blob_grows_across_agents_and_is_whole_when_its_digest_matches() {
     assert!(second.verified(&digest).expect("readable").is_none());
     let mut partial = second.partial(&digest, size).expect("a partial");
     assert_eq!(partial.offset(), 10);
-    partial.write(&TEXT[10..]).expect("room");
+    partial.write(&TEXT[10..]).expect("space");
     partial.finish().expect("the digest matches");
     drop(second);
 
@@ -48,19 +48,19 @@ fn a_blob_grows_across_agents_and_is_whole_when_its_digest_matches() {
 }
 
 #[test]
-fn other_bytes_never_become_a_blob() {
+fn wrong_bytes_never_become_a_blob() {
     let (dir, digest, size) = (dir(), Digest::of(TEXT), TEXT.len() as u64);
     let spool = spool(&dir);
     let mut partial = spool.partial(&digest, size).expect("a partial");
     assert!(matches!(partial.write(&[0; 99]), Err(SpoolError::TooLong { .. })));
-    partial.write(&[0; 3]).expect("room");
+    partial.write(&[0; 3]).expect("space");
     assert!(matches!(
         partial.finish(),
         Err(SpoolError::TooShort { found: 3, .. })
     ));
 
     let mut partial = spool.partial(&digest, size).expect("a partial");
-    partial.write(&vec![0; TEXT.len() - 3]).expect("room");
+    partial.write(&vec![0; TEXT.len() - 3]).expect("space");
     assert!(matches!(partial.finish(), Err(SpoolError::Mismatch { .. })));
     assert_eq!(spool.list().expect("a list"), []);
 
@@ -70,14 +70,14 @@ fn other_bytes_never_become_a_blob() {
 }
 
 #[test]
-fn what_was_begun_for_a_larger_size_is_begun_anew() {
+fn a_partial_blob_longer_than_the_manifest_states_is_restarted() {
     let (dir, digest) = (dir(), Digest::of(TEXT));
     let spool = spool(&dir);
     spool
         .partial(&digest, 99)
         .expect("a partial")
         .write(TEXT)
-        .expect("room");
+        .expect("space");
     assert_eq!(spool.partial(&digest, 5).expect("a partial").offset(), 0);
     let entry = spool.list().expect("a list")[0];
     assert_eq!((entry.digest, entry.bytes, entry.whole), (digest, 0, false));
@@ -86,7 +86,7 @@ fn what_was_begun_for_a_larger_size_is_begun_anew() {
 }
 
 #[test]
-fn a_second_agent_is_told_of_the_first() {
+fn a_second_process_is_refused() {
     let dir = dir();
     let first = spool(&dir);
     let error = Spool::open(first.path()).expect_err("the lock is held");
@@ -100,7 +100,7 @@ fn a_second_agent_is_told_of_the_first() {
     assert!(!none.exists());
 }
 
-/// As after a reboot, whatever the kernel says.
+/// Simulates a reboot.
 fn reboot(dir: &tempfile::TempDir) {
     std::fs::write(dir.path().join("spool/lock"), "another boot\n").expect("a file");
 }
@@ -112,7 +112,7 @@ fn record(bytes: &[u8], offset: usize) -> JournalRecord {
     }
 }
 
-/// A spool in which `file` lies under the blob's name and `suffix`, with a journal of the blob's first bytes.
+/// A spool with `file` under the blob's name and `suffix`, and a journal of the blob's first bytes.
 fn left_behind(blob: &[u8], file: &[u8], suffix: &str, offsets: &[usize]) -> tempfile::TempDir {
     let (dir, digest) = (dir(), Digest::of(blob));
     let spool = spool(&dir);
@@ -124,7 +124,7 @@ fn left_behind(blob: &[u8], file: &[u8], suffix: &str, offsets: &[usize]) -> tem
     dir
 }
 
-/// What is continued of the blob.
+/// The bytes of the blob that a new run continues with.
 fn continued(dir: &tempfile::TempDir, blob: &[u8]) -> Vec<u8> {
     let spool = spool(dir);
     let partial = spool
@@ -147,14 +147,14 @@ fn names_in(dir: &tempfile::TempDir) -> Vec<String> {
 }
 
 #[test]
-fn after_a_kill_all_is_continued_and_after_a_reboot_what_has_a_record() {
+fn after_a_kill_every_byte_is_continued_and_after_a_reboot_the_recorded_ones() {
     let blob = vec![7; 1000];
     for (offsets, rebooted, kept) in [
         (&[100, 300][..], false, 500),
         (&[100, 300], true, 300),
         (&[], false, 500),
         (&[], true, 0),
-        // The file is shorter than what was made durable: whoever did that may have done more.
+        // The file is shorter than its durable bytes, so another program has truncated it and may have changed it.
         (&[100, 600], false, 100),
         (&[100, 600], true, 100),
         (&[600], true, 0),
@@ -164,7 +164,7 @@ fn after_a_kill_all_is_continued_and_after_a_reboot_what_has_a_record() {
             reboot(&dir);
         }
         assert_eq!(continued(&dir, &blob).len(), kept, "{offsets:?} {rebooted}");
-        // What is fetched now stays after a kill.
+        // Bytes that are downloaded now survive a kill.
         assert_eq!(continued(&dir, &blob).len(), kept, "{offsets:?} {rebooted}");
     }
 }
@@ -183,7 +183,7 @@ fn bytes_that_changed_on_the_disk_are_cut_off_with_all_that_follow() {
 }
 
 #[test]
-fn a_whole_blob_that_is_none_is_continued_where_a_record_holds() {
+fn a_damaged_whole_blob_is_continued_after_its_newest_matching_record() {
     let blob = vec![7; 1000];
     let mut file = blob.clone();
     file[600..].fill(0);
@@ -194,7 +194,7 @@ fn a_whole_blob_that_is_none_is_continued_where_a_record_holds() {
     assert!(first.verified(&digest).expect("readable").is_none());
     let mut partial = first.partial(&digest, 1000).expect("a partial");
     assert_eq!(partial.offset(), 500);
-    partial.write(&blob[500..]).expect("room");
+    partial.write(&blob[500..]).expect("space");
     partial.finish().expect("it matches").remove().expect("removable");
     assert_eq!(names_in(&dir), [""; 0]);
 
@@ -204,7 +204,7 @@ fn a_whole_blob_that_is_none_is_continued_where_a_record_holds() {
 }
 
 #[test]
-fn nothing_stays_of_a_journal_without_its_blob() {
+fn a_journal_without_its_blob_is_removed() {
     let blob = vec![7; 1000];
     let digest = Digest::of(&blob);
     let dir = left_behind(&blob, &blob[..500], ".partial", &[100]);
@@ -225,13 +225,13 @@ fn nothing_stays_of_a_journal_without_its_blob() {
     let dir = left_behind(&other, &other[..500], ".partial", &[100]);
     let spool = spool(&dir);
     let mut partial = spool.partial(&Digest::of(&other), 1000).expect("a partial");
-    partial.write(&blob[500..]).expect("room");
+    partial.write(&blob[500..]).expect("space");
     assert!(matches!(partial.finish(), Err(SpoolError::Mismatch { .. })));
     assert_eq!(names_in(&dir), [""; 0]);
 }
 
 #[test]
-fn what_bears_a_journals_name_is_not_followed_nor_believed() {
+fn anything_but_a_valid_journal_under_its_name_is_ignored() {
     use std::os::unix::fs::symlink;
     let blob = vec![7; 1000];
     let digest = Digest::of(&blob);
@@ -270,21 +270,21 @@ fn what_bears_a_journals_name_is_not_followed_nor_believed() {
     assert_eq!(std::fs::read(&elsewhere).expect("it is untouched").len(), 206);
 }
 
-/// Waits for the thread that syncs, which is to do it after two seconds.
+/// Waits for the syncer, which acts after two seconds.
 #[test]
-fn a_large_blob_that_travels_for_long_gets_records() {
+fn a_slow_download_of_a_large_blob_gets_records() {
     let blob = vec![7; 6 << 20];
     let (dir, digest) = (dir(), Digest::of(&blob));
     let first = spool(&dir);
     let mut partial = first.partial(&digest, blob.len() as u64).expect("a partial");
-    partial.write(&blob[..3 << 20]).expect("room");
+    partial.write(&blob[..3 << 20]).expect("space");
     assert_eq!(names_in(&dir).len(), 1, "it is not old enough");
     let began = std::time::Instant::now();
     let mut written = 3 << 20;
     while journal::records(&first.0.dir, &FileNames::first(&digest)).is_empty() {
         assert!(began.elapsed().as_secs() < 60, "no record is made");
         std::thread::sleep(std::time::Duration::from_millis(50));
-        partial.write(&blob[written..=written]).expect("room");
+        partial.write(&blob[written..=written]).expect("space");
         written += 1;
     }
     let made = journal::records(&first.0.dir, &FileNames::first(&digest));
@@ -301,10 +301,10 @@ fn a_large_blob_that_travels_for_long_gets_records() {
 }
 
 proptest! {
-    /// A power loss takes any of the tail, and anybody writes anything over the journal: what is continued is the
-    /// blob's, and no less than the newest record if that was not touched.
+    /// A power loss may take any of the tail, and the journal may be overwritten arbitrarily. The continued bytes are
+    /// always the blob's, and reach the newest record if the journal was not changed.
     #[test]
-    fn after_a_reboot_only_right_bytes_are_continued(
+    fn after_a_reboot_only_correct_bytes_are_continued(
         blob in prop::collection::vec(any::<u8>(), 1..3000),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         length in any::<prop::sample::Index>(),
@@ -324,10 +324,10 @@ proptest! {
         let path = dir.path().join(format!("spool/{}.journal", Digest::of(&blob)));
         let mut journal = std::fs::read(&path).unwrap_or_default();
         let before = journal.clone();
-        for (place, byte) in &damage {
+        for (index, byte) in &damage {
             if !journal.is_empty() {
-                let place = place.index(journal.len());
-                journal[place] = *byte;
+                let index = index.index(journal.len());
+                journal[index] = *byte;
             }
         }
         if let Some(torn) = torn {
@@ -354,9 +354,9 @@ fn bytes_in(spool: &Spool) -> u64 {
 /// Writes a range of the blob and drops it.
 fn leave_range(spool: &Spool, blob: &[u8], range: Range<usize>) {
     let (digest, size) = (Digest::of(blob), blob.len() as u64);
-    let mut range_file = spool.range(&digest, size, range.start as u64).expect("a range");
-    let begun = (range_file.offset() - range_file.start()) as usize;
-    range_file.write(&blob[range][begun..]).expect("room");
+    let mut range_partial = spool.range(&digest, size, range.start as u64).expect("a range");
+    let begun = (range_partial.offset() - range_partial.start()) as usize;
+    range_partial.write(&blob[range][begun..]).expect("space");
 }
 
 #[test]
@@ -375,15 +375,15 @@ fn a_range_is_continued_counted_and_appended_when_the_first_bytes_reach_it() {
     let second = spool(&dir);
     leave_range(&second, &blob, 300..600);
     let mut partial = second.partial(&digest, 1000).expect("a partial");
-    partial.write(&blob[..350]).expect("room");
+    partial.write(&blob[..350]).expect("space");
     assert_eq!(bytes_in(&second), 700, "what is there twice counts once");
     for from in second.range_starts(&digest) {
         partial
             .append_range(second.range(&digest, 1000, from).expect("a range"))
-            .expect("room");
+            .expect("space");
     }
     assert_eq!((partial.offset(), second.range_starts(&digest)), (700, vec![]));
-    partial.write(&blob[700..]).expect("room");
+    partial.write(&blob[700..]).expect("space");
     partial.finish().expect("it matches").remove().expect("removable");
     assert_eq!(names_in(&dir), [""; 0]);
 }
@@ -409,9 +409,9 @@ fn after_a_reboot_a_range_is_truncated_to_its_newest_record() {
         reboot(&dir);
         let second = spool(&dir);
         assert_eq!(bytes_in(&second), kept, "{records:?}");
-        let range_file = second.range(&digest, 1000, 600).expect("a range");
-        assert_eq!(range_file.offset(), 600 + kept);
-        assert!(matches!(range_file.finish(), Err(SpoolError::TooShort { .. })));
+        let range_partial = second.range(&digest, 1000, 600).expect("a range");
+        assert_eq!(range_partial.offset(), 600 + kept);
+        assert!(matches!(range_partial.finish(), Err(SpoolError::TooShort { .. })));
         second.remove(&digest).expect("removable");
         assert_eq!((names_in(&dir), second.range_starts(&digest)), (vec![], vec![]));
     }
@@ -425,7 +425,7 @@ fn a_range_of_a_whole_blob_is_removed_when_the_spool_is_opened() {
     let mut partial = first
         .partial(&Digest::of(TEXT), TEXT.len() as u64)
         .expect("a partial");
-    partial.write(TEXT).expect("room");
+    partial.write(TEXT).expect("space");
     partial.finish().expect("it matches");
     assert_eq!(names_in(&dir).len(), 2);
     drop(first);

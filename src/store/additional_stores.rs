@@ -1,13 +1,13 @@
-//! Which of the stores that CRI-O sees: its graph root, or one of the additional image stores.
+//! Opens the additional image stores, which CRI-O reads besides its graph root.
 //!
-//! An additional image store is laid out as a graph root is, and only read: nobody takes its locks, sweeps it, repairs it or
-//! writes into it. containers/storage searches the graph root first and then the additional ones in their order, for
-//! names and for layers; an image whose record is in the graph root hides, since 1.46, the additional stores' names of it
-//! (`store.go`: `Image`).
+//! An additional image store has the layout of a graph root and is only read: its locks are not taken, and nothing in
+//! it is removed, repaired or written. containers/storage searches the graph root first and then the additional
+//! stores in their order, for names and for layers. Since 1.46 an image whose record is in the graph root hides its
+//! names in the additional stores (`store.go`: `Image`).
 //!
-//! Here an image in an additional store counts as present. Its layers are no parents for what is pulled but copied, by way
-//! of their tars: then the graph root holds a whole image, whatever becomes of the other store, and nothing is fetched
-//! that is on the node.
+//! An image in an additional store counts as present. Its layers do not become parents of pulled layers. They are
+//! copied through their tars: then the graph root has the whole image, even if the other store disappears, and no
+//! byte that is on the node is downloaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::layer_dir;
 use super::layers_json::LayerTable;
 use super::layout::Layout;
 
-/// The additional image stores that containers/storage sees, in its order, and what is to be said of the others.
+/// The additional image stores that containers/storage uses, in its order, and warnings about the others.
 #[derive(Debug, Default)]
 pub(super) struct AdditionalStores {
     pub(super) layouts: Vec<Layout>,
@@ -26,12 +26,12 @@ pub(super) struct AdditionalStores {
 }
 
 impl AdditionalStores {
-    /// Examines those at `paths`; writes nothing.
+    /// Examines the stores at `paths`; writes nothing.
     ///
     /// # Errors
-    /// When one is no directory or its records do not parse. With either, containers/storage opens no store at all
-    /// (`overlay.go`: `parseOptions`; `images.go`: `newROImageStore`); and an image that is pulled while one is out of
-    /// sight hides its other names.
+    /// If one is not a directory or its records do not parse. In both cases containers/storage opens no store at all
+    /// (`overlay.go`: `parseOptions`; `images.go`: `newROImageStore`). Besides, an image that is pulled while a store
+    /// is unavailable would hide its other names.
     pub(super) fn open(paths: &[PathBuf], graph_root: &Path) -> Result<Self, StoreError> {
         let mut stores = Self::default();
         for path in paths {
@@ -54,7 +54,7 @@ impl AdditionalStores {
                 None => stores.layouts.push(layout),
                 Some(_) if !has_images => {}
                 Some(lock) => stores.warnings.push(format!(
-                    "images in the additional store `{}` do not count: `{}` is missing, which CRI-O makes when it opens the store, or else does without the store",
+                    "images in the additional store `{}` are ignored: CRI-O needs `{}`, and on a read-only file system it skips a store without that file",
                     path.display(),
                     lock.display()
                 )),
@@ -64,8 +64,8 @@ impl AdditionalStores {
     }
 }
 
-/// containers/storage makes the lock files of a store that it only reads, and where it cannot, on a read-only file system,
-/// it goes on without the store's images (`store.go`: `load`).
+/// containers/storage creates the lock files of a store that it only reads. Where it cannot, on a read-only file
+/// system, it continues without the store's images (`store.go`: `load`).
 fn missing_lock(layout: &Layout) -> Result<Option<PathBuf>, StoreError> {
     for lock in [
         layout.images().join("images.lock"),

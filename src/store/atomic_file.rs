@@ -1,8 +1,8 @@
-//! Files and directories that are whole or absent, also after power loss.
+//! Creates and replaces files atomically and durably: after a power loss a file has its old or its new content.
 //!
-//! A file is written beside its place, synced and renamed; then the directory is synced, which
-//! containers/storage leaves out. The temporary name is containers/storage's (`pkg/ioutils/fswriters.go`), so
-//! that whoever cleans up after it cleans up after us.
+//! A file is written under a temporary name in the same directory, synced and renamed. Then the directory is synced,
+//! which containers/storage omits. The temporary name is that of containers/storage (`pkg/ioutils/fswriters.go`), so
+//! that programs that clean up after it clean up after us too.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -12,23 +12,23 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{StoreError, io_error};
 
-/// A temporary file that nobody wrote to for this long belongs to a dead writer. It is only looked at under
-/// the lock of its directory, which every live writer holds for milliseconds; the hour is for clocks that
-/// jump.
+/// A temporary file that has not been written for this long belongs to a dead writer. It is only inspected under the
+/// lock of its directory, which every live writer holds for milliseconds. The hour allows for clock changes.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// Replaces `path` by a file of mode 0600 that holds `bytes`.
+/// Replaces `path` with a file of mode 0600 and content `bytes`.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     replace(path, 0o600, bytes)
 }
 
-/// Replaces `path` by a file of `mode` that holds `bytes`.
+/// Replaces `path` with a file of mode `mode` and content `bytes`.
 pub(super) fn replace(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
     put(path, mode, bytes)?;
     sync_dir(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// The same, but which file has the name is durable only when the directory is synced: for several in one directory.
+/// The same without the sync of the directory, for several files in one directory: the new name is durable after the
+/// caller syncs it.
 pub(super) fn put(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError> {
     let (Some(dir), Some(base)) = (path.parent(), path.file_name().and_then(|base| base.to_str())) else {
         return Err(io_error("write", path)(std::io::Error::from(
@@ -47,7 +47,7 @@ pub(super) fn put(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), StoreError
         fs::rename(&temporary, path)
     })();
     if let Err(error) = written {
-        // It may not even exist; what counts is the first error.
+        // The file may not exist; the first error is the one to report.
         let _ = fs::remove_file(&temporary);
         return Err(io_error("write", path)(error));
     }
@@ -61,7 +61,7 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
         .map_err(io_error("sync", dir))
 }
 
-/// Creates a file that must not exist yet, with `mode`. Nothing of it is durable.
+/// Creates a file that must not exist yet, with mode `mode`. Nothing of it is durable.
 pub(super) fn create(path: &Path, mode: u32, bytes: &[u8]) -> Result<File, StoreError> {
     let created = (|| {
         let mut file = OpenOptions::new()
@@ -76,7 +76,7 @@ pub(super) fn create(path: &Path, mode: u32, bytes: &[u8]) -> Result<File, Store
     created.map_err(io_error("create", path))
 }
 
-/// Creates one directory with exactly `mode`, whatever the umask. Says whether it was not there before.
+/// Creates one directory with exactly this mode, whatever the umask. Returns false if it existed.
 pub(super) fn create_dir(path: &Path, mode: u32) -> Result<bool, StoreError> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
@@ -89,7 +89,7 @@ pub(super) fn create_dir(path: &Path, mode: u32) -> Result<bool, StoreError> {
     }
 }
 
-/// Opens a file for reading. A FIFO in its place is like an empty file; without `O_NONBLOCK` it would hold us for ever.
+/// Opens a file for reading. A FIFO reads as an empty file; without `O_NONBLOCK` the open would block forever.
 pub(super) fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -97,7 +97,7 @@ pub(super) fn open(path: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
-/// Reads a whole file of at most `limit` bytes; `None` if there is none.
+/// Reads a file of at most `limit` bytes; `None` if it does not exist.
 pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     let file = match open(path) {
         Ok(file) => file,
@@ -119,14 +119,14 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreErro
     Ok(Some(bytes))
 }
 
-/// Removes what writers of `dir/base` left behind when they died. The lock that guards `base` must be held.
+/// Removes temporary files of dead writers of `dir/base`. The lock that guards `base` must be held.
 pub(super) fn sweep(dir: &Path, base: &str) {
     let prefix = format!(".tmp-{base}");
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     sweep_named(dir, |name| name.strip_prefix(&prefix).is_some_and(is_number));
 }
 
-/// The same for every file of `dir`.
+/// The same for all files in `dir`.
 pub(super) fn sweep_all(dir: &Path) {
     sweep_named(dir, |name| name.starts_with(".tmp-"));
 }

@@ -1,11 +1,11 @@
-//! What the kernel must allow whoever writes a layer's tree.
+//! Checks that the process has root's uid and the capabilities for writing a layer's tree.
 
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::StoreError;
 
-/// Without one of these a call fails in the middle of a layer; without `CAP_FSETID` none does, and set-group-ID bits get
-/// lost in silence.
+/// Without one of these a call fails in the middle of a layer. Without `CAP_FSETID` no call fails, but set-group-ID
+/// bits are lost silently.
 const NEEDED: [(CapabilitySet, &str); 7] = [
     (CapabilitySet::CHOWN, "CAP_CHOWN"),
     (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE"),
@@ -17,7 +17,7 @@ const NEEDED: [(CapabilitySet, &str); 7] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
 ];
 
-/// Says who is not root before anything is read that only root can read.
+/// Fails for other users than root, before files are read that only root can read.
 pub fn require_root() -> Result<(), StoreError> {
     match rustix::process::geteuid().as_raw() {
         0 => Ok(()),
@@ -25,7 +25,7 @@ pub fn require_root() -> Result<(), StoreError> {
     }
 }
 
-/// Names of those that this thread does not have.
+/// The names of the capabilities that this thread lacks.
 pub(super) fn missing() -> std::io::Result<Vec<&'static str>> {
     let held = capabilities(None)?.effective;
     let missing = NEEDED

@@ -1,5 +1,4 @@
-//! Whether CRI-O could start a container from an image now, as far as that can be seen without reading every
-//! file.
+//! Checks whether CRI-O can start a container from an image, without reading every file of its layers.
 
 use std::collections::HashSet;
 
@@ -43,9 +42,8 @@ struct RootFs {
 }
 
 impl Inventory {
-    /// What is wrong with the image, in words; `None` if every file of big data is there with its recorded
-    /// size, the manifest and the config are what their digests say, and the chain of layers is the config's,
-    /// each layer complete and fit to be mounted.
+    /// Describes what is wrong with the image; `None` if every file of big data has its recorded size, manifest and
+    /// config match their digests, and the layers are those of the config, each complete and mountable.
     pub fn find_flaw(&self, image: &StoredImage) -> Result<Option<String>, StoreError> {
         for (key, item) in &image.items {
             let found = match std::fs::metadata(self.at(image.location).layout.big_data(&image.id, key)) {
@@ -63,7 +61,7 @@ impl Inventory {
                 (recorded, Some(found)) => {
                     let recorded = recorded.map_or("no size".to_owned(), |size| format!("{size} bytes"));
                     return Ok(Some(format!(
-                        "its `{key}` has {found} bytes, its record says {recorded}"
+                        "its `{key}` has {found} bytes, its record has {recorded}"
                     )));
                 }
             }
@@ -79,8 +77,8 @@ impl Inventory {
         Ok(self.flaw_of_chain(image, &manifest, &config))
     }
 
-    /// The diffIDs of the image's layers, base layer first; `None` if manifest or config cannot be read. Of a manifest that
-    /// we would refuse to pull too: others may have stored it, and CRI-O takes it as it is.
+    /// The diffIDs of the image's layers, base layer first; `None` if manifest or config cannot be read. Manifests
+    /// that we refuse to pull are read too: another program may have stored them, and CRI-O accepts them.
     pub(super) fn diff_ids(&self, image: &StoredImage) -> Result<Option<Vec<DiffId>>, StoreError> {
         let Ok(manifest) = self.read_json::<Manifest>(image, MANIFEST)? else {
             return Ok(None);
@@ -141,7 +139,7 @@ impl Inventory {
         next.map(|_| format!("its chain of layers has more than {}", diff_ids.len()))
     }
 
-    /// An item that must have the digest that its record says, and parse.
+    /// Reads an item, compares its digest with the record, and parses it.
     fn read_json<T: for<'de> Deserialize<'de>>(
         &self,
         image: &StoredImage,
@@ -155,11 +153,11 @@ impl Inventory {
         };
         if item.digest != Some(content.digest()) {
             return Ok(Err(format!(
-                "its `{key}` has the digest {}, its record says otherwise",
+                "its `{key}` has the digest {}, which differs from its record",
                 content.digest()
             )));
         }
         Ok(serde_json::from_slice(content.bytes())
-            .map_err(|error| format!("its `{key}` cannot be understood: {error}")))
+            .map_err(|error| format!("its `{key}` does not parse: {error}")))
     }
 }

@@ -1,4 +1,4 @@
-//! Why the store could not be used, read or written.
+//! Errors of the store: unsupported, damaged, in use, conflicting records, I/O failures.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use crate::cancel::Stopped;
 use crate::oci::{DiffId, LayerId};
 
-/// What went wrong with the store. Nothing here is cured by asking a registry again.
+/// An error of the store. Another request to a registry does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store is of a kind that this program must not write to; nothing was written.
+    /// This program must not write to a store of this kind. Nothing was written.
     #[error("the store `{}` is not supported: {reason}\nhint: {hint}", root.display())]
     Unsupported {
         /// The graph root.
         root: PathBuf,
-        /// What it is, or has, that is not supported.
+        /// The unsupported property.
         reason: String,
-        /// What the operator can do about it.
+        /// The remedy.
         hint: &'static str,
     },
-    /// An additional image store cannot be read.
+    /// An additional image store is unusable.
     #[error("the additional image store `{}` cannot be used: {reason}\nhint: CRI-O does not start without it; in a container, mount it where the host has it, below the host root", root.display())]
     AdditionalStore {
         /// Its root.
@@ -28,49 +28,51 @@ pub enum StoreError {
         reason: String,
     },
     /// The caller may not change owners, make devices or set trusted attributes.
-    #[error("only root can write a store, and this is user {uid}\nhint: run it privileged, or as root")]
+    #[error(
+        "only root can write a store, and this is user {uid}\nhint: run as root, or in a privileged container"
+    )]
     NotRoot {
         /// The effective user id.
         uid: u32,
     },
-    /// Root without all of root's rights.
-    #[error("the store `{}` cannot be written without {}\nhint: add these to the container's capabilities, or run it privileged", root.display(), missing.join(", "))]
+    /// The caller is root but lacks capabilities.
+    #[error("the store `{}` cannot be written without {}\nhint: add these capabilities to the container, or run it privileged", root.display(), missing.join(", "))]
     Rights {
         /// The graph root.
         root: PathBuf,
         /// The capabilities that are missing.
         missing: Vec<&'static str>,
     },
-    /// A file of the store does not hold what it should.
-    #[error("`{}` is damaged: {reason}\nhint: `podman system check`, or a restart of CRI-O, finds and repairs damage", path.display())]
+    /// A file of the store has damaged content.
+    #[error("`{}` is damaged: {reason}\nhint: `podman system check`, or a restart of CRI-O, finds and repairs such damage", path.display())]
     Corrupt {
         /// The file or directory.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// The program was told to stop while it waited for somebody else's lock.
+    /// The run was stopped while it waited for a lock of another program.
     #[error("{stopped} while waiting for the lock `{}`", lock.display())]
     Stopped {
         /// The lock file.
         lock: PathBuf,
-        /// Who said so.
+        /// Why the run stops.
         stopped: Stopped,
     },
-    /// The program was told to stop while it read the store.
+    /// The run was stopped while it read the store.
     #[error(transparent)]
     Cancelled(#[from] Stopped),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// The action, as a verb.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A layer unpacked to another tar than the image's config promises.
+    /// The tar of a layer has another diffID than the config of its image states.
     #[error(
         "layer {layer} does not match its image's config: the config says diffID {expected}, its tar has {found}"
     )]
@@ -82,28 +84,28 @@ pub enum StoreError {
         /// The SHA-256 of the tar.
         found: DiffId,
     },
-    /// The store already holds something else under this id, or something damaged.
+    /// The store has something else under this id, or something damaged.
     #[error(
-        "the store's record of {what} conflicts with what is to be stored: {reason}\nhint: `spoke-precache verify --repair` repairs damage; or remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
+        "the store has a conflicting record of {what}: {reason}\nhint: run `spoke-precache verify --repair`; or remove the images that use it with `crictl rmi` or `podman rmi`, and run again"
     )]
     Conflict {
         /// Which layer or image.
         what: String,
-        /// How they differ.
+        /// The difference.
         reason: String,
     },
-    /// A layer is damaged, and cannot be mended under whoever uses it.
+    /// A damaged layer cannot be repaired while it is in use.
     #[error(
-        "layer {layer} is damaged and in use by {user}\nhint: stop it and remove it, `crictl rm` or `podman rm`, and run `spoke-precache verify --repair` again"
+        "layer {layer} is damaged and in use by {user}\nhint: stop and remove the user of the layer with `crictl rm` or `podman rm`, then run `spoke-precache verify --repair` again"
     )]
     InUse {
         /// The layer.
         layer: LayerId,
-        /// A container or a mount.
+        /// The container or mount that uses it.
         user: String,
     },
-    /// A file was asked for that is no regular file of a bearable size.
-    #[error("cannot read `{path}` out of the image: {reason}")]
+    /// The requested file of an image is not a regular file, or is too large.
+    #[error("cannot read `{path}` from the image: {reason}")]
     Unreadable {
         /// The path inside the image.
         path: String,
@@ -113,13 +115,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True when the file system, or a quota on it, is full.
+    /// True if the file system is full or a quota is exceeded.
     pub fn is_no_space(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
     }
 
-    /// True when the disk fails.
+    /// True if the disk reported an I/O error.
     pub fn is_broken_disk(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }

@@ -1,16 +1,16 @@
-//! A file name or path in a form that is safe to print: control characters escaped, cut to a readable length.
+//! Makes a file name or path safe to print: control characters escaped, cut to a readable length.
 
 use std::fmt;
 
-/// A name as people may see it: escaped, cut to a readable length.
+/// A name for messages: escaped, and cut to a readable length.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EscapedName(Vec<u8>);
 
-/// Longer names are cut in messages; a path may have 4096 bytes, a hostile one any.
+/// The longest name in a message; a path may have 4096 bytes, a hostile name any number.
 const SHOWN: usize = 300;
 
 impl EscapedName {
-    /// Keeps as much of `bytes` as is ever shown.
+    /// Keeps the bytes that may be shown.
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes[..bytes.len().min(SHOWN + 1)].to_vec())
     }

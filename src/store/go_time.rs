@@ -1,20 +1,20 @@
-//! Times as Go's `time.RFC3339Nano` writes them: no trailing zeros in the fraction, `Z` for no offset.
+//! Formats and checks times as Go's `time.RFC3339Nano` does: no trailing zeros in the fraction, `Z` for UTC.
 
 use jiff::Timestamp;
 
-/// This moment.
+/// The current time.
 pub(super) fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// A config's `created`, in UTC; `None` if it is no time, or one that Go cannot read or takes for none. What is
-/// returned is not what was written there: a time that Go does not parse makes images.json unreadable for everybody.
+/// A config's `created` in UTC; `None` if it is not a time, or one that Go cannot parse or treats as unset. The text
+/// is normalised: a time that Go does not parse makes images.json unreadable for every program.
 pub(super) fn rewrite(created: &str) -> Option<String> {
     let time: Timestamp = created.parse().ok()?;
     Some(time.to_string()).filter(|text| !text.starts_with('-') && text != "0001-01-01T00:00:00Z")
 }
 
-/// Whether a record's `created` is a time. Where it is none, Go reads nothing of the whole file.
+/// Whether a record's `created` is a time. If it is not, Go rejects the whole file.
 pub(super) fn is_time(created: &str) -> bool {
     created.as_bytes().get(10) == Some(&b'T') && created.parse::<Timestamp>().is_ok()
 }
@@ -33,7 +33,7 @@ mod tests {
                 "2024-06-19T19:22:45.123456789+02:00",
                 Some("2024-06-19T17:22:45.123456789Z"),
             ),
-            // jiff takes more forms than Go does.
+            // jiff accepts more forms than Go.
             ("2024-06-19 19:22:45Z", Some("2024-06-19T19:22:45Z")),
             ("2024-06-19T19:22Z", Some("2024-06-19T19:22:00Z")),
             ("2024-06-19T19:22:45,5Z", Some("2024-06-19T19:22:45.5Z")),

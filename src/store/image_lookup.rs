@@ -7,23 +7,21 @@ use super::store_location::StoreLocation;
 use crate::oci::{Digest, Manifest, Platform, Reference};
 
 impl Inventory {
-    /// The image that has exactly this name. When two have, the later one keeps it, as containers/storage
-    /// decides.
+    /// The image that has exactly this name. If two have it, the later one counts, as in containers/storage.
     pub fn image_by_name(&self, name: &str) -> Option<&StoredImage> {
         self.locations().find_map(|location| {
             let mut images = self.at(location).images().iter().rev();
             let image = images.find(|image| image.names.iter().any(|known| known == name))?;
-            // A record in the graph root is all there is of an image, but for its files.
+            // A record in the graph root hides the records of the same image in the additional stores.
             let is_hidden =
                 location != StoreLocation::GraphRoot && self.images().iter().any(|own| own.id == image.id);
             (!is_hidden).then_some(image)
         })
     }
 
-    /// The image that CRI-O takes when a pod asks for `reference`: the one with this name; else, for a
-    /// digest, one that was stored with the digest and has any name in the repository. A digest of a list
-    /// counts only if the instance for `platform` is there too. (containers/image `storage_reference.go`:
-    /// `resolveImage`)
+    /// The image that CRI-O uses for `reference`: the image with this name. Otherwise, for a digest, an image that
+    /// was stored with the digest and has any name in the repository. The digest of a manifest list counts only if
+    /// the instance for `platform` is stored too (containers/image `storage_reference.go`: `resolveImage`).
     pub fn find(
         &self,
         reference: &Reference,
@@ -70,7 +68,7 @@ impl Inventory {
                 let instance = index.choose(platform).ok();
                 instance.is_some_and(|instance| image.items.contains_key(&manifest_key(instance)))
             }
-            // Others may store what we refuse to pull; CRI-O takes it as it is.
+            // Another program may have stored a manifest that we refuse to pull; CRI-O accepts it.
             Err(_) => true,
         })
     }

@@ -1,4 +1,4 @@
-//! Further names of images that are in the store.
+//! Adds names to images that are stored already.
 
 use super::error::StoreError;
 use super::images_json::ImageTable;
@@ -8,8 +8,8 @@ use crate::cancel::Cancel;
 use crate::oci::{ImageId, Reference};
 
 impl Store {
-    /// Adds to the record of each image a name by digest, as a pull by that name would; another image that has the name
-    /// loses it. An image that is no longer in the graph root, or was not stored with that digest, is left out: CRI-O
+    /// Adds to the record of each image a name by digest, as a pull by that name would. Another image with the name
+    /// loses it. An image that is no longer in the graph root, or was not stored with that digest, is skipped: CRI-O
     /// would not start it under that name.
     ///
     /// `cancel` ends the wait for the locks and nothing else.

@@ -1,10 +1,10 @@
-//! An image's layers as one tree, as a container would see them, with nothing mounted.
+//! Reads files and directories of an image as a container would see them, from its layers and without a mount.
 //!
-//! The path is walked one component at a time. At each step the same directory of all layers is open, topmost
-//! first: the first layer that has the name decides; a whiteout (character device 0:0) hides what is below; a
-//! directory merges with those below it down to the first opaque one (`trusted.overlay.opaque` = `y`).
-//! Symlinks are followed inside this view, never by the kernel: every name is opened beneath its directory
-//! with RESOLVE_NO_SYMLINKS.
+//! A path is resolved one component at a time. At each step the same directory of all layers is open, topmost first.
+//! The first layer that has the name decides. A whiteout (character device 0:0) hides the layers below it. A
+//! directory merges with those below it, down to the first opaque one (`trusted.overlay.opaque` = `y`). Symlinks are
+//! resolved inside this view and never by the kernel: every name is opened beneath its directory with
+//! RESOLVE_NO_SYMLINKS (`openat2(2)`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -21,13 +21,13 @@ use super::error::{StoreError, io_error};
 use super::store::Store;
 use crate::oci::LayerId;
 
-/// The marker of a directory that hides what is below it.
+/// The attribute of a directory that hides the layers below it.
 const OPAQUE: &str = "trusted.overlay.opaque";
 
-/// As many symlinks as the kernel follows in one path.
+/// The most symlinks in one path, as in the kernel (`path_resolution(7)`).
 const SYMLINK_LIMIT: usize = 40;
 
-/// As many components as a path may have once its symlinks are resolved. The paths that we read have three.
+/// The most components in a path after its symlinks are resolved. The paths that we read have three.
 const COMPONENT_LIMIT: usize = 256;
 
 /// The merged view of an image's layers.
@@ -37,14 +37,14 @@ pub struct Tree {
     roots: Vec<OwnedFd>,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug)]
 pub enum Node {
     /// A regular file, open for reading.
     File(File),
     /// A directory.
     Directory(Directory),
-    /// Something that is neither, in words: `a device`.
+    /// Anything else, described in words: `a device`.
     Other(&'static str),
 }
 
@@ -55,23 +55,23 @@ pub struct Directory {
     layers: Vec<OwnedFd>,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// The name, without a directory before it.
+    /// The name, without a directory.
     pub name: OsString,
-    /// What it is; a symlink is not followed.
+    /// Its kind; a symlink is not followed.
     pub kind: FileKind,
 }
 
-/// What a name in a directory is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
     Directory,
-    /// A symlink, to whatever.
+    /// A symlink to any target.
     Symlink,
     /// A device, a pipe or a socket.
     Other,
@@ -81,7 +81,7 @@ impl Store {
     /// The tree of the image whose layers are `layers`, base layer first.
     ///
     /// # Errors
-    /// When a layer is not there.
+    /// If a layer is missing.
     pub fn tree(&self, layers: &[LayerId]) -> Result<Tree, StoreError> {
         let diffs: Vec<PathBuf> = layers
             .iter()
@@ -92,10 +92,10 @@ impl Store {
 }
 
 impl Tree {
-    /// The tree of these directories, each the contents of a layer, base layer first.
+    /// The tree of these directories, each with the contents of one layer, base layer first.
     ///
     /// # Errors
-    /// When one is not there or is no directory.
+    /// If one is missing or not a directory.
     pub fn of_directories(layers: &[impl AsRef<Path>]) -> Result<Self, StoreError> {
         let open = |path: &Path| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -107,16 +107,17 @@ impl Tree {
         })
     }
 
-    /// The tree of the layers whose contents these directories are, topmost first. If they are only the upper layers of
-    /// an image, what is found is the image's, for no lower layer can change it; what is not found may still lie below.
+    /// The tree of the layers with these root directories, topmost first. If they are only the upper layers of an
+    /// image, a path that is found is final, because lower layers cannot change it. A path that is not found may
+    /// exist in a lower layer.
     pub fn of_roots(roots: Vec<OwnedFd>) -> Self {
         Self { roots }
     }
 
-    /// The bytes of the regular file at `path`; `None` if nothing is there.
+    /// The content of the regular file at `path`; `None` if the path does not exist.
     ///
     /// # Errors
-    /// When it is something else than a regular file, or longer than `limit` bytes.
+    /// If it is not a regular file, or longer than `limit` bytes.
     pub fn read_file(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let unreadable = |reason: String| StoreError::Unreadable {
             path: path.to_owned(),
@@ -146,10 +147,10 @@ impl Tree {
         Ok(Some(bytes))
     }
 
-    /// What `path` leads to, its last component followed as well; `None` if nothing is there.
+    /// Opens the target of `path` and follows a symlink in its last component; `None` if the path does not exist.
     ///
     /// # Errors
-    /// When it leads through too many symlinks or components, or the system refuses.
+    /// If the path has too many symlinks or components, or a system call fails.
     pub fn open(&self, path: &Path) -> Result<Option<Node>, StoreError> {
         let unreadable = |reason: String| StoreError::Unreadable {
             path: path.display().to_string(),
@@ -175,7 +176,7 @@ impl Tree {
                 walked.pop();
                 dirs = root()?;
                 for name in &walked {
-                    // Directories all of them, or we would not have come through.
+                    // All of them are directories, because the walk passed through them.
                     let Some(MergedNode::Directory(next)) = step(&dirs, name).map_err(system)? else {
                         return Ok(None);
                     };
@@ -214,13 +215,13 @@ impl Tree {
 }
 
 impl Directory {
-    /// The names in it, in the order of their bytes; `path` is for messages.
+    /// The entries, sorted by the bytes of their names; `path` is for messages.
     ///
     /// # Errors
-    /// When there are more than `limit`, whited out ones included, or the system refuses.
+    /// If there are more than `limit`, hidden ones included, or a system call fails.
     pub fn entries(&self, path: &Path, limit: usize) -> Result<Vec<DirectoryEntry>, StoreError> {
         let system = |errno: Errno| io_error("read a layer's", path)(errno);
-        // `None` is a name that a whiteout hides.
+        // `None` is a name with a whiteout.
         let mut names: HashMap<OsString, Option<FileKind>> = HashMap::new();
         for layer in &self.layers {
             for item in Dir::read_from(layer).map_err(system)? {
@@ -247,10 +248,11 @@ impl Directory {
     }
 }
 
-/// What the name is in this layer; `None` for a whiteout.
+/// The kind of the name in this layer; `None` for a whiteout.
 fn kind(layer: &OwnedFd, name: &OsStr, known: FileType) -> Result<Option<FileKind>, Errno> {
     let mut kind = known;
-    // Not every file system tells types, and only the number tells a device from a whiteout.
+    // Not every file system returns types in listings, and only the device number distinguishes a whiteout from a
+    // device.
     if matches!(known, FileType::Unknown | FileType::CharacterDevice) {
         let stat = rustix::fs::statat(layer, name, AtFlags::SYMLINK_NOFOLLOW)?;
         kind = FileType::from_raw_mode(stat.st_mode);
@@ -266,16 +268,16 @@ fn kind(layer: &OwnedFd, name: &OsStr, known: FileType) -> Result<Option<FileKin
     }))
 }
 
-/// What a name is in the merged view.
+/// The node that a name has in the merged view.
 enum MergedNode {
-    /// The directories that merge, topmost first.
+    /// The merged directories, topmost first.
     Directory(Vec<OwnedFd>),
     Regular(File),
     Symlink(PathBuf),
     Other(&'static str),
 }
 
-/// The names to walk; `.` and the root are none.
+/// The components to resolve, without `.` and the root.
 fn components(path: &Path) -> VecDeque<OsString> {
     let name = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -304,13 +306,13 @@ fn step(dirs: &[OwnedFd], name: &OsStr) -> Result<Option<MergedNode>, Errno> {
             }
             continue;
         }
-        // A directory above hides anything else below.
+        // A directory in an upper layer hides anything but directories below.
         if !merged.is_empty() {
             break;
         }
         return Ok(match kind {
             FileType::CharacterDevice if stat.st_rdev == 0 => None,
-            // Not to be opened for reading before it is known to be no device and no pipe.
+            // Opened for reading only after it is known not to be a device or a pipe.
             FileType::RegularFile => Some(MergedNode::Regular(
                 open(dir, name, OFlags::RDONLY | OFlags::NONBLOCK)?.into(),
             )),
@@ -330,7 +332,7 @@ fn step(dirs: &[OwnedFd], name: &OsStr) -> Result<Option<MergedNode>, Errno> {
 
 fn open(dir: &OwnedFd, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // RESOLVE_NO_SYMLINKS would also refuse the symlink that O_PATH | O_NOFOLLOW is to open.
+    // RESOLVE_NO_SYMLINKS would also reject the symlink itself, which O_PATH | O_NOFOLLOW opens.
     let resolve = if flags.contains(OFlags::PATH) {
         ResolveFlags::BENEATH
     } else {

@@ -1,4 +1,4 @@
-//! images.json: which images there are, what they are called, and which files of theirs are stored.
+//! Reads and writes images.json: the records of all images, their names and their big data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::lock::ImagesLock;
 use crate::oci::{Digest, ImageId, Reference};
 
-/// containers/storage's order of fields (`images.go`: `Image`).
+/// The order of fields in containers/storage (`images.go`: `Image`).
 const FIELDS: [&str; 12] = [
     "id",
     "digest",
@@ -29,16 +29,16 @@ const FIELDS: [&str; 12] = [
     "flags",
 ];
 
-/// Items of this name, and of this with `-<digest>`, are manifests.
+/// Items with this key, or this key and `-<digest>`, are manifests.
 pub(super) const MANIFEST: &str = "manifest";
 
-/// Items whose names begin so are signatures.
+/// Items whose keys begin with this are signatures.
 const SIGNATURE: &str = "signature";
 
-/// What containers/image writes as the metadata of an image without signatures.
+/// The metadata that containers/image writes for an image without signatures.
 const NO_SIGNATURES: &str = "{}";
 
-/// What a record says, as far as we ask. Every field but the id may be missing or null.
+/// The fields of a record that we use. Every field but the id may be missing or null.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ImageView {
     pub(super) id: String,
@@ -56,8 +56,8 @@ pub(super) struct ImageView {
 }
 
 impl ImageView {
-    /// The digests by which the image can be looked up, computed as containers/storage does when it loads the
-    /// file (`images.go`: `recomputeDigests`).
+    /// The digests by which the image can be found, computed as containers/storage does when it loads the file
+    /// (`images.go`: `recomputeDigests`).
     pub(super) fn digests(&self) -> BTreeSet<Digest> {
         let items = self.big_data_digests.iter().flatten();
         let manifests = items
@@ -70,28 +70,28 @@ impl ImageView {
     }
 }
 
-/// One item of big data that an image is to have.
+/// One item of big data to store for an image.
 pub(super) struct BigDataItem<'i> {
     pub(super) key: String,
     pub(super) bytes: &'i [u8],
     pub(super) digest: Digest,
 }
 
-/// What an image's record is to say.
+/// The content of an image's record.
 pub(super) struct NewImage<'i> {
     pub(super) id: ImageId,
     pub(super) name: String,
-    /// Names that a new record gets besides; nobody else has them.
+    /// Additional names of a new record; no other image has them.
     pub(super) further_names: Vec<String>,
-    /// Replaces that of an existing record.
+    /// The top layer. It replaces the one in an existing record.
     pub(super) layer: Option<String>,
-    /// Of the first manifest stored: the list's, if there is one.
+    /// Digest of the first manifest that is stored: the list's, if there is one.
     pub(super) digest: Digest,
     pub(super) items: &'i [BigDataItem<'i>],
     pub(super) created: String,
 }
 
-/// All of images.json.
+/// The content of images.json.
 pub(super) struct ImageTable {
     records: Vec<(ImageView, Box<RawValue>)>,
 }
@@ -111,8 +111,7 @@ impl ImageTable {
         self.views().find(|view| view.id == id)
     }
 
-    /// Adds the image, or what an existing record of it lacks, and moves its name to it. Says whether
-    /// anything changed.
+    /// Adds the image, or completes its existing record, and moves the name to it. Returns whether anything changed.
     pub(super) fn put(&mut self, image: &NewImage<'_>) -> Result<bool, serde_json::Error> {
         let id = image.id.to_string();
         let mut changed = self.take_name(&image.name, &id)?;
@@ -133,8 +132,8 @@ impl ImageTable {
         Ok(changed)
     }
 
-    /// Gives the image this name by digest, which any other image loses. Only an image that was stored with that digest
-    /// gets it. Says whether anything changed.
+    /// Gives the image this name by digest and removes the name from any other image. An image that was not stored
+    /// with that digest does not get the name. Returns whether anything changed.
     pub(super) fn add_name(&mut self, id: &ImageId, name: &Reference) -> Result<bool, serde_json::Error> {
         let (id, digest, name) = (id.to_string(), name.digest(), name.to_string());
         let is_it = |view: &ImageView| view.id == id && digest.is_some_and(|it| view.digests().contains(&it));
@@ -147,7 +146,7 @@ impl ImageTable {
         Ok(self.replace(position, &record)? || taken)
     }
 
-    /// Removes the name from every image but this one. Says whether another had it.
+    /// Removes the name from every other image. Returns whether one had it.
     fn take_name(&mut self, name: &str, id: &str) -> Result<bool, serde_json::Error> {
         let mut changed = false;
         for (view, raw) in self.records.iter_mut().filter(|(view, _)| view.id != id) {
@@ -168,10 +167,10 @@ impl ImageTable {
         Ok(changed)
     }
 
-    /// Says whether the record differs from the one that was there.
+    /// Returns whether the record changed.
     fn replace(&mut self, position: usize, record: &JsonRecord) -> Result<bool, serde_json::Error> {
         let raw = serde_json::value::to_raw_value(record)?;
-        // Compared as values: a text of other white space is no change.
+        // Compared as values: different white space is no change.
         let before: JsonRecord = serde_json::from_str(self.records[position].1.get())?;
         if serde_json::to_string(&before)? == raw.get() {
             return Ok(false);
@@ -180,7 +179,7 @@ impl ImageTable {
         Ok(true)
     }
 
-    /// Writes the file; readers see the old one or this one.
+    /// Replaces the file. Readers see the old content or this one.
     pub(super) fn save(&self, lock: &ImagesLock, layout: &Layout) -> Result<(), StoreError> {
         lock.write_token(layout)?;
         atomic_file::write(
@@ -202,13 +201,13 @@ fn fresh(image: &NewImage<'_>) -> Result<JsonRecord, serde_json::Error> {
     Ok(record)
 }
 
-/// The newest name first.
+/// Inserts the name as the first one.
 fn add_name(record: &mut JsonRecord, name: &str) -> Result<(), serde_json::Error> {
     let mut names: Vec<String> = record.field("names");
     names.retain(|known| known != name);
     names.insert(0, name.to_owned());
-    // containers/storage moves every name of the image to the front of its history, one after the other
-    // (`images.go`: `updateNames`), so that they stand there in reverse.
+    // containers/storage moves every name of the image to the front of its history, one after the other (`images.go`:
+    // `updateNames`), so the history has them in reverse order.
     let mut history: Vec<String> = record.field("names-history");
     history.retain(|name| !names.contains(name));
     history.splice(..0, names.iter().rev().cloned());
@@ -216,7 +215,7 @@ fn add_name(record: &mut JsonRecord, name: &str) -> Result<(), serde_json::Error
     record.set("names-history", &history, &FIELDS)
 }
 
-/// Items that are there stay and keep their place.
+/// Adds the items to the record. Existing items stay where they are.
 fn merge(record: &mut JsonRecord, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
     add_name(record, &image.name)?;
     let mut keys: Vec<String> = record.field("big-data-names");
@@ -241,7 +240,7 @@ fn merge(record: &mut JsonRecord, image: &NewImage<'_>) -> Result<(), serde_json
     record.set("big-data-digests", &digests, &FIELDS)
 }
 
-/// Replaces what cannot be so.
+/// Replaces invalid values.
 fn correct(
     record: &mut JsonRecord,
     image: &NewImage<'_>,
@@ -255,7 +254,7 @@ fn correct(
     let manifests: Vec<&String> = keys.iter().filter(|key| key.starts_with(MANIFEST)).collect();
     let mut manifests = manifests.iter().filter_map(|key| digests.get(*key));
     let digest: String = record.field("digest");
-    // The first that was stored. One that is no digest makes the store unusable for everybody.
+    // The manifest that was stored first. An invalid digest would make the store unusable for every program.
     if let Some(first) = manifests
         .clone()
         .next()
@@ -278,7 +277,7 @@ fn correct(
     Ok(())
 }
 
-/// What containers/image reads of an image's metadata: how long each of its signatures is.
+/// The part of the metadata that containers/image reads: the length of each signature.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Metadata {
@@ -286,27 +285,27 @@ struct Metadata {
     signatures_sizes: Option<BTreeMap<String, Option<Vec<u64>>>>,
 }
 
-/// Why containers/image could not open an image with this metadata, or would not find its signatures.
+/// Describes why containers/image cannot open an image with this metadata, or does not find its signatures.
 pub(super) fn flaw_of_metadata(
     metadata: Option<&str>,
     size_of: impl Fn(&str) -> Option<u64>,
 ) -> Option<String> {
     let metadata = metadata.filter(|text| !text.is_empty()).unwrap_or(NO_SIGNATURES);
     let Ok(metadata) = serde_json::from_str::<Metadata>(metadata) else {
-        return Some("its `metadata` cannot be understood".to_owned());
+        return Some("its `metadata` does not parse".to_owned());
     };
     let of_instances = metadata.signatures_sizes.iter().flatten().map(|(digest, sizes)| {
         let hex = digest.split_once(':').map_or(&**digest, |(_, hex)| hex);
         (format!("{SIGNATURE}-{hex}"), sizes.iter().flatten().sum())
     });
     let own: u64 = metadata.signature_sizes.iter().flatten().sum();
-    // What an earlier pull brought stays when a later one finds no signatures.
-    let mut said = of_instances
+    // Signatures of an earlier pull stay when a later pull finds none.
+    let mut expected = of_instances
         .chain([(format!("{SIGNATURE}s"), own)])
         .filter(|(_, sum)| *sum > 0);
-    let wrong = said.find(|(key, sum)| size_of(key) != Some(*sum))?;
+    let wrong = expected.find(|(key, sum)| size_of(key) != Some(*sum))?;
     Some(format!(
-        "its `metadata` does not say how long its `{}` are",
+        "its `metadata` does not match the length of its `{}`",
         wrong.0
     ))
 }

@@ -1,10 +1,9 @@
-//! What is in the store, seen without a lock.
+//! Takes a snapshot of the layers and images in the store, without a lock.
 //!
-//! layers.json and images.json are only ever replaced as a whole, so that reading each needs no lock; the two
-//! are read again if one was replaced meanwhile. The snapshot ages from then on: whoever commits checks
-//! again, under the locks.
+//! layers.json and images.json are only ever replaced as a whole, so reading one needs no lock. If one is replaced
+//! during the snapshot, both are read again. A snapshot is soon out of date: a commit checks again under the locks.
 //!
-//! The additional image stores are part of it; see `home.rs` for what is searched in which order.
+//! The additional image stores are included; `additional_stores.rs` describes the order of the search.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -22,8 +21,7 @@ use super::store::Store;
 use super::store_location::StoreLocation;
 use crate::oci::{Content, DiffId, Digest, ImageId, LayerId};
 
-/// How often a snapshot is tried again while others write. Then the last one must do: it is old a moment
-/// later anyway.
+/// How often a snapshot is repeated while other programs write. The last one is used in any case.
 const ATTEMPTS: usize = 5;
 
 /// The largest item of big data that is read. Registries limit manifests and configs to 4 MiB.
@@ -33,12 +31,12 @@ const ITEM_LIMIT: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Inventory {
     pub(super) layout: Layout,
-    /// The records themselves, also of layers that cannot be mounted.
+    /// The raw records, including those of layers that cannot be mounted.
     pub(super) records: LayerTable,
     layers: HashMap<LayerId, LayerRecord>,
     images: Vec<StoredImage>,
     stored_bytes: u64,
-    /// Each without such of its own.
+    /// The snapshots of the additional stores.
     additional: Vec<Inventory>,
 }
 
@@ -49,7 +47,7 @@ pub struct LayerRecord {
     pub id: LayerId,
     /// The layer below.
     pub parent: Option<LayerId>,
-    /// Digest of the blob that it was made from; unknown for a layer that was built on the node.
+    /// Digest of the blob that it was unpacked from; unknown for a layer that was built on the node.
     pub blob: Option<Digest>,
     /// Length of that blob in bytes.
     pub blob_size: Option<u64>,
@@ -59,37 +57,37 @@ pub struct LayerRecord {
     pub diff_size: Option<u64>,
 }
 
-/// An image's record. Whether the image can be used is what [`Inventory::find_flaw`] says.
+/// The record of an image. [`Inventory::find_flaw`] checks whether the image is usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredImage {
     /// Its id.
     pub id: ImageId,
-    /// Where its record is.
+    /// The store that has its record.
     pub location: StoreLocation,
-    /// Its names, as they are looked up.
+    /// Its names, as lookups compare them.
     pub names: Vec<String>,
-    /// The digests of its manifests and of the lists it was found by.
+    /// The digests of its manifests and manifest lists.
     pub digests: BTreeSet<Digest>,
-    /// Its top layer, as recorded. This and what follows may make no sense.
+    /// Its top layer, as recorded. This field and the next ones may be damaged.
     pub(super) layer: Option<String>,
-    /// The digest that it got first.
+    /// The digest in its `digest` field.
     pub(super) digest: Option<String>,
     pub(super) metadata: Option<String>,
     pub(super) created: Option<String>,
     pub(super) items: BTreeMap<String, BigDataRecord>,
 }
 
-/// A file of big data, as its image's record has it.
+/// A file of big data as the image's record describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BigDataRecord {
     pub(super) size: Option<u64>,
     pub(super) digest: Option<Digest>,
-    /// Whether `big-data-names` has it.
+    /// Whether `big-data-names` lists it.
     pub(super) is_named: bool,
 }
 
 impl Store {
-    /// Takes a snapshot. No store is an empty one.
+    /// Takes a snapshot. A store that does not exist is empty.
     pub fn inventory(&self) -> Result<Inventory, StoreError> {
         let mut attempt = 0;
         loop {
@@ -117,7 +115,7 @@ impl Store {
     }
 }
 
-/// Changes whenever a file is replaced.
+/// A value that changes whenever a file is replaced.
 #[derive(PartialEq, Eq)]
 struct Generation {
     inode: u64,
@@ -141,7 +139,8 @@ impl Generation {
 
 impl Inventory {
     fn read(layout: &Layout, location: StoreLocation, stores: &[&Layout]) -> Result<Self, StoreError> {
-        // Images first: a commit adds layers before the image, so that an image seen here has its layers there.
+        // Images first: a commit stores the layers before the image, so an image in this snapshot has its layers in
+        // it too.
         let images = ImageTable::read(layout)?;
         let layers = LayerTable::read(layout)?;
         let mut known = HashMap::new();
@@ -156,7 +155,7 @@ impl Inventory {
             }
             let mut flaw = find_flaw(layout, &id, view.parent().is_some())?;
             if flaw.is_none() && location != StoreLocation::GraphRoot {
-                flaw = flaw_of_link(layout, &id)?;
+                flaw = flaw_of_link_name(layout, &id)?;
             }
             if flaw.is_none() {
                 flaw = layers.unresolved_lower(layout, view, &id, stores)?;
@@ -165,7 +164,7 @@ impl Inventory {
                 None => {
                     known.insert(id, LayerRecord::new(id, view));
                 }
-                Some(flaw) => tracing::debug!(layer = %id, %flaw, "a layer of the store cannot be mounted"),
+                Some(flaw) => tracing::debug!(layer = %id, %flaw, "skipping a layer that cannot be mounted"),
             }
         }
         Ok(Self {
@@ -181,7 +180,7 @@ impl Inventory {
         })
     }
 
-    /// One of the stores.
+    /// The snapshot of one of the stores.
     pub(super) fn at(&self, location: StoreLocation) -> &Self {
         match location {
             StoreLocation::GraphRoot => self,
@@ -189,7 +188,7 @@ impl Inventory {
         }
     }
 
-    /// The stores in the order in which they are searched.
+    /// The stores in the order of the search.
     pub(super) fn locations(&self) -> impl Iterator<Item = StoreLocation> {
         let additional = (0..self.additional.len()).map(StoreLocation::Additional);
         std::iter::once(StoreLocation::GraphRoot).chain(additional)
@@ -205,7 +204,7 @@ impl Inventory {
         (location != StoreLocation::GraphRoot).then(|| self.at(location).layout.root())
     }
 
-    /// The store whose record of this layer counts, for an image anywhere: the first that has one.
+    /// The store whose record of this layer counts for any image: the first that has one.
     pub(super) fn location_of(&self, id: &LayerId) -> Option<StoreLocation> {
         self.locations().find(|location| {
             let store = self.at(*location);
@@ -213,20 +212,19 @@ impl Inventory {
         })
     }
 
-    /// The layer for an image that is there, wherever it lies, if it is complete and can be mounted on its parents.
+    /// The layer for a stored image, from any store, if it is complete and can be mounted on its parents.
     pub fn mountable(&self, id: &LayerId) -> Option<&LayerRecord> {
-        // Ahead of the search, which reads all records for one that is missing.
+        // First, because the search below reads all records for a missing layer.
         self.layer(id).or_else(|| {
             let location = self.location_of(id)?;
-            // The driver takes the first directory of this name that it finds, whether there is a record for it or not
-            // (`overlay.go`: `dir2`).
+            // The driver uses the first directory of this name, even without a record (`overlay.go`: `dir2`).
             let mut before = self.locations().take_while(|it| *it != location);
             let is_hidden = before.any(|it| self.at(it).layout.layer(id).exists());
             self.at(location).layer(id).filter(|_| !is_hidden)
         })
     }
 
-    /// The layer, if the graph root has it, complete and fit to be mounted on its parents.
+    /// The layer, if it is in the graph root, complete and mountable on its parents.
     pub fn layer(&self, id: &LayerId) -> Option<&LayerRecord> {
         self.layers.get(id)
     }
@@ -236,7 +234,7 @@ impl Inventory {
         self.at(location).layer(id)?.diff_size
     }
 
-    /// Every layer of the graph root that is complete and can be mounted on its parents, in no order.
+    /// Every layer of the graph root that is complete and mountable, in no order.
     pub fn layers(&self) -> impl Iterator<Item = &LayerRecord> {
         self.layers.values()
     }
@@ -251,7 +249,7 @@ impl Inventory {
         self.all_images().find(|image| image.id == *id)
     }
 
-    /// Of all stores, in the order in which they are searched.
+    /// The images of all stores, in the order of the search.
     pub(super) fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
         self.locations().flat_map(|location| &self.at(location).images)
     }
@@ -261,7 +259,7 @@ impl Inventory {
         self.stored_bytes
     }
 
-    /// A manifest, list or config of this digest, if an image has one. What is damaged is not returned.
+    /// A manifest, list or config with this digest, if an image has one. Damaged content is not returned.
     pub fn content(&self, digest: &Digest) -> Result<Option<Content>, StoreError> {
         for image in self.all_images() {
             for (key, item) in &image.items {
@@ -288,8 +286,8 @@ impl Inventory {
     }
 }
 
-/// A short name that is lost is made again in the graph root, and nowhere else (`overlay.go`: `recreateSymlinks`).
-fn flaw_of_link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
+/// containers/storage recreates a lost link name in the graph root only (`overlay.go`: `recreateSymlinks`).
+fn flaw_of_link_name(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     let is_linked = match link(layout, id)? {
         Some(link) => is_linked(layout, &link, id)?,
         None => false,
@@ -333,8 +331,8 @@ impl StoredImage {
             items.entry(key.clone()).or_default().digest = digest.parse().ok();
         }
         Some(Self {
-            // Ours have 64 digits; an image with another id was made by hand and is nothing that a pod asks
-            // for.
+            // Images that are pulled have ids of 64 digits. No pod uses an image with another id, which was built by
+            // hand.
             id: ImageId::from_hex(&view.id)?,
             location,
             names: view.names.clone().unwrap_or_default(),

@@ -1,7 +1,7 @@
-//! One record of layers.json or images.json, with every byte of what we do not change.
+//! Edits one record of layers.json or images.json and keeps every byte that it does not change.
 //!
-//! Other programs, of other versions, keep fields in these files that we do not know; they must survive us.
-//! So a value stays the text that it was, and the fields keep their order.
+//! Other programs, of other versions, keep fields in these files that we do not know. So a value stays the text that
+//! it was, and the fields keep their order.
 
 use std::fmt;
 use std::path::Path;
@@ -29,7 +29,7 @@ impl JsonRecord {
             .unwrap_or_default()
     }
 
-    /// Replaces the field where it is, or inserts it where `order` has it.
+    /// Replaces the field in its position, or inserts it at its position in `order`.
     pub(super) fn set(
         &mut self,
         key: &str,
@@ -84,8 +84,7 @@ impl<'de> Deserialize<'de> for JsonRecord {
     }
 }
 
-/// The records of a file, each as it is written there and as the `V` that we understand of it. No file, no
-/// records.
+/// The records of a file, each as its text and as the fields `V` that we use. A missing file has no records.
 pub(super) fn read<V: DeserializeOwned>(path: &Path) -> Result<Vec<(V, Box<RawValue>)>, StoreError> {
     let bytes = atomic_file::read(path, FILE_LIMIT)?.unwrap_or_default();
     let text = std::str::from_utf8(&bytes).map_err(|error| StoreError::corrupt(path, error))?;
@@ -97,7 +96,7 @@ pub(super) fn read<V: DeserializeOwned>(path: &Path) -> Result<Vec<(V, Box<RawVa
     records.into_iter().map(view).collect()
 }
 
-/// The records of a file's text, each as it is written there. Nothing, and Go's `null`, are no records.
+/// The records in the text of a file, each as its own text. Empty text and Go's `null` have no records.
 pub(super) fn split(text: &str) -> Result<Vec<Box<RawValue>>, serde_json::Error> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -124,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_changed_stays_as_it_was() {
+    fn unchanged_fields_keep_their_text() {
         let text = r#"{"id":"a", "novel":{"n": 1.50, "big":123456789012345678901234567890},"names":["x"],"created":"y"}"#;
         let order = ["id", "digest", "names", "layer", "created"];
         let mut record: JsonRecord = serde_json::from_str(text).unwrap();

@@ -8,12 +8,12 @@ use super::store_location::StoreLocation;
 use crate::oci::{DiffId, LayerId};
 
 impl Inventory {
-    /// The image's layers, base first, if every one of them is there.
+    /// The image's layers, base layer first, if all of them are stored and mountable.
     pub fn chain_of(&self, image: &StoredImage) -> Option<Vec<LayerId>> {
         let mut chain = Vec::new();
         let mut next = image.top_layer();
         while let Some(id) = next {
-            // A record that names itself as its ancestor is no chain.
+            // A chain with a cycle is damaged.
             if chain.contains(&id) {
                 return None;
             }
@@ -24,14 +24,14 @@ impl Inventory {
         Some(chain)
     }
 
-    /// What the record that counts says; also that of a layer which cannot be mounted.
+    /// The parent in the record that counts, also of a layer that cannot be mounted.
     pub(super) fn parent_of(&self, id: &LayerId) -> Option<LayerId> {
         let view = self.at(self.location_of(id)?).records.find(id)?;
         view.parent().and_then(LayerId::from_hex)
     }
 
-    /// The layers that the image's config asks for, base layer first, under the ids that they have here; `None` if
-    /// that cannot be told.
+    /// The layers that the image's config describes, base layer first, under their ids in this store; `None` if
+    /// manifest or config cannot be read.
     pub fn expected_layers(&self, image: &StoredImage) -> Result<Option<Vec<ExpectedLayer>>, StoreError> {
         let Some(diff_ids) = self.diff_ids(image)? else {
             return Ok(None);
@@ -40,19 +40,19 @@ impl Inventory {
             .foreign_chain(image, &diff_ids)
             .unwrap_or_else(|| LayerId::chain(diff_ids.iter().copied()));
         let parents = std::iter::once(None).chain(ids.iter().copied().map(Some));
-        let places = ids.iter().zip(parents).zip(diff_ids);
+        let layers = ids.iter().zip(parents).zip(diff_ids);
         let locations = self.locations_of(&ids)?;
-        let place = |(((id, parent), diff_id), location): (((&LayerId, _), _), _)| ExpectedLayer {
+        let expected = |(((id, parent), diff_id), location): (((&LayerId, _), _), _)| ExpectedLayer {
             id: *id,
             parent,
             diff_id,
             location,
         };
-        Ok(Some(places.zip(locations).map(place).collect()))
+        Ok(Some(layers.zip(locations).map(expected).collect()))
     }
 
-    /// The image's layers, if somebody made them who gives other ids. A record may also name a layer by mistake, and others'
-    /// layers are neither checked nor mended for that.
+    /// The image's layers, if the program that stored them assigned other ids. A record may also name a wrong layer
+    /// by mistake, and layers of other images are neither checked nor repaired for it.
     pub(super) fn foreign_chain(&self, image: &StoredImage, diff_ids: &[DiffId]) -> Option<Vec<LayerId>> {
         let (mut chain, mut next) = (Vec::new(), image.top_layer());
         for diff_id in diff_ids.iter().rev() {
@@ -68,10 +68,10 @@ impl Inventory {
         next.is_none().then_some(chain)
     }
 
-    /// Where a mount of the last of `chain` finds each layer: the last where its record is, the others where its `lower`
-    /// leads.
+    /// The store in which a mount of the last layer of `chain` finds each layer: the store of its record for the last
+    /// one, the target of the names in its `lower` for the others.
     fn locations_of(&self, chain: &[LayerId]) -> Result<Vec<StoreLocation>, StoreError> {
-        // One that is nowhere is missing in the graph root.
+        // A layer without a record counts as missing in the graph root.
         let mut locations: Vec<StoreLocation> = chain
             .iter()
             .map(|id| self.location_of(id).unwrap_or_default())
@@ -87,8 +87,8 @@ impl Inventory {
         Ok(locations)
     }
 
-    /// The store in which the short name is the layer's: a layer may have been built on one that lay in an additional store
-    /// only, and keeps to that.
+    /// The store in which the link name belongs to the layer. A layer that was built on a layer of an additional
+    /// store keeps using that one.
     pub(super) fn location_by_link(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Inventory {
         for location in self.locations() {
             let layout = &self.at(location).layout;
             let own = layer_dir::link(layout, id)?;
-            // Of a damaged one only the symlink may be left.
+            // Of a damaged layer only the symlink may be left.
             if own.as_deref() == Some(name) || layer_dir::is_linked(layout, name, id)? {
                 return Ok(Some(location));
             }

@@ -1,19 +1,21 @@
-//! `overlay/<id>`: one layer as the overlay driver wants it.
+//! Reads and writes the files of a layer's directory `overlay/<id>`: `diff`, `link`, `lower`, `work`, `merged`,
+//! `empty`.
 //!
 //! ```text
 //! overlay/<id>/        0700
 //!   diff/              the layer; 0555 for a base layer, the parent's owner and mode for another
-//!   link        0644   26 characters, no newline: a short name, for a page holds all mount options
+//!   link        0644   26 characters, no newline: the link name, short because all mount options must fit in a page
 //!   lower       0644   l/<parent's link>[:<parent's lower>], no newline; only with a parent
 //!   work/ merged/      0700, empty, of the same owner as diff/ before its tar is unpacked
 //!   empty/             0700, empty; only without a parent
 //! overlay/l/<link>     → ../<id>/diff
 //! ```
 //!
-//! A tar's `./` says nothing about `diff/`, an entry that is literally named `/` gives it owner, mode and attributes. What a
-//! layer above then inherits is what containers/storage since 1.47 does (podman since 4.6, CRI-O since 1.28): owner and mode of
-//! the parent's `diff/`, for `diff/`, and the owner for `work/` and `merged/`. Before 1.47 it was the mode alone, and 0:0. Both
-//! read either: whoever mounts a layer to write gives its `diff/` to 0:0 anyway.
+//! An entry `./` in a tar does not affect `diff/`; an entry that is literally named `/` sets its owner, mode and
+//! attributes. A layer above inherits from its parent as in containers/storage since 1.47 (podman since 4.6, CRI-O
+//! since 1.28): owner and mode of the parent's `diff/` for `diff/`, and the owner for `work/` and `merged/`. Before
+//! 1.47 only the mode was inherited, with owner 0:0. Both versions accept either: a mount for writing sets the owner
+//! of its `diff/` to 0:0 anyway.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -40,10 +42,10 @@ const TEXT_LIMIT: u64 = 1 << 20;
 /// The deepest chain that containers/storage mounts (since 1.44; `overlay.go`: `maxDepth`).
 pub(super) const DEPTH_LIMIT: usize = 500;
 
-/// What only another kind of store puts into a layer's directory.
+/// Files that only another kind of store creates in a layer's directory.
 pub(super) const FOREIGN: [&str; 2] = ["additionallayer", "composefs-data"];
 
-/// Looks for something that would keep CRI-O from mounting a layer that its record calls complete; says it in words.
+/// Describes why CRI-O could not mount a layer that its record calls complete; `None` if it could.
 pub(super) fn find_flaw(
     layout: &Layout,
     id: &LayerId,
@@ -57,21 +59,22 @@ pub(super) fn find_flaw(
     for foreign in FOREIGN {
         if exists(&dir.join(foreign))? {
             return Ok(Some(format!(
-                "it has `{foreign}`, which another kind of store made"
+                "it has `{foreign}`, which only another kind of store creates"
             )));
         }
     }
     let Some(link) = link(layout, id)? else {
         return missing("link");
     };
-    // A symlink that is missing is made again by whoever needs it (`overlay.go`: `recreateSymlinks`).
+    // Any program that needs a missing symlink recreates it (`overlay.go`: `recreateSymlinks`).
     if read_link(layout, &link)?.is_some_and(|target| target != link_target(id)) {
         return missing("../l/<link>");
     }
     if has_parent && lower(layout, id)?.is_none() {
         return missing("lower");
     }
-    // `merged` is not asked for: containers/storage makes it before each mount, and up to 1.51 removes it after.
+    // `merged` is not required: containers/storage creates it before each mount, and up to 1.51 removes it
+    // afterwards.
     let dirs: &[&str] = if has_parent { &["work"] } else { &["work", "empty"] };
     for name in dirs {
         if !is_dir(&dir.join(name))? {
@@ -81,8 +84,8 @@ pub(super) fn find_flaw(
     Ok(None)
 }
 
-/// The names in `lower` by which the driver finds nothing in any of `stores`.
-pub(super) fn lost_names(
+/// The names in `lower` that lead to no layer in any of `stores`.
+pub(super) fn unresolved_names(
     layout: &Layout,
     id: &LayerId,
     stores: &[&Layout],
@@ -93,7 +96,7 @@ pub(super) fn lost_names(
     Ok(names.map(str::to_owned).collect())
 }
 
-/// `work`, `merged` and, for a base layer, `empty`.
+/// Creates `work`, `merged` and, for a base layer, `empty`.
 pub(super) fn make_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
     for name in ["work", "merged", "empty"]
         .iter()
@@ -104,36 +107,35 @@ pub(super) fn make_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreErro
     Ok(())
 }
 
-/// A name that no other layer has.
+/// A new random link name.
 pub(super) fn new_link() -> String {
     (0..LINK_LEN)
         .map(|_| char::from(LINK_ALPHABET[usize::from(rand::random::<u8>() & 31)]))
         .collect()
 }
 
-/// The layer's link name; `None` if the file is missing or holds no name.
+/// The layer's link name; `None` if the file is missing or has no valid name.
 pub(super) fn link(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     link_in(&layout.layer(id))
 }
 
-/// The same of a layer's directory, wherever that is.
+/// The link name in a layer's directory anywhere.
 pub(super) fn link_in(dir: &Path) -> Result<Option<String>, StoreError> {
     Ok(text(&dir.join("link"))?.filter(|link| is_link_name(link)))
 }
 
-/// Makes `l/<link>`, durable once `l` is synced.
+/// Creates the symlink `l/<link>`; durable once `l` is synced.
 pub(super) fn make_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(), StoreError> {
     let path = layout.links().join(link);
     symlink(link_target(id), &path).map_err(io_error("create", &path))
 }
 
-/// What `lower` of a child of `parent` says: nearest parent first. To be called under the lock that guards
-/// `parent`.
+/// The content of `lower` for a child of `parent`, nearest parent first. Needs the lock that guards `parent`.
 pub(super) fn lower_on(layout: &Layout, parent: &LayerId) -> Result<String, StoreError> {
     lower_on_dir(&layout.layer(parent))
 }
 
-/// The same of the parent's directory, wherever that is.
+/// The same for a parent's directory anywhere.
 pub(super) fn lower_on_dir(dir: &Path) -> Result<String, StoreError> {
     let link = link_in(dir)?.ok_or_else(|| StoreError::corrupt(dir, "its `link` is missing"))?;
     let lower = match lower_in(dir)? {
@@ -149,7 +151,7 @@ pub(super) fn lower_on_dir(dir: &Path) -> Result<String, StoreError> {
     Ok(lower)
 }
 
-/// Makes `work`, `merged` and, for a base layer, an empty `empty`, whatever is there now.
+/// Creates `work`, `merged` and, for a base layer, an empty `empty`, and replaces anything else under these names.
 pub(super) fn repair_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreError> {
     let empty = dir.join("empty");
     if is_base && has_files(&empty)? {
@@ -163,7 +165,7 @@ pub(super) fn repair_empty_dirs(dir: &Path, is_base: bool) -> Result<(), StoreEr
     make_empty_dirs(dir, is_base)
 }
 
-/// Whether [`repair_empty_dirs`] has nothing to change; `merged` comes and goes with mounts.
+/// Whether [`repair_empty_dirs`] has nothing to change; mounts create and remove `merged`.
 pub(super) fn has_empty_dirs(dir: &Path, is_base: bool) -> Result<bool, StoreError> {
     let (empty, merged) = (dir.join("empty"), dir.join("merged"));
     Ok(is_dir(&dir.join("work"))?
@@ -171,15 +173,16 @@ pub(super) fn has_empty_dirs(dir: &Path, is_base: bool) -> Result<bool, StoreErr
         && (!is_base || is_dir(&empty)? && !has_files(&empty)?))
 }
 
-/// True for a directory with something in it.
+/// True for a directory that is not empty.
 pub(super) fn has_files(dir: &Path) -> Result<bool, StoreError> {
     Ok(is_dir(dir)? && fs::read_dir(dir).map_err(io_error("list", dir))?.next().is_some())
 }
 
-/// Makes `l` if it is missing or no directory. A crash may take it with all short names; they are in `link` and `lower`.
+/// Creates `l` if it is missing or not a directory. A crash may remove it with all link names; they are also in
+/// `link` and `lower`.
 pub(super) fn repair_links_dir(layout: &Layout) -> Result<(), StoreError> {
     let links = layout.links();
-    // Also by way of a symlink, as containers/storage takes it.
+    // A symlink to a directory is accepted, as in containers/storage.
     if fs::metadata(&links).is_ok_and(|metadata| metadata.is_dir()) {
         return Ok(());
     }
@@ -196,7 +199,7 @@ pub(super) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The layer's way to its parents; `None` if the file is missing or names none.
+/// The content of `lower`, the link names of the parents; `None` if the file is missing or has none.
 pub(super) fn lower(layout: &Layout, id: &LayerId) -> Result<Option<String>, StoreError> {
     lower_in(&layout.layer(id))
 }
@@ -205,8 +208,8 @@ fn lower_in(dir: &Path) -> Result<Option<String>, StoreError> {
     Ok(text(&dir.join("lower"))?.filter(|lower| lower.starts_with("l/")))
 }
 
-/// Gives a layer's directories what they inherit of its parent, unless `has_root` says that its own tar decides about
-/// `diff/`. Says whether `diff/` was changed.
+/// Sets owner and mode that a layer's directories inherit from its parent, except for `diff/` if `has_root`: then its
+/// own tar sets them. Returns whether `diff/` changed.
 pub(super) fn inherit_root(parent: &Path, layer: &Path, has_root: bool) -> Result<bool, StoreError> {
     let examine = |path: &Path| fs::symlink_metadata(path).map_err(io_error("examine", path));
     let from = examine(&parent.join("diff"))?;
@@ -235,13 +238,13 @@ pub(super) fn inherit_root(parent: &Path, layer: &Path, has_root: bool) -> Resul
     Ok(changed)
 }
 
-/// The file's text without what surrounds it: a newline there would break every child.
+/// The file's text; `None` if it has white space, because a newline there would break every child.
 fn text(path: &Path) -> Result<Option<String>, StoreError> {
     let text = atomic_file::read(path, TEXT_LIMIT)?.and_then(|bytes| String::from_utf8(bytes).ok());
     Ok(text.filter(|text| !text.is_empty() && !text.contains(char::is_whitespace)))
 }
 
-/// True for what may be the short name of a layer.
+/// True for a valid link name.
 pub(super) fn is_link_name(link: &str) -> bool {
     link.len() == LINK_LEN && link.bytes().all(|byte| LINK_ALPHABET.contains(&byte))
 }
@@ -255,7 +258,7 @@ pub(super) fn is_linked(layout: &Layout, link: &str, id: &LayerId) -> Result<boo
     Ok(read_link(layout, link)?.is_some_and(|target| target == link_target(id)))
 }
 
-/// True if no other layer has this short name: `l/<link>` leads to no layer that calls itself so.
+/// True if no other layer has this link name: `l/<link>` does not lead to another layer with this name in its `link`.
 pub(super) fn is_free(layout: &Layout, name: &str, id: &LayerId) -> Result<bool, StoreError> {
     let Some(target) = read_link(layout, name)?.filter(|target| *target != link_target(id)) else {
         return Ok(true);
@@ -270,7 +273,7 @@ pub(super) fn is_free(layout: &Layout, name: &str, id: &LayerId) -> Result<bool,
     })
 }
 
-/// Makes `l/<link>` lead to the layer, whatever it is now; durable once `l` is synced.
+/// Makes `l/<link>` lead to the layer, whatever it is before; durable once `l` is synced.
 pub(super) fn repair_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(), StoreError> {
     if is_linked(layout, link, id)? {
         return Ok(());
@@ -279,7 +282,7 @@ pub(super) fn repair_link(layout: &Layout, link: &str, id: &LayerId) -> Result<(
     make_link(layout, link, id)
 }
 
-/// Replaces `link` or `lower` if it says something else.
+/// Replaces `link` or `lower` if its content differs.
 pub(super) fn repair_text(path: &Path, right: &str) -> Result<(), StoreError> {
     if text(path)?.as_deref() == Some(right) {
         return Ok(());
@@ -287,7 +290,7 @@ pub(super) fn repair_text(path: &Path, right: &str) -> Result<(), StoreError> {
     atomic_file::replace(path, 0o644, right.as_bytes())
 }
 
-/// Where `l/<link>` leads: `None` if it is missing, nowhere if it is no symlink.
+/// The target of `l/<link>`: `None` if it is missing, an empty path if it is not a symlink.
 fn read_link(layout: &Layout, link: &str) -> Result<Option<PathBuf>, StoreError> {
     let path = layout.links().join(link);
     match fs::read_link(&path) {

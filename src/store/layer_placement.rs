@@ -1,8 +1,8 @@
-//! One layer on its way into the store: the steps of a commit, and how to take them back.
+//! Moves one staged layer into the store, step by step, and undoes the steps after an error.
 //!
-//! Everything here happens under the layers lock, which `commit_layer.rs` holds. Renames go through a private
-//! clone of the graph root's mount: containers/storage may have bind-mounted `overlay/` on itself, and
-//! between two mounts a rename is EXDEV although the file system is one.
+//! Every step needs the layers lock, which `layer_commit.rs` holds. Renames use a private clone of the graph root's
+//! mount: containers/storage may have bind-mounted `overlay/` onto itself, and a rename between two mounts fails with
+//! EXDEV although the file system is the same (`rename(2)`).
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ use super::store::Store;
 use super::{atomic_file, layer_dir};
 use crate::oci::LayerId;
 
-/// One layer on its way, and how far it got.
+/// The move of one layer, with the steps that are done.
 pub(super) struct LayerPlacement<'p> {
     store: &'p Store,
     layer: &'p StagedLayer,
     root: &'p OwnedFd,
-    /// The symlink that was made, or found.
+    /// The symlink `l/<link>`, created or found.
     link: Option<PathBuf>,
     moved: bool,
     tar_split: bool,
@@ -48,7 +48,7 @@ impl<'p> LayerPlacement<'p> {
         self.layer.spec.id()
     }
 
-    /// The layer's record, incomplete.
+    /// The layer's record, with the flag `incomplete`.
     pub(super) fn record(&self, created: String) -> NewLayer<'p> {
         let spec = &self.layer.spec;
         NewLayer::new(
@@ -61,8 +61,8 @@ impl<'p> LayerPlacement<'p> {
         )
     }
 
-    /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Left beside our
-    /// own incomplete record, they would be misread by versions before 1.57, which handle one at a time.
+    /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Versions before 1.57
+    /// handle one incomplete record at a time, so a second one next to ours would be misread.
     pub(super) fn delete_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let dead: Vec<LayerId> = table
@@ -88,14 +88,14 @@ impl<'p> LayerPlacement<'p> {
         Ok(())
     }
 
-    /// Puts the files in their place, complete and durable.
-    pub(super) fn place(&mut self) -> Result<(), StoreError> {
+    /// Moves the files into the store, complete and durable.
+    pub(super) fn move_into_store(&mut self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
         let staged = self.layer.entry.path();
         let overlay_id = Path::new(OVERLAY).join(id.to_string());
 
-        // A directory without a record may be in the way, with a symlink that leads to it.
+        // A directory without a record may exist under this name, with a symlink that leads to it.
         let link = layer_dir::link(layout, &id)?.unwrap_or_default();
         let is_linked = layer_dir::is_linked(layout, &link, &id)?;
         let link = match is_linked {
@@ -105,7 +105,7 @@ impl<'p> LayerPlacement<'p> {
         let written = self.write_links(&staged, &link)?;
         if layer_dir::exists(&layout.layer(&id))? {
             let trash = self.layer.entry.make_trash_path()?;
-            self.rename(&overlay_id, &trash, "move what was in the way to")?;
+            self.rename(&overlay_id, &trash, "move an unrecorded layer to")?;
         }
         self.rename(
             &self.layer.entry.relative_path(),
@@ -130,8 +130,8 @@ impl<'p> LayerPlacement<'p> {
         self.sync_names()
     }
 
-    /// Exchanges the layer's directory and its tar-split for the staged ones. What is in the way goes where the staged
-    /// layer was, and with it.
+    /// Exchanges the layer's directory and tar-split with the staged ones. The old directory ends up in the stage and
+    /// is removed with it.
     pub(super) fn replace(&mut self, link: &str) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
@@ -156,7 +156,7 @@ impl<'p> LayerPlacement<'p> {
         self.sync_names()
     }
 
-    /// Corrects the record if it says something else than what was unpacked.
+    /// Corrects the record if it differs from the unpacked layer.
     pub(super) fn correct_record(
         &self,
         view: &LayerView,
@@ -164,9 +164,9 @@ impl<'p> LayerPlacement<'p> {
         table: &mut LayerTable,
     ) -> Result<(), StoreError> {
         let (spec, unpacked) = (&self.layer.spec, &self.layer.unpacked);
-        // A record may leave out the size.
+        // A record may omit the size.
         let has_size = view.size().is_none_or(|size| size == unpacked.diff_size);
-        if view.is_what_its_id_says(&spec.id()) && has_size && view.has_owners(&unpacked.owners) {
+        if view.has_matching_id(&spec.id()) && has_size && view.has_owners(&unpacked.owners) {
             return Ok(());
         }
         let layout = &self.store.layout;
@@ -175,12 +175,13 @@ impl<'p> LayerPlacement<'p> {
         table.save(lock, layout)
     }
 
-    /// Writes `link` and `lower` into the staged directory, and gives its root what it inherits, where that has not been done ahead of the sync ([`Store::sync_staged`]). Says whether anything was written.
+    /// Writes `link` and `lower` into the staged directory, and sets owner and mode that its root inherits, unless
+    /// [`Store::sync_staged`] has done so. Returns whether anything was written.
     fn write_links(&self, staged: &Path, link: &str) -> Result<bool, StoreError> {
         let layout = &self.store.layout;
-        let mut written = put_text(&staged.join("link"), link)?;
+        let mut written = write_text(&staged.join("link"), link)?;
         if let Some(parent) = self.layer.spec.parent() {
-            written |= put_text(&staged.join("lower"), &layer_dir::lower_on(layout, &parent)?)?;
+            written |= write_text(&staged.join("lower"), &layer_dir::lower_on(layout, &parent)?)?;
             if layer_dir::inherit_root(&layout.layer(&parent), staged, self.layer.unpacked.has_root)? {
                 atomic_file::sync_dir(&staged.join("diff"))?;
             }
@@ -188,7 +189,8 @@ impl<'p> LayerPlacement<'p> {
         Ok(written)
     }
 
-    /// Makes the names of a layer that was put in its place durable. The first sync does the work: it is of one journal.
+    /// Syncs the directories with the names of a new layer. The first sync does the work, because the directories
+    /// share one journal of the file system.
     fn sync_names(&self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         for dir in [layout.overlay(), layout.links(), layout.layers()] {
@@ -197,8 +199,8 @@ impl<'p> LayerPlacement<'p> {
         Ok(())
     }
 
-    /// Takes everything out of others' sight again. What fails here is removed with the incomplete record by
-    /// others.
+    /// Moves the files out of the store again. Files that cannot be removed here are removed with the incomplete
+    /// record by the next program that reads the store.
     pub(super) fn undo(&self) {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
@@ -211,14 +213,14 @@ impl<'p> LayerPlacement<'p> {
             undone.push(layer_dir::remove_if_there(&layout.tar_split(&id)));
         }
         if self.moved {
-            undone.push(self.rename(&overlay_id, &self.layer.entry.relative_path(), "take back"));
+            undone.push(self.rename(&overlay_id, &self.layer.entry.relative_path(), "move back"));
         }
         for error in undone.into_iter().filter_map(Result::err) {
             tracing::warn!(layer = %id, %error, "cannot undo a commit that failed");
         }
     }
 
-    /// Removes what is staged, for its space.
+    /// Removes the staged files to free their space.
     pub(super) fn discard(&self) {
         self.layer.entry.clear();
     }
@@ -229,8 +231,9 @@ impl<'p> LayerPlacement<'p> {
     }
 }
 
-/// Has a new file in the stage say `text`, durably. One that says so already was written ahead of the sync, or by this.
-fn put_text(path: &Path, text: &str) -> Result<bool, StoreError> {
+/// Writes a file in the stage durably. A file that has this text already was written before the sync, or by this
+/// function.
+fn write_text(path: &Path, text: &str) -> Result<bool, StoreError> {
     if matches!(atomic_file::read(path, text.len() as u64), Ok(Some(bytes)) if bytes == text.as_bytes()) {
         return Ok(false);
     }
@@ -240,15 +243,14 @@ fn put_text(path: &Path, text: &str) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-/// The graph root in a mount of its own that nobody else sees, without whatever is mounted below it.
+/// Clones the mount of the graph root, without the mounts below it. No other process sees the clone.
 pub(super) fn clone_mount(root: &Path) -> Result<OwnedFd, StoreError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     match rustix::mount::open_tree(rustix::fs::CWD, root, flags) {
         Ok(clone) => Ok(clone),
-        // Before Linux 5.2, or without CAP_SYS_ADMIN. If `overlay/` is mounted on itself, the first rename
-        // will say so.
+        // Before Linux 5.2, or without CAP_SYS_ADMIN. If `overlay/` is mounted onto itself, the first rename fails.
         Err(error @ (Errno::NOSYS | Errno::PERM)) => {
-            tracing::warn!(%error, "cannot clone the mount of the graph root; renaming in the mounts as they are");
+            tracing::warn!(%error, "cannot clone the mount of the graph root, renaming in the existing mounts");
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             rustix::fs::open(root, flags, Mode::empty()).map_err(io_error("open", root))
         }

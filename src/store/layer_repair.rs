@@ -1,18 +1,18 @@
-//! Puts right what a check found wrong with a layer, in its place: id, record and short name stay.
+//! Replaces damaged layers, and repairs link files and records, under the same layer id and link name.
 //!
-//! The tree, with all that is in `overlay/<id>`, is exchanged for a staged one in one rename, then the tar-split. The
-//! tree comes first, for it is what containers run on. Whoever dies between the two leaves a layer of which each half is
-//! the old or the new one, so no worse than before; the halves fit together wherever both are right, for both are of
-//! the same tar. Nothing here happens to a layer that somebody uses.
+//! The directory `overlay/<id>` is exchanged with a staged one in one rename, then the tar-split is replaced. The
+//! tree comes first, because containers run on it. A run that dies between the two leaves a layer in which each half
+//! is the old or the new one, so it is no worse than before. The halves match whenever both are intact, because both
+//! come from the same tar. A layer in use is never touched.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::check::true_link;
-use super::commit_layer::LayerCommit;
 use super::error::StoreError;
 use super::expected_layer::{ExpectedLayer, LayerBlob};
 use super::inventory::Inventory;
+use super::layer_commit::LayerCommit;
 use super::layer_placement::{LayerPlacement, clone_mount};
 use super::layers_in_use::HostState;
 use super::layers_json::LayerTable;
@@ -24,12 +24,12 @@ use crate::cancel::Cancel;
 use crate::oci::LayerId;
 
 impl Store {
-    /// Puts layers into the store as [`Store::commit_layers`] does, and in the place of those that are recorded already.
+    /// Stores layers as [`Store::commit_layers`] does, and replaces those that are recorded already.
     ///
     /// `cancel` ends the wait for the lock and nothing else.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if the layer to be replaced is; else as [`Store::commit_layers`].
+    /// [`StoreError::InUse`] if a layer to replace is in use; otherwise as [`Store::commit_layers`].
     pub fn repair_layers(
         &self,
         mut layers: Vec<StagedLayer>,
@@ -41,18 +41,18 @@ impl Store {
         }
         self.sync_staged(&mut layers)?;
         let root = clone_mount(self.layout.root())?;
-        let mend = |layer: StagedLayer| {
+        let repair = |layer: StagedLayer| {
             let id = layer.spec.id();
             match self.replace_layer(layer, &root, host, cancel)? {
                 None => Ok(vec![(id, LayerCommit::Committed)]),
                 Some(layer) => self.commit_synced(vec![layer], &root, cancel),
             }
         };
-        let commits: Result<Vec<_>, StoreError> = layers.into_iter().map(mend).collect();
+        let commits: Result<Vec<_>, StoreError> = layers.into_iter().map(repair).collect();
         Ok(commits?.into_iter().flatten().collect())
     }
 
-    /// Gives the layer back if there is none to be replaced.
+    /// Returns the layer if the store has none to replace.
     fn replace_layer(
         &self,
         layer: StagedLayer,
@@ -67,7 +67,7 @@ impl Store {
             return Ok(Some(layer));
         };
         if !view.is_filled() || view.is_mapped() {
-            // Somebody may be about to fill it; or it is another kind of layer. Both are refused by name.
+            // Another program may be about to fill it, or it is of another kind. `has_layer` returns the error.
             self.has_layer(&table, &id)?;
         }
         self.layers_in_use(host)?.check_unused(&id)?;
@@ -78,25 +78,26 @@ impl Store {
         placement.correct_record(&view, &lock, &mut table)?;
         drop(lock);
         tracing::info!(layer = %id, "replaced a damaged layer");
-        // Dropping `layer` removes the old tree, without the lock.
+        // Dropping `layer` removes the old tree, after the lock is released.
         Ok(None)
     }
 
-    /// Writes anew what surrounds the tree of a layer whose tree is sound: `link`, `lower`, `work`, `empty` and
-    /// `l/<link>`. Its record and its parent's short name say what they must be. Corrects what the record says of the blob that
-    /// it was made from, if that is not so as `seen` and the image's `blob` have it.
+    /// Rewrites `link`, `lower`, `work`, `empty` and `l/<link>` of a layer whose tree is intact. Its record and the
+    /// link name of its parent determine their content. Corrects the blob in the record if it contradicts the images
+    /// in `seen` and the image's own `blob`.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if somebody uses the layer and might notice. One that was just removed is left to be found missing.
+    /// [`StoreError::InUse`] if the layer is in use and its user could notice the change. A layer that was just
+    /// removed is not an error; the next check finds it missing.
     pub fn repair_links(
         &self,
-        place: &ExpectedLayer,
+        layer: &ExpectedLayer,
         blob: Option<&LayerBlob>,
         seen: &Inventory,
         host: &HostState,
         cancel: &Cancel,
     ) -> Result<(), StoreError> {
-        let (layout, id) = (&self.layout, &place.id);
+        let (layout, id) = (&self.layout, &layer.id);
         let lock = LayersLock::acquire(layout, cancel)?;
         let mut table = LayerTable::read(layout)?;
         let Some(view) = table.find(id).filter(|view| view.is_complete()) else {
@@ -104,17 +105,17 @@ impl Store {
         };
         self.refuse_foreign(id)?;
         let origin = match blob {
-            Some(blob) => seen.flaw_of_origin(view, place, blob)?.map(|_| blob),
+            Some(blob) => seen.flaw_of_origin(view, layer, blob)?.map(|_| blob),
             None => None,
         };
         let dir = layout.layer(id);
-        let is_base = place.parent.is_none();
+        let is_base = layer.parent.is_none();
         let link = true_link(layout, &table, id)?;
-        let lower = match place.parent {
+        let lower = match layer.parent {
             Some(parent) => Some(layer_dir::lower_on(self.layout_with(&parent), &parent)?),
             None => None,
         };
-        // What was mounted by way of a symlink that is missing now does not notice that it comes back, and nobody mounts by
+        // A mount through a symlink that is missing now is not affected when the symlink returns, and no mount reads
         // the record.
         let is_harmless = layer_dir::link(layout, id)?.as_ref() == Some(&link)
             && layer_dir::lower(layout, id)? == lower
@@ -139,11 +140,11 @@ impl Store {
             table.correct_origin(id, blob).map_err(json)?;
             table.save(&lock, layout)?;
         }
-        tracing::info!(layer = %id, "mended what surrounds a layer");
+        tracing::info!(layer = %id, "repaired the link files of a layer");
         Ok(())
     }
 
-    /// What another kind of store made is not ours to replace.
+    /// Files of another kind of store must not be replaced.
     fn refuse_foreign(&self, id: &LayerId) -> Result<(), StoreError> {
         let dir = self.layout.layer(id);
         for foreign in layer_dir::FOREIGN {

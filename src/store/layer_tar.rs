@@ -1,7 +1,8 @@
-//! The tar of a layer that is in the store, as a stream to unpack another layer from: the same content on other parents,
-//! or its own, where only the tree's attributes are damaged.
+//! Recreates the tar of a stored layer from its tree and tar-split, to unpack another layer from it instead of a
+//! download.
 //!
-//! Whoever unpacks it compares the diffID, so that nothing has to be known of the layer before.
+//! The new layer has the same content on other parents, or replaces a layer with damaged attributes. The unpacker
+//! compares the diffID, so the stored layer needs no check before.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -21,25 +22,24 @@ use super::tar_split::{Assembler, FileEvent, TarSplitError};
 use super::unpack::DIRECTORY;
 use crate::oci::{DiffId, LayerId};
 
-type Strict = fn(FileEvent<'_>) -> Result<(), TarSplitError>;
+type Listener = fn(FileEvent<'_>) -> Result<(), TarSplitError>;
 
-/// A layer's tar. It can be read again from its start, and sought nowhere else.
+/// The tar of a layer. It can be read again from its start; other seeks fail.
 pub struct LayerTar {
     tar_split: File,
     diff: Arc<OwnedFd>,
-    tar: Assembler<File, Strict>,
+    tar: Assembler<File, Listener>,
     position: u64,
 }
 
 impl Inventory {
-    /// The layers that should hold this tar, as their records or the id of the layer itself say, with the store that has
-    /// each.
+    /// The layers that have this tar according to their records, or whose id is `own`, with the store of each.
     pub fn layers_with(&self, diff_id: DiffId, own: &LayerId) -> Vec<(StoreLocation, LayerId)> {
         let own = own.to_string();
-        let is_apt =
+        let is_candidate =
             |view: &&LayerView| view.is_complete() && (view.diff_id() == Some(diff_id) || view.id == own);
         let of_store = |location| {
-            let ids = self.at(location).records.views().filter(&is_apt);
+            let ids = self.at(location).records.views().filter(&is_candidate);
             ids.filter_map(move |view| Some((location, LayerId::from_hex(&view.id)?)))
         };
         self.locations().flat_map(of_store).collect()
@@ -47,7 +47,8 @@ impl Inventory {
 }
 
 impl Store {
-    /// Opens the tar of a layer; `None` if that has no tree or no tar-split, or what bears their names is neither.
+    /// Opens the tar of a layer; `None` if it has no tree or no tar-split, or if those names belong to something
+    /// else.
     pub fn open_tar(&self, location: StoreLocation, layer: &LayerId) -> Result<Option<LayerTar>, StoreError> {
         let layout = match location {
             StoreLocation::GraphRoot => &self.layout,
@@ -65,7 +66,7 @@ impl Store {
             Err(errno) => return Err(io_error("open", &diff_path)(errno)),
         };
         let again = tar_split.try_clone().map_err(io_error("open", &split_path))?;
-        let tar = Assembler::new(again, Arc::clone(&diff), FileEvent::fail_if_damaged as Strict);
+        let tar = Assembler::new(again, Arc::clone(&diff), FileEvent::fail_if_damaged as Listener);
         let position = 0;
         Ok(Some(LayerTar {
             tar_split,
@@ -95,7 +96,7 @@ impl Seek for LayerTar {
                 self.tar = Assembler::new(
                     again,
                     Arc::clone(&self.diff),
-                    FileEvent::fail_if_damaged as Strict,
+                    FileEvent::fail_if_damaged as Listener,
                 );
                 self.position = 0;
             }

@@ -1,4 +1,4 @@
-//! Which layers are in use: under a container, or mounted.
+//! Finds the layers that containers or mounts use, so that a repair does not touch them.
 //!
 //! ```text
 //! overlay-containers/{containers,volatile-containers}.json   → the container's own layer, and its image's
@@ -6,9 +6,9 @@
 //! /proc/<each>/mountinfo                                     → whatever else is mounted: `l/<link>` in its options
 //! ```
 //!
-//! With each, all that is below it is in use, by the records and by its `lower`. Whoever makes a container or mounts a layer holds the layers lock, so that
-//! an answer stands as long as the lock is held. In doubt a layer is in use: a mount of another store that has a layer
-//! of the same id counts too.
+//! A layer in use keeps all layers below it in use, by the records and by its `lower`. Creating a container or
+//! mounting a layer requires the layers lock, so the result is valid as long as the lock is held. In doubt a layer
+//! counts as in use: a mount of another store with a layer of the same id counts too.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -27,22 +27,21 @@ use super::layout::Layout;
 use super::store::Store;
 use crate::oci::LayerId;
 
-/// Digits of a container's id that are shown, as podman and crictl show it.
+/// Digits of a container's id in messages, as podman and crictl show it.
 const SHORT_ID: usize = 12;
 
-/// Where the host keeps what is known of running containers, as we see it.
+/// Paths to the host's state of running containers, as this process sees them.
 #[derive(Clone, Debug, Default)]
 pub struct HostState {
     /// The run root.
     pub run_root: PathBuf,
-    /// The table of our own mounts.
+    /// The mount table of this process.
     pub mount_table: PathBuf,
-    /// Where the host's processes are seen, each with a table of the mounts that it sees. If they are not, only ours
-    /// count.
+    /// The host's `/proc`, with a mount table for each process. Without it only this process's mounts count.
     pub proc: PathBuf,
 }
 
-/// The layers in use, and by whom.
+/// The layers in use, with a description of the user.
 #[derive(Debug, Default)]
 pub struct LayersInUse {
     layers: HashMap<LayerId, String>,
@@ -70,10 +69,10 @@ struct MountPoint {
 }
 
 impl Store {
-    /// Finds out who uses what.
+    /// Finds the layers in use.
     ///
     /// # Errors
-    /// When a record cannot be read: then anything may be in use.
+    /// If a record cannot be read: then any layer may be in use.
     pub fn layers_in_use(&self, host: &HostState) -> Result<LayersInUse, StoreError> {
         let layout = &self.layout;
         let roots = [layout.root(), &host.run_root];
@@ -104,10 +103,10 @@ impl Store {
             let path = root.join("overlay-layers/mountpoints.json");
             for (mount, _) in json_record::read::<MountPoint>(&path)? {
                 if mount.count != Some(0) {
-                    let place = mount.path.unwrap_or_default();
+                    let path = mount.path.unwrap_or_default();
                     used.push((
                         mount.id,
-                        format!("the mount `{}`", EscapedName::new(place.as_bytes())),
+                        format!("the mount `{}`", EscapedName::new(path.as_bytes())),
                     ));
                 }
             }
@@ -120,14 +119,14 @@ impl Store {
             layout,
             own: OnceCell::new(),
         };
-        for (word, place) in mounted {
-            let layer = match layer_dir::is_link_name(&word) {
-                true => names.layer(&word),
-                false => Some(word),
+        for (name, mount_point) in mounted {
+            let layer = match layer_dir::is_link_name(&name) {
+                true => names.layer(&name),
+                false => Some(name),
             };
-            used.extend(layer.map(|layer| (layer, format!("the mount `{place}`"))));
+            used.extend(layer.map(|layer| (layer, format!("the mount `{mount_point}`"))));
         }
-        // What is mounted below a container's layer is what its `lower` says; a record may be damaged.
+        // `lower` determines what is mounted below a container's layer; a record may be damaged.
         for (layer, user) in used.clone() {
             let Some(id) = LayerId::from_hex(&layer) else {
                 continue;
@@ -141,7 +140,7 @@ impl Store {
         for (layer, user) in used {
             let mut next = Some(layer);
             while let Some(layer) = next.take() {
-                // What is below a layer that was seen before was seen with it.
+                // The layers below a known layer are known too.
                 if let Some(id) = LayerId::from_hex(&layer)
                     && !users.layers.contains_key(&id)
                 {
@@ -155,12 +154,12 @@ impl Store {
 }
 
 impl LayersInUse {
-    /// Who uses the layer, in words.
+    /// A description of the layer's user.
     pub fn user_of(&self, layer: &LayerId) -> Option<&str> {
         self.layers.get(layer).map(String::as_str)
     }
 
-    /// An error if somebody uses the layer.
+    /// Fails if the layer is in use.
     pub fn check_unused(&self, layer: &LayerId) -> Result<(), StoreError> {
         let (layer, user) = match self.user_of(layer) {
             None => return Ok(()),
@@ -180,8 +179,8 @@ impl ContainerView {
     }
 }
 
-/// Takes note of what each process at `proc` sees mounted, and of each mount namespace once: those of services repeat what
-/// the host has mounted.
+/// Adds the mounts that each process at `proc` sees, each mount namespace once: those of services repeat the mounts
+/// of the host.
 fn add_mounts_of_all_processes(
     proc: &Path,
     mounted: &mut HashMap<String, EscapedName>,
@@ -215,44 +214,44 @@ fn add_mounts_of_all_processes(
         }
     }
     if hidden > 0 {
-        // The records of containers still say what those of this store use.
+        // The records of this store's containers still count.
         tracing::warn!(
-            "what {hidden} processes in `{}` have mounted cannot be seen",
+            "cannot read the mounts of {hidden} processes in `{}`",
             proc.display()
         );
     }
     Ok(())
 }
 
-/// What the kernel says of a process that ended, or is about to.
+/// The errors for a process that has ended, or is about to end.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL))
 }
 
-/// Gathers ids and short names of layers from a table of mounts, where they are in options and in mount points, each with
-/// the place of a mount that has it.
+/// Adds the ids and link names of layers in a mount table, from options and mount points, each with a mount point
+/// that has it.
 fn add_mounts(table: &[u8], mounted: &mut HashMap<String, EscapedName>) {
     let table = String::from_utf8_lossy(table);
     for line in table.lines().filter(|line| line.contains("overlay")) {
-        let place = line.split(' ').nth(4).unwrap_or_default();
+        let mount_point = line.split(' ').nth(4).unwrap_or_default();
         for word in line.split([' ', ',', '=', ':', '/']) {
             if layer_dir::is_link_name(word) || LayerId::from_hex(word).is_some() {
-                let place = || EscapedName::new(place.as_bytes());
-                mounted.entry(word.to_owned()).or_insert_with(place);
+                let mount_point = || EscapedName::new(mount_point.as_bytes());
+                mounted.entry(word.to_owned()).or_insert_with(mount_point);
             }
         }
     }
 }
 
-/// Which layer of a store has a short name.
+/// Finds the layer with a link name.
 struct LinkNames<'l> {
     layout: &'l Layout,
-    /// What the layers themselves say, read when a symlink is missing.
+    /// The names in the layers' `link` files, read when a symlink is missing.
     own: OnceCell<HashMap<String, String>>,
 }
 
 impl LinkNames<'_> {
-    /// The layer to which `l/<link>` leads; a crash may have taken that while the layer was mounted.
+    /// The layer to which `l/<link>` leads. A crash may have removed the symlink while the layer was mounted.
     fn layer(&self, link: &str) -> Option<String> {
         let Ok(target) = fs::read_link(self.layout.links().join(link)) else {
             return self.own.get_or_init(|| self.own_names()).get(link).cloned();
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_in_use_with_all_that_is_above_it_in_use() {
+    fn a_layer_is_in_use_if_one_above_it_is() {
         if let Err(why) = crate::notice::root() {
             return crate::notice::skip(&why);
         }
@@ -327,7 +326,7 @@ mod tests {
             let target = format!("../{}/diff", id(digit));
             std::os::unix::fs::symlink(target, root.join("overlay/l").join(link)).unwrap();
         }
-        // No record has this one below the container's layer.
+        // No record has this layer below the container's layer.
         let top = root.join("overlay").join(id('1'));
         fs::create_dir_all(&top).unwrap();
         fs::write(

@@ -1,8 +1,8 @@
-//! layers.json: which layers there are.
+//! Reads and writes layers.json, the records of all layers in a store.
 //!
-//! A record whose flags say `incomplete` belongs to a writer who still holds the lock, or died with it:
-//! whoever finds it deletes the layer. That is how a crash heals, and why such a record must never outlive
-//! the lock.
+//! A record with the flag `incomplete` belongs to a writer that still has the lock, or died with it. Any program that
+//! finds such a record deletes the layer. That is how the store recovers from a crash, and why such a record must
+//! never outlive the lock.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ use super::unpacked_layer::{Owners, UnpackedLayer};
 use super::{atomic_file, go_time};
 use crate::oci::{DiffId, Digest, LayerId};
 
-/// containers/storage's order of fields, as far as we set single ones (`layers.go`: `Layer`).
+/// The order of fields in containers/storage, as far as we set single ones (`layers.go`: `Layer`).
 const FIELDS: [&str; 14] = [
     "id",
     "names",
@@ -36,7 +36,7 @@ const FIELDS: [&str; 14] = [
     "gidset",
 ];
 
-/// What a record says, as far as we ask. Every field but the id may be missing or null.
+/// The fields of a record that we use. Every field but the id may be missing or null.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct LayerView {
     pub(super) id: String,
@@ -68,30 +68,30 @@ impl LayerView {
         incomplete != Some(&serde_json::Value::Bool(true))
     }
 
-    /// Go reads the whole file or nothing of it.
+    /// If one time does not parse, Go rejects the whole file.
     pub(super) fn has_time(&self) -> bool {
         self.created.as_deref().is_none_or(go_time::is_time)
     }
 
-    /// Whether it says the owners of the tar's entries. A record may leave them out.
+    /// Whether it records the owners of the tar's entries. A record may omit them.
     pub(super) fn has_owners(&self, owners: &Owners) -> bool {
         let is_same =
             |recorded: &Option<BTreeSet<u32>>, found| recorded.as_ref().is_none_or(|it| it == found);
         is_same(&self.uidset, &owners.uids) && is_same(&self.gidset, &owners.gids)
     }
 
-    /// True if the layer was pulled by parts; then its tree was not made from a tar.
+    /// True if the layer was pulled in chunks (`enable_partial_images`); then its tree was not unpacked from a tar.
     pub(super) fn is_partial(&self) -> bool {
         self.toc_digest.as_ref().is_some_and(|digest| !digest.is_empty())
     }
 
-    /// True if its files have other owners than the image says; such a layer is not ours to build on.
+    /// True if its files have other owners than the image states (id mappings). We do not build on such a layer.
     pub(super) fn is_mapped(&self) -> bool {
         let mapped = |map: &Option<Vec<_>>| map.as_ref().is_some_and(|map| !map.is_empty());
         mapped(&self.uid_map) || mapped(&self.gid_map)
     }
 
-    /// Digest of the blob that it was made from, as recorded.
+    /// Digest of the blob that it was unpacked from, as recorded.
     pub(super) fn blob_text(&self) -> Option<&str> {
         self.compressed_diff_digest
             .as_deref()
@@ -108,8 +108,8 @@ impl LayerView {
         self.diff_digest.as_deref()?.parse().ok().map(DiffId)
     }
 
-    /// False while the record says nothing of what the layer holds. containers/image before 5.30 records a layer
-    /// that it pulls by parts (`enable_partial_images`) as complete, lets the lock go, and fills it then
+    /// False while the record has no digest of the content. containers/image before 5.30 records a layer that it
+    /// pulls in chunks (`enable_partial_images`) as complete, releases the lock, and fills the layer afterwards
     /// (`storage_dest.go`: `CreateLayer`, `ApplyDiffFromStagingDirectory`).
     pub(super) fn is_filled(&self) -> bool {
         [&self.diff_digest, &self.toc_digest]
@@ -118,9 +118,8 @@ impl LayerView {
             .any(|digest| !digest.is_empty())
     }
 
-    /// True if the id is the one that is computed from the parent and the tar in the record, as it is for every
-    /// layer that was pulled whole.
-    pub(super) fn is_what_its_id_says(&self, id: &LayerId) -> bool {
+    /// True if the id is the chain id of parent and tar in the record, as for every layer that was pulled as a whole.
+    pub(super) fn has_matching_id(&self, id: &LayerId) -> bool {
         let parent = self.parent().map(LayerId::from_hex);
         match (parent, self.diff_id()) {
             (Some(None), _) | (_, None) => false,
@@ -128,13 +127,13 @@ impl LayerView {
         }
     }
 
-    /// The parent, an empty one being none.
+    /// The parent; an empty string means none.
     pub(super) fn parent(&self) -> Option<&str> {
         self.parent.as_deref().filter(|parent| !parent.is_empty())
     }
 }
 
-/// A record that we write, in containers/storage's order of fields.
+/// A new record, with the fields in the order of containers/storage.
 #[derive(Serialize)]
 pub(super) struct NewLayer<'l> {
     pub(super) id: String,
@@ -159,7 +158,7 @@ pub(super) struct NewLayer<'l> {
     pub(super) flags: Option<Incomplete>,
 }
 
-/// The flag of a layer that is being made.
+/// The flag of a layer whose commit has not finished.
 #[derive(Serialize)]
 pub(super) struct Incomplete {
     incomplete: bool,
@@ -195,9 +194,9 @@ impl<'l> NewLayer<'l> {
     }
 }
 
-/// All of layers.json. Made under the lock, or as a snapshot: the file is only ever replaced as a whole.
+/// The content of layers.json, read under the lock or as a snapshot: the file is only ever replaced as a whole.
 ///
-/// Layers of containers may be recorded in volatile-layers.json instead. Nothing here asks for one: their ids are
+/// Layers of containers may be recorded in volatile-layers.json instead. No lookup here needs them: their ids are
 /// random, ours are computed.
 #[derive(Debug)]
 pub(super) struct LayerTable {
@@ -220,8 +219,8 @@ impl LayerTable {
         self.views().find(|view| view.id == id)
     }
 
-    /// Whether the layer and those below it have this content, base layer first in `diff_ids`, as far as their records say:
-    /// a layer that was pulled by parts may have no diffID.
+    /// Whether the layer and its parents have this content, base layer first in `diff_ids`, as far as their records
+    /// state it: a layer that was pulled in chunks may have no diffID.
     pub(super) fn is_chain(
         &self,
         top: Option<&str>,
@@ -238,7 +237,7 @@ impl LayerTable {
         next.is_none()
     }
 
-    /// Replaces every record of this id by `record` at the end.
+    /// Removes every record of this id and appends `record`.
     pub(super) fn put(&mut self, record: &NewLayer<'_>) -> Result<(), serde_json::Error> {
         let raw = serde_json::value::to_raw_value(record)?;
         let view = serde_json::from_str(raw.get())?;
@@ -247,7 +246,7 @@ impl LayerTable {
         Ok(())
     }
 
-    /// Changes what a record says of the layer's place and content, and nothing else of it.
+    /// Corrects parent, diffID, size and owners in a record, and nothing else.
     pub(super) fn correct(
         &mut self,
         id: &LayerId,
@@ -274,7 +273,7 @@ impl LayerTable {
         })
     }
 
-    /// Changes what a record says of where the layer came from and when, and nothing else of it.
+    /// Corrects blob and time in a record, and nothing else.
     pub(super) fn correct_origin(&mut self, id: &LayerId, blob: &LayerBlob) -> Result<(), serde_json::Error> {
         self.edit(id, |record, view| {
             record.set("compressed-diff-digest", &blob.digest, &FIELDS)?;
@@ -303,13 +302,13 @@ impl LayerTable {
         Ok(())
     }
 
-    /// Forgets the id.
+    /// Removes every record of this id.
     pub(super) fn remove(&mut self, id: &LayerId) {
         let id = id.to_string();
         self.records.retain(|(view, _)| view.id != id);
     }
 
-    /// Writes the file; readers see the old one or this one.
+    /// Replaces the file. Readers see the old content or this one.
     pub(super) fn save(&self, lock: &LayersLock, layout: &Layout) -> Result<(), StoreError> {
         lock.write_token(layout)?;
         atomic_file::write(

@@ -1,11 +1,11 @@
-//! Where things are under the graph root (containers/storage with the overlay driver).
+//! Paths under the graph root of a containers/storage store with the overlay driver.
 //!
 //! ```text
 //! <graph root>/overlay/<layer id>/{diff,link,lower,work,merged,empty}
 //!              overlay/l/<link>                    → ../<layer id>/diff
 //!              overlay-layers/{layers.json,layers.lock,<layer id>.tar-split.gz}
 //!              overlay-images/{images.json,images.lock,<image id>/<big data>}
-//!              .spoke-precache-stage-<random>/     ours, see `stage.rs`
+//!              .spoke-precache-stage-<random>/     this program's, see `stage.rs`
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use base64::Engine as _;
 
 use crate::oci::{ImageId, LayerId};
 
-/// The directory that holds all layers and `l/`.
+/// The directory of all layers and of `l/`.
 pub(super) const OVERLAY: &str = "overlay";
 /// The directory of layer records.
 pub(super) const LAYERS: &str = "overlay-layers";
@@ -77,11 +77,11 @@ impl Layout {
     }
 }
 
-/// The file of a big data item: the key itself if that is harmless, else `=` and its base64
+/// The file name of a big data item: the key itself if it has only harmless characters, otherwise `=` and its base64
 /// (containers/storage `store.go`: `makeBigDataBaseName`).
 fn big_data_file_name(key: &str) -> String {
     let harmless = |byte: u8| byte == b'.' || byte.is_ascii_digit() || byte.is_ascii_lowercase();
-    // `.` and `..` are made of harmless characters alone; containers/storage never makes such a key.
+    // `.` and `..` have only harmless characters; containers/storage never uses them as keys.
     if key.bytes().all(harmless) && !key.bytes().all(|byte| byte == b'.') {
         return key.to_owned();
     }

@@ -1,8 +1,8 @@
-//! What dead programs have left in the store and nobody reads: stages, and temporary files beside the records.
+//! Removes what killed programs left in the store: stages, and temporary files next to the records.
 //!
-//! A stage is dead when its lock is free (`stage_dir.rs`). A temporary file of a record is dead when it is old and the lock
-//! of its directory is ours, for every live writer holds that. The locks are tried and not waited for: who has one may
-//! keep it for minutes, and these files cost a few kilobytes.
+//! A stage is dead if its lock is free (`stage_dir.rs`). A temporary file of a record is dead if it is old while we
+//! hold the lock of its directory, because every live writer holds that lock. The locks are tried without waiting:
+//! another program may hold one for minutes, and these files cost a few kilobytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use super::store::Store;
 use super::{atomic_file, lock, stage_dir};
 
 impl Store {
-    /// Stages of dead programs, and how many bytes of the disk each takes: [`Store::remove_leftovers`] would remove them.
+    /// Stages of dead runs with the bytes that each takes on the disk: [`Store::remove_leftovers`] would remove them.
     pub fn dead_stages(&self) -> Vec<(PathBuf, u64)> {
         stage_dir::dead(self.layout.root())
     }
 
-    /// Removes the rests of dead programs, ours and others'. What cannot be removed is left with a warning, and a
-    /// directory whose lock somebody has is passed over: a later run comes by.
+    /// Removes the leftovers of dead programs, ours and others'. Failures are logged as warnings, and a directory
+    /// with a busy lock is left to a later run.
     pub fn remove_leftovers(&self) {
         self.remove_dead_stages();
         let (layers, images) = (self.layout.layers(), self.layout.images());
@@ -36,16 +36,16 @@ impl Store {
 }
 
 fn under_lock(path: &Path, work: impl FnOnce()) {
-    // No store, no lock, no rests.
+    // Without a store there is nothing to remove.
     if !path.exists() {
         return;
     }
     match lock::try_exclusive(path) {
         Ok(Some(_lock)) => work(),
         Ok(None) => {
-            tracing::debug!(lock = %path.display(), "another program is at work, its rests are not looked for")
+            tracing::debug!(lock = %path.display(), "another program holds the lock, leaving its files to a later run")
         }
-        Err(error) => tracing::warn!("rests of dead programs are not looked for: {error}"),
+        Err(error) => tracing::warn!("cannot remove files of dead programs: {error}"),
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use crate::store::StorageConf;
 
     #[test]
-    fn rests_of_the_dead_go_and_those_of_the_living_stay() {
+    fn leftovers_of_dead_programs_are_removed_and_files_of_live_ones_stay() {
         if let Err(why) = crate::notice::root() {
             return crate::notice::skip(&why);
         }
@@ -100,7 +100,7 @@ mod tests {
                 .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b".spoke"))
                 .count()
         };
-        assert_eq!(stages(), 1, "that of a live run");
+        assert_eq!(stages(), 1, "the stage of a live run");
         drop(stage);
         assert_eq!(stages(), 0);
     }

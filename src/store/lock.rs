@@ -1,16 +1,16 @@
-//! The locks of layers.json and images.json, and the token that tells other programs to read them again.
+//! Takes the locks of layers.json and images.json, which containers/storage uses too, and announces changes to other
+//! programs.
 //!
-//! containers/storage takes POSIX record locks over the whole file. Ours are open file description locks,
-//! which conflict with those in both directions, and which do not vanish when any other descriptor of the
-//! file is closed. They are released by closing the file, so by dropping a guard, and by the death of the
-//! process.
+//! containers/storage takes POSIX record locks over the whole file. We take open file description locks
+//! (`fcntl_locking(2)`). Both kinds conflict with each other, and ours do not vanish when another descriptor of the
+//! file is closed. Dropping a guard or the death of the process closes the file and releases the lock.
 //!
-//! Up to 1.61, containers/storage holds layers.lock while it untars: a wait of minutes is ordinary, and
-//! without bound. Somebody who waits in the kernel is served before somebody who polls; therefore a helper
-//! thread waits there, and the caller waits for the helper, for [`Cancel`] and for the next log line.
+//! Up to 1.61, containers/storage holds layers.lock while it unpacks a layer, so a wait of minutes is normal and has
+//! no bound. The kernel serves a blocked waiter before one that polls. Therefore a helper thread blocks on the lock,
+//! and the caller waits for the helper, for [`Cancel`] and for the next log line.
 //!
-//! Order: layers before images. An [`ImagesLock`] is only to be had with a [`SharedLayersLock`]. There is no
-//! deadlock detection for these locks.
+//! Order: layers before images. Acquiring an [`ImagesLock`] requires a [`SharedLayersLock`]. The kernel does not
+//! detect deadlocks of these locks.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,13 +24,13 @@ use super::error::{StoreError, io_error};
 use super::layout::Layout;
 use crate::cancel::Cancel;
 
-/// How often a waiting caller looks at [`Cancel`]; a tenth of the second in which the program must have left.
+/// How often a waiting caller checks [`Cancel`]: ten times in the second within which the program must exit.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How often a waiting caller says so.
+/// How often a waiting caller logs the wait.
 const NOTICE: Duration = Duration::from_secs(10);
 
-/// Length of the last-writer token. containers/storage takes another length for "always modified".
+/// Length of the last-writer token. containers/storage treats another length as "always modified".
 const TOKEN_LEN: usize = 64;
 
 /// The right to change layers.json.
@@ -47,8 +47,7 @@ impl LayersLock {
         wait_for(&layout.layers().join("layers.lock"), Mode::Exclusive, cancel).map(Self)
     }
 
-    /// Announces a change. Before the change, so that a death between the two costs the others a reading and
-    /// no more.
+    /// Announces a change, before it is made: a death in between only makes other programs read the file once more.
     pub(super) fn write_token(&self, layout: &Layout) -> Result<(), StoreError> {
         write_token(&self.0).map_err(io_error(
             "write the token of",
@@ -98,7 +97,7 @@ impl Mode {
             l_whence: libc::SEEK_SET as libc::c_short,
             l_start: 0,
             l_len: 0,
-            // The kernel insists on 0 for open file description locks.
+            // The kernel requires 0 for open file description locks.
             l_pid: 0,
         }
     }
@@ -116,7 +115,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
     opened.map_err(io_error("open the lock", path))
 }
 
-/// Takes a lock that nobody else wants for long; `None` if somebody has it.
+/// Takes a lock that is only held briefly; `None` if another process has it.
 pub(super) fn try_exclusive(path: &Path) -> Result<Option<File>, StoreError> {
     let file = open(path)?;
     Ok(try_lock(&file, Mode::Exclusive)
@@ -124,7 +123,7 @@ pub(super) fn try_exclusive(path: &Path) -> Result<Option<File>, StoreError> {
         .then_some(file))
 }
 
-/// Whether nobody has the lock, or there is none. Takes and makes none.
+/// Whether the lock is free or does not exist. Neither takes nor creates it.
 pub(super) fn is_free(path: &Path) -> bool {
     let Ok(file) = File::open(path) else {
         return !path.exists();
@@ -137,11 +136,13 @@ pub(super) fn is_free(path: &Path) -> bool {
 fn wait_for(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, StoreError> {
     loop {
         let file = wait_for_file(path, mode, cancel)?;
-        // Nobody unlinks a lock file while the store lives, but a whole store can be wiped while we wait.
+        // No program unlinks a lock file of a store in use, but the whole store may be deleted during the wait.
         let held = file.metadata().map_err(io_error("examine the lock", path))?;
         match std::fs::metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => return Ok(file),
-            Ok(_) => tracing::warn!(lock = %path.display(), "the lock file was replaced while we waited"),
+            Ok(_) => {
+                tracing::warn!(lock = %path.display(), "the lock file was replaced during the wait, waiting again")
+            }
             Err(error) => return Err(io_error("examine the lock", path)(error)),
         }
     }
@@ -156,7 +157,7 @@ fn wait_for_file(path: &Path, mode: Mode, cancel: &Cancel) -> Result<File, Store
     let (sender, receiver) = mpsc::sync_channel(1);
     let helper = move || {
         let locked = lock(&file, mode).map(|()| file);
-        // A caller that left before wants no lock: the file is closed here, and with it the lock.
+        // If the caller has stopped waiting, the file is closed here, which releases the lock.
         let _ = sender.send(locked);
     };
     let spawned = std::thread::Builder::new()
@@ -204,7 +205,8 @@ fn lock(file: &File, mode: Mode) -> io::Result<()> {
     }
 }
 
-/// Who has the lock, as far as the kernel tells: a POSIX lock has a process, ours have none.
+/// The holder of the lock, as far as the kernel knows it: a POSIX lock has a process, an open file description lock
+/// has none.
 fn holder(path: &Path) -> String {
     let mut found = Mode::Exclusive.flock();
     match File::open(path).and_then(|file| fcntl(&file, libc::F_OFD_GETLK, &mut found)) {
@@ -225,7 +227,7 @@ fn fcntl(file: &File, command: libc::c_int, flock: &mut libc::flock) -> io::Resu
     }
 }
 
-/// The layout that containers/storage gives it; readers compare the bytes and nothing else:
+/// Writes a token with the layout of containers/storage; readers only compare the bytes:
 ///
 /// ```text
 /// u64le nanoseconds since 1970 | u64le counter | u32le process | 44 random bytes
@@ -263,7 +265,7 @@ mod tests {
             drop(first);
             assert!(waiter.join().unwrap());
         });
-        // The helper of the caller that was stopped lets go by itself.
+        // The helper thread of the stopped caller releases the lock.
         let lock = LayersLock::acquire(&layout, &cancel).unwrap();
         lock.write_token(&layout).unwrap();
         assert_eq!(

@@ -7,8 +7,9 @@ use super::layout::Layout;
 use crate::oci::LayerId;
 
 impl LayerTable {
-    /// Describes the first name in the layer's `lower` that no store resolves. A layer may have been built on layers of an
-    /// additional store that is gone since; its `lower` still has the names from there. `self` are the records of `layout`.
+    /// Describes the first name in the layer's `lower` that no store resolves. A layer may have been built on layers
+    /// of an additional store that is gone since; its `lower` still has the names from there. `self` are the records
+    /// of `layout`.
     pub(super) fn unresolved_lower(
         &self,
         layout: &Layout,
@@ -16,20 +17,21 @@ impl LayerTable {
         id: &LayerId,
         stores: &[&Layout],
     ) -> Result<Option<String>, StoreError> {
-        let mut lost = layer_dir::lost_names(layout, id, stores)?;
+        let mut unresolved = layer_dir::unresolved_names(layout, id, stores)?;
         let mut next = view.parent().and_then(LayerId::from_hex);
         // `lower` has no more names than this, and damaged records may form a cycle.
         let mut rounds = layer_dir::DEPTH_LIMIT;
-        // containers/storage recreates symlinks that a crash removed, in the graph root (`overlay.go`: `recreateSymlinks`).
-        while let Some(below) = next.filter(|_| !lost.is_empty() && rounds > 0) {
+        // containers/storage recreates symlinks that a crash removed, in the graph root (`overlay.go`:
+        // `recreateSymlinks`).
+        while let Some(below) = next.filter(|_| !unresolved.is_empty() && rounds > 0) {
             rounds -= 1;
             if let Some(link) = layer_dir::link(layout, &below)? {
-                lost.retain(|name| name.strip_prefix("l/") != Some(&link));
+                unresolved.retain(|name| name.strip_prefix("l/") != Some(&link));
             }
             let view = self.find(&below);
             next = view.and_then(LayerView::parent).and_then(LayerId::from_hex);
         }
-        Ok(lost
+        Ok(unresolved
             .pop()
             .map(|name| format!("its `lower` names `{name}`, which no store has")))
     }

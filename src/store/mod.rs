@@ -1,26 +1,25 @@
-//! containers/storage with the overlay driver: the store that CRI-O and podman share.
+//! Reads and writes the containers/storage store (overlay driver) that CRI-O and podman share on the node.
 //!
 //! ```text
-//! Store::open → Inventory                        what is there; no lock, nothing written
-//! Store::stage → StagingLayer → StagedLayer      unpacking, no lock, nobody can see it
-//! Store::commit_layers, commit_image             visible at once and as a whole, locks for milliseconds
-//! Store::add_names                               further names of images that are there
-//! Store::read_file, tree                         files and directories out of an image's layers, nothing mounted
-//! Inventory::check_layer, check_data             everything read again and compared; each damage by name
-//! Store::repair_layers, repair_links                 what is damaged, put right in its place
+//! Store::open → Inventory                        a snapshot of layers and images; takes no lock, writes nothing
+//! Store::stage → StagingLayer → StagedLayer      unpacks layers outside of the store's directories, without a lock
+//! Store::commit_layers, commit_image             makes them visible at once and complete; holds locks for milliseconds
+//! Store::add_names                               adds names to stored images
+//! Store::tree                                    reads files and directories of an image without a mount
+//! Inventory::check_layer, check_links, check_data   reads everything again and reports each damage
+//! Store::repair_layers, repair_links, repair_image  replaces damaged parts under the same ids
 //! ```
 //!
-//! Additional image stores (`home.rs`) are read and never written.
+//! Additional image stores (`additional_stores.rs`) are read and never written.
 //!
-//! Other programs of other versions use the store at the same time. They see the old state or the new one,
-//! also after `kill -9` and after power loss; the format and the protocol are in shared/storage-format.md.
+//! Other programs, of other versions, use the store at the same time. They see either the old or the new state, also
+//! after `kill -9` and after a power loss. Section numbers in comments (`section 9.2, P3`) refer to the project's
+//! notes on the format, storage-format.md.
 
 mod additional_stores;
 mod atomic_file;
 mod capabilities;
 mod check;
-mod commit_image;
-mod commit_layer;
 mod completeness;
 mod conf;
 mod durable_layers;
@@ -28,6 +27,7 @@ mod error;
 mod escaped_name;
 mod expected_layer;
 mod go_time;
+mod image_commit;
 mod image_lookup;
 mod image_names;
 mod image_tree;
@@ -35,6 +35,7 @@ mod images_json;
 mod inventory;
 mod json_record;
 mod layer_chain;
+mod layer_commit;
 mod layer_dir;
 mod layer_placement;
 mod layer_repair;
@@ -45,28 +46,28 @@ mod layout;
 mod leftovers;
 mod lock;
 mod lower_file;
-mod remove_tree;
 mod stage;
 mod stage_dir;
+mod stage_sync;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]
 mod store;
 mod store_location;
-mod sync_staged;
 pub mod tar_split;
+mod tree_removal;
 pub mod unpack;
 mod unpacked_layer;
 
 pub use capabilities::require_root;
 pub use check::{Damage, LayerDamage, LayerState};
-pub use commit_image::ImageCommit;
-pub use commit_layer::LayerCommit;
 pub(crate) use conf::lowered;
 pub use conf::{Setting, StorageConf, StorageConfError, StoreOptions};
 pub use error::StoreError;
 pub use escaped_name::EscapedName;
 pub use expected_layer::{ExpectedLayer, LayerBlob};
+pub use image_commit::ImageCommit;
 pub use image_tree::{Directory, DirectoryEntry, FileKind, Node, Tree};
 pub use inventory::{Inventory, LayerRecord, StoredImage};
+pub use layer_commit::LayerCommit;
 pub use layer_tar::LayerTar;
 pub use layers_in_use::{HostState, LayersInUse};
 pub use stage::{Stage, StagedLayer, StagingLayer};

@@ -1,4 +1,4 @@
-//! Where layers are unpacked before anybody can see them.
+//! Provides a private directory in the graph root, where layers are unpacked before they are committed.
 //!
 //! ```text
 //! <graph root>/.spoke-precache-stage-<random>/       0700, with the SELinux label of overlay/
@@ -7,9 +7,9 @@
 //!   <n>-<layer id>.tar-split.gz                      becomes overlay-layers/<layer id>.tar-split.gz
 //! ```
 //!
-//! It is beside `overlay/` and not inside, for there every version of containers/storage removes what it does
-//! not know (storage-format.md section 9.1). What a killed program leaves is removed by the next one: its
-//! lock is free. Dropping a layer removes it, dropping the stage and all its layers removes the stage.
+//! It is next to `overlay/` and not inside it, because every version of containers/storage removes unknown
+//! directories from `overlay/` (storage-format.md section 9.1). The stage of a killed run is removed by the next run,
+//! which finds its lock free. Dropping a layer removes it. Dropping the stage and all its layers removes the stage.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -26,14 +26,14 @@ use super::error::{StoreError, io_error};
 use super::stage_dir::{StageDir, sweep};
 use super::store::Store;
 use super::unpacked_layer::UnpackedLayer;
-use super::{atomic_file, layer_dir, remove_tree};
+use super::{atomic_file, layer_dir, tree_removal};
 use crate::oci::Layer;
 
-/// How often a new name is tried before giving up. Each failure needs a sweeper that comes in the
-/// microseconds between our creating the directory and our locking it.
+/// How often a new name is tried. Each failure needs a run that removes dead stages in the microseconds between the
+/// creation of the directory and its lock.
 const ATTEMPTS: usize = 100;
 
-/// A directory of this program's own inside the graph root. May be shared by threads.
+/// A private directory of this run in the graph root. Threads may share it.
 #[derive(Debug)]
 pub struct Stage {
     dir: Arc<StageDir>,
@@ -47,17 +47,17 @@ pub struct StagingLayer {
     spec: Layer,
 }
 
-/// A layer that lies unpacked, whole and verified. [`Store::commit_layers`] consumes it.
+/// A layer that is unpacked, complete and verified. [`Store::commit_layers`] consumes it.
 #[derive(Debug)]
 pub struct StagedLayer {
     pub(super) entry: StageEntry,
     pub(super) spec: Layer,
     pub(super) unpacked: UnpackedLayer,
-    /// Whether the file system was synced since its last byte was written.
+    /// Whether the file system was synced after its last byte was written.
     pub(super) is_synced: bool,
 }
 
-/// The names of one layer in its stage; removes whatever is left there when dropped.
+/// The files of one layer in its stage; removes them when dropped.
 #[derive(Debug)]
 pub(super) struct StageEntry {
     dir: Arc<StageDir>,
@@ -65,12 +65,12 @@ pub(super) struct StageEntry {
 }
 
 impl Store {
-    /// Removes the stages of dead programs, which may take up as much as what they were about to store.
+    /// Removes the stages of dead runs, which may be as large as the layers they were about to store.
     pub(super) fn remove_dead_stages(&self) {
         sweep(self.layout.root());
     }
 
-    /// Makes a stage, and removes those of dead programs. The store must exist.
+    /// Creates a stage, and removes those of dead runs. The store must exist.
     pub fn stage(&self) -> Result<Stage, StoreError> {
         let root = self.layout.root();
         self.remove_dead_stages();
@@ -87,7 +87,7 @@ impl Store {
 }
 
 impl Stage {
-    /// Makes room for a layer. Every call makes another, also for the same layer.
+    /// Creates the directory for a layer. Every call creates another one, also for the same layer.
     pub fn layer(&self, spec: Layer) -> Result<StagingLayer, StoreError> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let entry = StageEntry {
@@ -102,27 +102,22 @@ impl Stage {
     }
 }
 
-/// The mode of a base layer's `diff`, whatever the tar's `./` entry says. A child's is set when it is
-/// committed (`layer_dir.rs`).
+/// The mode of `diff` in a base layer, whatever the tar's `./` entry states. The mode of other layers is set at the
+/// commit (`layer_dir.rs`).
 pub(super) const BASE_MODE: u32 = 0o555;
 
 impl StagingLayer {
-    /// Which layer it is.
+    /// The layer's description.
     pub fn spec(&self) -> &Layer {
         &self.spec
     }
 
     /// The directory to unpack into.
-    pub fn diff_path(&self) -> PathBuf {
-        self.entry.diff_path()
-    }
-
-    /// The same directory, opened.
     pub fn open_diff(&self) -> Result<OwnedFd, StoreError> {
         self.entry.open_diff()
     }
 
-    /// The file that takes the tar-split, new and empty.
+    /// Creates the file for the tar-split, empty.
     pub fn create_tar_split(&self) -> Result<File, StoreError> {
         let path = self.entry.tar_split_path();
         let created = OpenOptions::new()
@@ -134,7 +129,7 @@ impl StagingLayer {
         created.map_err(io_error("create", &path))
     }
 
-    /// Accepts the layer if its tar is the one that the image's config promises.
+    /// Accepts the layer if its tar has the diffID from the image's config.
     pub fn finish(self, unpacked: UnpackedLayer) -> Result<StagedLayer, StoreError> {
         if unpacked.diff_id != self.spec.diff_id() {
             return Err(StoreError::ContentMismatch {
@@ -153,12 +148,12 @@ impl StagingLayer {
 }
 
 impl StagedLayer {
-    /// Which layer it is.
+    /// The layer's description.
     pub fn spec(&self) -> &Layer {
         &self.spec
     }
 
-    /// The directory of its contents, to look into; it stays the same one when the layer is committed.
+    /// The directory of its contents, for reading. It stays the same directory when the layer is committed.
     pub fn open_diff(&self) -> Result<OwnedFd, StoreError> {
         self.entry.open_diff()
     }
@@ -193,8 +188,8 @@ impl StageEntry {
         Path::new(&self.dir.name).join(self.tar_split_name())
     }
 
-    /// A place for a directory that is to be removed later, outside of the lock; relative to the graph root.
-    /// Each call gives another.
+    /// A new path in the stage to move a directory to, so that it can be removed after the lock is released; relative
+    /// to the graph root.
     pub(super) fn make_trash_path(&self) -> Result<PathBuf, StoreError> {
         atomic_file::create_dir(&self.dir.path.join(self.trash_name()), 0o700)?;
         let trash = format!("{:016x}", rand::random::<u64>());
@@ -203,9 +198,8 @@ impl StageEntry {
             .collect())
     }
 
-    /// Writes everything that was staged to the disk, here and in the other entries. One call for many layers
-    /// costs less than one for each of their files (0.35 s after 591 MB, crates.md section 2), but it waits
-    /// for everybody's writes.
+    /// Syncs the whole file system. One call for many layers is faster than a sync of each file (0.35 s for 591 MB),
+    /// but it also waits for the writes of all other programs.
     pub(super) fn sync_file_system(&self) -> Result<(), StoreError> {
         rustix::fs::syncfs(&self.dir.fd).map_err(io_error("sync the file system of", &self.dir.path))
     }
@@ -226,11 +220,12 @@ impl Drop for StageEntry {
 }
 
 impl StageEntry {
-    /// Removes whatever is left here.
+    /// Removes what is left of the layer.
     pub(super) fn clear(&self) {
         for name in [self.name.clone(), self.tar_split_name(), self.trash_name()] {
             let removed = CString::new(name.as_str()).map_err(|_| Errno::INVAL);
-            if let Err(error) = removed.and_then(|name| remove_tree::tree(self.dir.fd.as_fd(), &name)) {
+            if let Err(error) = removed.and_then(|name| tree_removal::remove_tree(self.dir.fd.as_fd(), &name))
+            {
                 tracing::warn!(stage = %self.dir.path.display(), name, %error, "cannot remove a staged layer");
             }
         }

@@ -1,4 +1,4 @@
-//! The directory of a stage: how it is made, known to be alive, and removed after a kill.
+//! Creates and removes the directory of a stage, and detects by its lock whether the run that made it is alive.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -12,9 +12,9 @@ use rustix::fs::{Dir, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
-use super::{atomic_file, lock, remove_tree};
+use super::{atomic_file, lock, tree_removal};
 
-/// How the names of stages begin.
+/// The prefix of stage names.
 const PREFIX: &str = ".spoke-precache-stage-";
 
 /// The lock of a stage.
@@ -26,13 +26,13 @@ const SELINUX: &str = "security.selinux";
 /// The longest SELinux label that is copied.
 const LABEL_LIMIT: usize = 4096;
 
-/// Stages of this process whose directories are there.
+/// Number of stages of this process whose directories exist.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// How often it is looked whether a stage is gone.
+/// How often the number of stages is checked.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Waits for threads to remove what they had staged, so long at most. What they do not come to is removed by the next run.
+/// Waits up to `patience` until threads have removed their staged layers. The next run removes the rest.
 pub fn await_removal(patience: Duration) {
     let begin = Instant::now();
     while LIVE.load(Ordering::Acquire) > 0 && begin.elapsed() < patience {
@@ -51,15 +51,14 @@ pub(super) struct StageDir {
 }
 
 impl StageDir {
-    /// `None` if a sweeper took the new directory for a dead program's: that can happen until the lock is
-    /// ours.
+    /// `None` if another run took the new directory for a dead stage, which can happen until its lock is taken.
     pub(super) fn create(root: &Path, overlay: &Path) -> Result<Option<Self>, StoreError> {
         let name = format!("{PREFIX}{:016x}", rand::random::<u64>());
         let path = root.join(&name);
         match Self::create_as(name, path.clone(), overlay) {
             Err(_) if !path.exists() => Ok(None),
             Err(error) => {
-                // Nothing but the lock can be in it. What stays is a dead program's stage to the next run.
+                // It contains at most the lock. If it cannot be removed, the next run treats it as a dead stage.
                 let _ = fs::remove_file(path.join(LOCK));
                 let _ = fs::remove_dir(&path);
                 Err(error)
@@ -99,7 +98,7 @@ impl Drop for StageDir {
     }
 }
 
-/// Stages whose programs are gone, and how many bytes of the disk each takes. Writes nothing.
+/// Stages of dead runs, with the bytes that each takes on the disk. Writes nothing.
 pub(super) fn dead(root: &Path) -> Vec<(PathBuf, u64)> {
     let stages = stages(root).filter(|path| lock::is_free(&path.join(LOCK)));
     stages.map(|path| (path.clone(), used_bytes(path))).collect()
@@ -114,7 +113,7 @@ fn stages(root: &Path) -> impl Iterator<Item = PathBuf> {
     entries.filter(is_stage).map(|entry| entry.path())
 }
 
-/// What cannot be read counts as nothing.
+/// Files that cannot be read count as empty.
 fn used_bytes(path: PathBuf) -> u64 {
     let (mut bytes, mut linked, mut pending) = (0, HashSet::new(), vec![path]);
     while let Some(path) = pending.pop() {
@@ -132,14 +131,13 @@ fn used_bytes(path: PathBuf) -> u64 {
     bytes
 }
 
-/// Removes the stages whose programs are gone. What cannot be removed is left with a warning: it costs space
-/// only.
+/// Removes the stages of dead runs. A failure is logged as a warning: it costs space only.
 pub(super) fn sweep(root: &Path) {
     for path in stages(root) {
         let swept = (|| -> Result<bool, StoreError> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))?;
-            // Made here if it is missing, so that a program which is just making this stage notices us.
+            // Created if it is missing, so that a run that is just creating this stage notices.
             let Some(_lock) = lock::try_exclusive(&path.join(LOCK))? else {
                 return Ok(false);
             };
@@ -148,31 +146,32 @@ pub(super) fn sweep(root: &Path) {
         })();
         match swept {
             Ok(true) => {
-                tracing::info!(stage = %path.display(), "removed the stage of a program that was killed")
+                tracing::info!(stage = %path.display(), "removed the stage of a killed run")
             }
-            Ok(false) => tracing::debug!(stage = %path.display(), "left the stage of a running program"),
+            Ok(false) => tracing::debug!(stage = %path.display(), "kept the stage of a live run"),
             Err(error) => {
-                tracing::warn!(stage = %path.display(), %error, "cannot remove the stage of a program that was killed")
+                tracing::warn!(stage = %path.display(), %error, "cannot remove the stage of a killed run")
             }
         }
     }
 }
 
-/// Removes a stage whose lock we hold; the lock last, so that a sweeper who is killed too leaves a stage.
+/// Removes a stage whose lock we hold. The lock file is removed last, so that an interrupted removal still leaves a
+/// stage.
 fn remove_stage(fd: &OwnedFd, path: &Path) -> Result<(), std::io::Error> {
     for entry in Dir::read_from(fd)? {
         let entry = entry?;
         let name = entry.file_name();
         if !matches!(name.to_bytes(), b"." | b".." | b"lock") {
-            remove_tree::tree(fd.as_fd(), name)?;
+            tree_removal::remove_tree(fd.as_fd(), name)?;
         }
     }
     fs::remove_file(path.join(LOCK))?;
     fs::remove_dir(path)
 }
 
-/// Files inherit the label of the directory they are made in, and keep it when they are renamed into
-/// `overlay/`.
+/// Copies the SELinux label: files inherit the label of the directory in which they are created, and keep it when
+/// they are renamed into `overlay/`.
 fn copy_label(from: &Path, to: &Path) -> Result<(), StoreError> {
     let mut label = vec![0; LABEL_LIMIT];
     let len = match rustix::fs::lgetxattr(from, SELINUX, &mut label) {

@@ -1,4 +1,4 @@
-//! Opening a store: looking at it, refusing what we cannot write, making a new one.
+//! Opens a store: examines the graph root, refuses stores of another kind, creates the directories of a new one.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ use super::layout::{IMAGES, LAYERS, Layout, OVERLAY};
 use super::{atomic_file, capabilities, layer_dir};
 use crate::oci::LayerId;
 
-/// Directories that a store of another driver has.
+/// Directories that indicate another storage driver.
 const FOREIGN: [&str; 8] = [
     "aufs-layers",
     "btrfs-layers",
@@ -29,10 +29,10 @@ const FOREIGN: [&str; 8] = [
     "buildkit",
 ];
 
-/// The longest `.has-mount-program` that is read; it holds `true` or `false`.
+/// The longest `.has-mount-program` that is read; its content is `true` or `false`.
 const MARK_LIMIT: u64 = 64;
 
-/// One graph root with the overlay driver, or the place where there will be one.
+/// A graph root with the overlay driver. The directory may not exist yet.
 #[derive(Debug)]
 pub struct Store {
     pub(super) layout: Layout,
@@ -41,7 +41,7 @@ pub struct Store {
     pub(super) durable: DurableLayers,
 }
 
-/// Whether the rests of dead writers were looked for; once per program is enough.
+/// Whether files of dead writers were removed; once per process is enough.
 #[derive(Debug, Default)]
 struct Sweeps {
     layers: AtomicBool,
@@ -49,12 +49,11 @@ struct Sweeps {
 }
 
 impl Store {
-    /// Examines the store at `graph_root`; writes nothing. A graph root that does not exist is an empty
-    /// store.
+    /// Examines the store at `graph_root` and writes nothing. A graph root that does not exist is an empty store.
     ///
     /// # Errors
-    /// When the caller is not root, when the store is of a kind that would be damaged by our writing (another driver, a
-    /// mount program, id mappings and the like, storage-format.md section 4.8), or when its records do not parse.
+    /// If the caller is not root, if the store is of a kind that our writes would damage (another driver, a mount
+    /// program, id mappings; storage-format.md section 4.8), or if its records do not parse.
     pub fn open(graph_root: &Path, conf: &StorageConf) -> Result<Self, StoreError> {
         capabilities::require_root()?;
         let root = match fs::canonicalize(graph_root) {
@@ -86,18 +85,18 @@ impl Store {
         self.layout.root()
     }
 
-    /// All stores, in the order in which they are searched.
+    /// All stores, in the order of the search.
     pub(super) fn layouts(&self) -> impl Iterator<Item = &Layout> {
         std::iter::once(&self.layout).chain(&self.additional.layouts)
     }
 
-    /// What stops nothing and should be known of the additional image stores.
+    /// Warnings about the additional image stores.
     pub fn warnings(&self) -> &[String] {
         &self.additional.warnings
     }
 
-    /// Where the driver takes a layer's directory from: the graph root, if it has one, else the first additional store
-    /// that has (`overlay.go`: `dir2`).
+    /// The store from which the driver takes a layer's directory: the graph root if it has one, otherwise the first
+    /// additional store that has one (containers/storage `overlay.go`: `dir2`).
     pub(super) fn layout_with(&self, id: &LayerId) -> &Layout {
         let has = |layout: &&Layout| layout.layer(id).exists();
         match has(&&self.layout) {
@@ -106,11 +105,11 @@ impl Store {
         }
     }
 
-    /// Makes the few directories without which containers/storage cannot find a store (section 1). One that
-    /// is there is left as it is. All writing begins here.
+    /// Creates the directories that containers/storage needs to find a store (section 1). Existing ones are left
+    /// unchanged. Every write to a store starts with this call.
     ///
     /// # Errors
-    /// When the caller lacks a capability that layers need, or the system refuses.
+    /// If the caller lacks a capability that layers need, or a system call fails.
     pub fn create_if_missing(&self) -> Result<(), StoreError> {
         let root = self.layout.root();
         let missing = capabilities::missing().map_err(io_error("ask for the rights to write", root))?;
@@ -119,8 +118,8 @@ impl Store {
             return Err(StoreError::Rights { root, missing });
         }
         if let Some(parent) = root.parent() {
-            // The process has no umask. Above the root nothing is synced but by the sync before the first commit: who
-            // loses these directories loses an empty store.
+            // The process has no umask. Directories above the root are not synced before the first commit: losing
+            // them loses an empty store only.
             let created = DirBuilder::new().recursive(true).mode(0o755).create(parent);
             created.map_err(io_error("create", parent))?;
         }
@@ -140,20 +139,22 @@ impl Store {
             }
         }
         let (mark, records) = (self.mount_program_mark(), self.layout.layers_json());
-        // Without records no layer is here yet, and whoever made the directories may have died before this.
+        // Without records the store has no layer yet, and the program that created the directories may have died
+        // before this.
         if !layer_dir::exists(&mark)? && !layer_dir::exists(&records)? {
-            // Where it is missing, containers/storage looks for names like `.wh.x` in the layers, takes them for the
-            // whiteouts of fuse-overlayfs and calls the store one that needs it (podman 4.3.1 and 5.4.2, observed).
+            // If this file is missing, containers/storage looks for names like `.wh.x` in the layers, takes them for
+            // whiteouts of fuse-overlayfs, and concludes that the store needs a mount program (observed with podman
+            // 4.3.1 and 5.4.2).
             atomic_file::write(&mark, b"false")?;
         }
         self.refuse_foreign_directories()
     }
 
-    /// Has `layers`, which are in the store, written to the disk with all that belongs to them, whoever brought them. Costs
+    /// Syncs stored `layers`, and everything that belongs to them, to the disk, whichever program stored them. Costs
     /// nothing if this program did.
     ///
     /// # Errors
-    /// Also when the system could not write something, of the store or not, since the call began.
+    /// Also if the system failed to write anything else on this file system since the call began.
     pub fn make_durable(&self, layers: &[LayerId]) -> Result<(), StoreError> {
         if self.durable.has_all(layers) {
             return Ok(());
@@ -165,12 +166,12 @@ impl Store {
         Ok(())
     }
 
-    /// True for the first caller, who is then to sweep overlay-layers.
+    /// True for the first caller, which then sweeps overlay-layers.
     pub(super) fn first_sweep_of_layers(&self) -> bool {
         !self.sweeps.layers.swap(true, Ordering::Relaxed)
     }
 
-    /// True for the first caller, who is then to sweep overlay-images.
+    /// True for the first caller, which then sweeps overlay-images.
     pub(super) fn first_sweep_of_images(&self) -> bool {
         !self.sweeps.images.swap(true, Ordering::Relaxed)
     }
@@ -183,7 +184,7 @@ impl Store {
         let root = self.layout.root();
         match fs::metadata(root) {
             Ok(metadata) if metadata.is_dir() => Ok(true),
-            Ok(_) => Err(self.unsupported("it is not a directory", "give the graph root, see `podman info`")),
+            Ok(_) => Err(self.unsupported("it is not a directory", "set the graph root, see `podman info`")),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(io_error("examine", root)(error)),
         }
@@ -195,7 +196,7 @@ impl Store {
         }
         Err(self.unsupported(
             conf.unsupported.join("; "),
-            "layers written without these settings would not fit the node's",
+            "layers written without these settings would differ from the node's",
         ))
     }
 
@@ -214,7 +215,7 @@ impl Store {
         }
         let mark = self.mount_program_mark();
         if atomic_file::read(&mark, MARK_LIMIT)?.is_some_and(|mark| mark.trim_ascii() == b"true") {
-            let reason = format!("`{}` says that a mount program is used", mark.display());
+            let reason = format!("`{}` states that a mount program is used", mark.display());
             return Err(self.unsupported(reason, "only the kernel's overlayfs is supported"));
         }
         let device = fs::metadata(root).map_err(io_error("examine", root))?.dev();
@@ -229,7 +230,7 @@ impl Store {
                 let reason = format!("`{}` is not a directory", path.display());
                 return Err(self.unsupported(
                     reason,
-                    "layers are moved there by renaming; a symlink cannot be supported",
+                    "layers are renamed into this directory, so it must not be a symlink",
                 ));
             }
             if metadata.dev() != device {
@@ -239,7 +240,7 @@ impl Store {
                 );
                 return Err(self.unsupported(
                     reason,
-                    "layers are moved there by renaming, within one file system",
+                    "layers are renamed into this directory, so it must be on the same file system",
                 ));
             }
         }
@@ -265,7 +266,7 @@ mod tests {
         Store::open(root, &StorageConf::default())
     }
 
-    /// Every name under `dir`, to see that nothing was written.
+    /// Every name under `dir`, to verify that nothing was written.
     fn names(dir: &Path) -> Vec<PathBuf> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(names(&root).len(), 5);
         let mark = root.join("overlay/.has-mount-program");
         assert_eq!(fs::read(&mark).unwrap(), b"false");
-        // As a run leaves it that was killed between the two.
+        // A run that is killed between the two steps leaves this state.
         fs::remove_file(&mark).unwrap();
         store.create_if_missing().unwrap();
         assert_eq!(fs::read(&mark).unwrap(), b"false");

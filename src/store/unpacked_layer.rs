@@ -1,10 +1,10 @@
-//! What was learnt about a layer while it was unpacked; most of it goes into the layer's record.
+//! The result of unpacking a layer: diffID, size, compression and owners, for the layer's record.
 
 use std::collections::BTreeSet;
 
 use crate::oci::DiffId;
 
-/// How a blob was compressed, as its first bytes say. The numbers are those of `compression` in layers.json
+/// The compression of a blob, detected from its first bytes. The numbers are those of `compression` in layers.json
 /// (containers/storage `pkg/archive`: `Compression`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -16,22 +16,22 @@ pub enum Compression {
     Zstd = 4,
 }
 
-/// A layer that lies unpacked in its stage. Its tar was read to the end and hashed on the way.
+/// A layer that was unpacked into its stage. Its tar was read to the end and hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnpackedLayer {
-    /// SHA-256 of the whole uncompressed stream, trailing bytes included.
+    /// SHA-256 of the whole uncompressed stream, including trailing bytes.
     pub diff_id: DiffId,
     /// Length of that stream in bytes.
     pub diff_size: u64,
     /// Compression of the blob.
     pub compression: Compression,
-    /// Who owns its entries.
+    /// The owners of its entries.
     pub owners: Owners,
-    /// Whether an entry is named `/`, which gives `diff/` itself owner, mode, times and attributes; `./` gives none.
+    /// Whether an entry is named `/`, which sets owner, mode, times and attributes of `diff/` itself. `./` sets none.
     pub has_root: bool,
 }
 
-/// The owners of a tar's entries, hard links and the root entry included, whiteouts not.
+/// The owners of a tar's entries, including hard links and the root entry, without whiteouts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
     /// Every uid.

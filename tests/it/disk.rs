@@ -64,7 +64,7 @@ fn a_disk_that_fills_up_in_the_middle_is_left_as_free_as_it_was_and_another_run_
     let run = world
         .run(&args)
         .exits(3)
-        .says("the disk has no room")
+        .says("not enough disk space for this layer")
         .says("hint: ");
     assert_eq!(run.images("failed"), [&registry.tagged("zeros")], "{run}");
     sound(&world);

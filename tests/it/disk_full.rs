@@ -124,7 +124,7 @@ fn wherever_the_disk_fills_up_nothing_is_half_there_and_another_run_goes_on() {
                 0 => fitted += 1,
                 3 if run.stderr.contains("not enough space for precaching") => foreseen += 1,
                 3 if run.stderr.contains("the disk is full") => met += 1,
-                3 if run.stderr.contains("the disk has no room") => met += 1,
+                3 if run.stderr.contains("not enough disk space for this layer") => met += 1,
                 _ => panic!("{when}: {run}"),
             }
             assert!(run.code == 0 || run.stderr.contains("hint: "), "{when}: {run}");

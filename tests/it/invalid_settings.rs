@@ -240,7 +240,7 @@ fn without_root_it_fails_with_a_message_and_writes_nothing() {
         .wait()
         .exits(7);
     run.says("only root can write a store, and this is user 65534")
-        .says("run it privileged");
+        .says("hint: run as root");
     assert!(!world.graph_root().exists());
 }
 

@@ -1,4 +1,4 @@
-//! An image's big data, and the layers that it asks for.
+//! Checks an image's big data (manifest, list, config, signatures) against the digests and sizes in its record.
 
 use super::Damage;
 use super::store_records::flaws_of_image;
@@ -9,8 +9,8 @@ use crate::store::images_json::MANIFEST;
 use crate::store::inventory::{Inventory, StoredImage};
 
 impl Inventory {
-    /// Reads every file of big data, and compares it with its digest and length in the image's record, and the record with
-    /// itself.
+    /// Reads every file of big data, compares it with digest and size in the image's record, and checks that the
+    /// record is consistent.
     pub fn check_data(&self, image: &StoredImage) -> Result<Vec<Damage>, StoreError> {
         let mut damages: Vec<Damage> = flaws_of_image(image).into_iter().map(Damage::Record).collect();
         for (key, item) in &image.items {
@@ -22,11 +22,11 @@ impl Inventory {
                         let recorded = item
                             .size
                             .map_or("no size".to_owned(), |size| format!("{size} bytes"));
-                        format!("it has {size} bytes, its record says {recorded}")
+                        format!("it has {size} bytes, its record has {recorded}")
                     } else if item.digest != Some(digest) {
-                        format!("it has the digest {digest}, its record says otherwise")
-                    } else if promised(key).is_some_and(|promised| promised != digest) {
-                        format!("it has the digest {digest}, its name says otherwise")
+                        format!("it has the digest {digest}, which differs from its record")
+                    } else if digest_in_key(key).is_some_and(|expected| expected != digest) {
+                        format!("it has the digest {digest}, which differs from its name")
                     } else {
                         continue;
                     }
@@ -38,7 +38,7 @@ impl Inventory {
         Ok(damages)
     }
 
-    /// The image as the store describes it, if manifest and config are sound; nobody needs to be asked for them then.
+    /// The image as stored, if manifest and config are intact; then no registry request is needed for them.
     pub fn describe(&self, image: &StoredImage) -> Result<Option<ResolvedImage>, StoreError> {
         let Some(manifest) = self.read_item(image, MANIFEST)? else {
             return Ok(None);
@@ -58,7 +58,7 @@ impl Inventory {
 }
 
 /// The digest in the key of a manifest or config.
-fn promised(key: &str) -> Option<Digest> {
+fn digest_in_key(key: &str) -> Option<Digest> {
     let digest = key.strip_prefix(MANIFEST).and_then(|rest| rest.strip_prefix('-'));
     digest.unwrap_or(key).parse().ok()
 }
@@ -74,7 +74,7 @@ mod tests {
     use crate::store::{StorageConf, Store};
 
     #[test]
-    fn layers_are_told_of_a_manifest_that_we_would_not_pull() {
+    fn a_manifest_that_we_would_not_pull_still_names_its_layers() {
         if let Err(why) = crate::notice::root() {
             return crate::notice::skip(&why);
         }

@@ -1,13 +1,13 @@
-//! What can be wrong with something in the store, in one line each.
+//! The kinds of damage that a check reports, each as one line of text.
 
 use std::fmt;
 
 use crate::store::escaped_name::EscapedName;
 
-/// As many damages of one layer are kept for people to read; the others are counted.
+/// The most damages of one layer that are kept for messages; more are only counted.
 const SHOWN: usize = 10;
 
-/// One thing that is wrong.
+/// One damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// The layer's record in layers.json, or the image's in images.json.
@@ -23,7 +23,7 @@ pub enum Damage {
     TarSplit(String),
     /// A file or directory of the layer's tree.
     Tree {
-        /// Where in the layer.
+        /// The path in the layer.
         path: EscapedName,
         /// What is wrong with it.
         reason: String,
@@ -49,16 +49,16 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What is wrong with one layer.
+/// The damages of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerDamage {
-    /// The first ones.
+    /// The first of them.
     pub shown: Vec<Damage>,
-    /// All of them.
+    /// Their total number.
     pub count: u64,
 }
 
-/// Gathers damages.
+/// Collects the damages of one layer.
 #[derive(Default)]
 pub(super) struct DamageList {
     shown: Vec<Damage>,
@@ -73,7 +73,7 @@ impl DamageList {
         }
     }
 
-    /// A damage of the tree.
+    /// Adds a damage of the tree.
     pub(super) fn at(&mut self, path: &[u8], reason: String) {
         let path = EscapedName::new(path);
         self.add(Damage::Tree { path, reason });

@@ -7,8 +7,8 @@ use crate::store::unpack::{IMPLICIT_MODE, OPAQUE_XATTR, TarEntry, TarEntryKind, 
 /// What an inode must be.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedInode {
-    /// The number of the entry that made it; of a directory, of the first that needed it.
-    pub(super) made: u64,
+    /// The number of the entry that created it; for a directory, of the first entry that needed it.
+    pub(super) created_by: u64,
     pub(super) kind: FileType,
     pub(super) mode: u32,
     /// The bits of the mode that count.
@@ -20,8 +20,8 @@ pub(super) struct ExpectedInode {
     pub(super) mtime: Option<Timespec>,
     pub(super) target: Option<Box<[u8]>>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// A hard link came later and changed the owner, which podman does also where it is the same already; so file
-    /// capabilities may be there or not.
+    /// A later hard link set the owner, which podman does even if it is unchanged. So file capabilities may or may
+    /// not be present.
     pub(super) loose_capability: bool,
 }
 
@@ -34,11 +34,11 @@ impl ExpectedInode {
         };
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         Self {
-            made: entry.number,
+            created_by: entry.number,
             kind,
             mode: entry.mode,
             mode_mask: if is_symlink { 0 } else { 0o7777 },
-            // -1 is no change.
+            // -1 means no change.
             uid: Some(entry.uid).filter(|id| *id != u32::MAX),
             gid: Some(entry.gid).filter(|id| *id != u32::MAX),
             size: (kind == FileType::RegularFile).then_some(entry.size),
@@ -54,7 +54,7 @@ impl ExpectedInode {
         self.kind == FileType::CharacterDevice && self.device == Some((0, 0))
     }
 
-    /// Its time is that of its making.
+    /// A whiteout. Its time is that of its creation.
     pub(super) fn whiteout(entry: &TarEntry) -> Self {
         Self {
             mode: 0,
@@ -65,7 +65,7 @@ impl ExpectedInode {
         }
     }
 
-    /// The root, of which the tar says nothing but that it is opaque.
+    /// The root, of which the tar only states that it is opaque.
     pub(super) fn root() -> Self {
         Self {
             mode_mask: 0,
@@ -75,10 +75,10 @@ impl ExpectedInode {
         }
     }
 
-    /// A parent that the tar does not have.
+    /// A parent that has no entry in the tar.
     pub(super) fn implicit(number: u64) -> Self {
         Self {
-            made: number,
+            created_by: number,
             kind: FileType::Directory,
             mode: IMPLICIT_MODE,
             mode_mask: 0o777,

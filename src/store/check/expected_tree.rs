@@ -1,9 +1,9 @@
-//! What each inode of a layer's tree must be, learnt from the entries of its tar in their order.
+//! Derives what each inode of a layer's tree must be from the entries of its tar, in their order.
 //!
-//! Kept by inode number and not by name: hard links share what the last of them says, an entry may reach a directory
-//! through a symbolic link of the layer, and one that takes another's place has the last word. So each entry is looked up
-//! in the tree as it is, and what was expected of that inode before is replaced. What cannot be found is a
-//! [`PossibleDamage`] until all entries are known: a later one may have removed it.
+//! Keyed by inode number and not by name: all hard links have the attributes of the last one, an entry may reach a
+//! directory through a symbolic link of the layer, and a later entry may replace an earlier one. So each entry is
+//! looked up in the existing tree, and replaces what was expected of that inode. An entry that is not found is a
+//! [`PossibleDamage`] until all entries are known, because a later one may have removed it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,24 +18,24 @@ use crate::store::unpack::{
     NameSet, OPAQUE, TarEntry, TarEntryKind, WHITEOUT_PREFIX, clean, in_root, open_in, split,
 };
 
-/// As many possible are kept; beyond that a layer is damaged for certain, whatever becomes of each.
-const MAX_POSSIBLE: usize = 10_000;
+/// The most possible damages that are kept. A layer with more is certainly damaged.
+const MAX_POSSIBLE_DAMAGES: usize = 10_000;
 
-/// The attribute that a change of owner takes away.
+/// The attribute that a change of owner removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Something that is not as an entry says, unless a later entry changed it.
+/// A difference between an entry and the tree, unless a later entry caused it.
 pub(super) struct PossibleDamage {
     number: u64,
     pub(super) path: Vec<u8>,
     pub(super) reason: String,
-    /// The bytes of a file are concerned, so that the tar cannot be right.
+    /// The content of a file differs, so the tar cannot match its diffID.
     pub(super) is_content: bool,
-    /// Inodes that a later entry may have made.
+    /// Inodes that a later entry may have created.
     inodes: Vec<u64>,
 }
 
-/// An entry's place in the tree.
+/// The file that an entry has in the tree.
 pub(super) struct FoundFile {
     directory: Arc<OwnedFd>,
     base: Vec<u8>,
@@ -50,27 +50,28 @@ impl FoundFile {
     }
 }
 
-/// All that is expected of a tree.
+/// The expected inodes and names of a tree.
 pub(super) struct ExpectedTree {
     diff: Arc<OwnedFd>,
     pub(super) root: u64,
     inodes: HashMap<u64, ExpectedInode>,
-    /// Inode of the directory and name.
+    /// Pairs of directory inode and name.
     names: NameSet,
     last: Option<(Vec<u8>, Arc<OwnedFd>, u64)>,
-    possible: Vec<PossibleDamage>,
-    /// Names of whiteouts and global headers, with their numbers: containers/storage removes what bears them.
+    possible_damages: Vec<PossibleDamage>,
+    /// Names of whiteouts and global headers with their entry numbers: containers/storage removes existing files with
+    /// these names.
     removed: Vec<(u64, Vec<u8>)>,
-    /// Times of directories that something else has replaced: they are set on that, or where it leads.
-    late: HashMap<u64, Timespec>,
-    /// Parents that were reached through a symbolic link, and the first entry in each.
-    linked: Vec<(u64, Vec<u8>)>,
-    /// An entry took another's place, so that the tree cannot tell what became of everything.
-    pub(super) is_odd: bool,
+    /// Times of directories that another entry has replaced: they are set on the replacement, or on its target.
+    late_times: HashMap<u64, Timespec>,
+    /// Parents that are reached through a symbolic link, with the first entry in each.
+    linked_parents: Vec<(u64, Vec<u8>)>,
+    /// An entry replaced another one, so the tree does not show what became of every entry.
+    pub(super) has_replacements: bool,
 }
 
 impl ExpectedTree {
-    /// Nothing is expected of the tree at `diff` yet.
+    /// An empty expectation for the tree at `diff`.
     pub(super) fn new(diff: Arc<OwnedFd>) -> Result<Self, Errno> {
         let root = rustix::fs::fstat(&diff)?.st_ino;
         Ok(Self {
@@ -79,15 +80,15 @@ impl ExpectedTree {
             inodes: HashMap::new(),
             names: NameSet::default(),
             last: None,
-            possible: Vec::new(),
+            possible_damages: Vec::new(),
             removed: Vec::new(),
-            late: HashMap::new(),
-            linked: Vec::new(),
-            is_odd: false,
+            late_times: HashMap::new(),
+            linked_parents: Vec::new(),
+            has_replacements: false,
         })
     }
 
-    /// What the inode must be, if the tar has it or needs it as a parent.
+    /// The expectation for an inode, if the tar has it or needs it as a parent.
     pub(super) fn of(&self, inode: u64) -> Option<&ExpectedInode> {
         self.inodes.get(&inode)
     }
@@ -97,7 +98,7 @@ impl ExpectedTree {
         self.names.contains(&key(directory, base))
     }
 
-    /// Takes note of the next entry; says where it is, if it is there and something to look at.
+    /// Adds the next entry. Returns its file, if it exists and has content or attributes to compare.
     pub(super) fn add(&mut self, entry: &TarEntry) -> Option<FoundFile> {
         if entry.is_dot() {
             return None;
@@ -113,7 +114,7 @@ impl ExpectedTree {
         }
         let (parent, inode) = match self.directory(directory, entry.number) {
             Ok(found) => found,
-            // It makes nothing there, or is superfluous.
+            // A global header creates nothing, and the entry may be redundant.
             Err(_) if entry.kind == TarEntryKind::GlobalHeader => return None,
             Err(Errno::NOTDIR) if base == OPAQUE => {
                 self.add_opaque_file(directory);
@@ -121,21 +122,21 @@ impl ExpectedTree {
             }
             Err(Errno::NOTDIR) if hidden.is_some() => return None,
             Err(errno) => {
-                self.miss(entry, errno);
+                self.add_missing(entry, errno);
                 return None;
             }
         };
         if base == OPAQUE {
-            // Any but the root is known: as an implicit one at least.
+            // Every directory but the root is known, at least as an implicit parent.
             let expected = self.inodes.entry(inode).or_insert_with(ExpectedInode::root);
             merge(&mut expected.xattrs, vec![opaque()]);
             return None;
         }
         if entry.kind == TarEntryKind::GlobalHeader && hidden.is_none() {
-            // What is there by now was made later.
+            // A later entry created the existing file.
             if let Ok(stat) = rustix::fs::statat(&parent, base, AtFlags::SYMLINK_NOFOLLOW) {
                 self.inodes.remove(&stat.st_ino);
-                self.is_odd = true;
+                self.has_replacements = true;
             }
             return None;
         }
@@ -143,7 +144,7 @@ impl ExpectedTree {
         let stat = match rustix::fs::statat(&parent, base, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(errno) => {
-                self.miss(entry, errno);
+                self.add_missing(entry, errno);
                 return None;
             }
         };
@@ -154,7 +155,7 @@ impl ExpectedTree {
             (None, kind) => {
                 let expected = ExpectedInode::of(entry, file_type(kind));
                 if kind == TarEntryKind::Directory {
-                    self.note_time(entry.path(), &stat, expected.mtime);
+                    self.expect_time(entry.path(), &stat, expected.mtime);
                 }
                 self.expect(stat.st_ino, expected);
             }
@@ -167,61 +168,61 @@ impl ExpectedTree {
         })
     }
 
-    /// Something is wrong with the content that an entry describes.
+    /// Adds a possible damage of the content that an entry describes.
     pub(super) fn add_content_damage(&mut self, entry: &TarEntry, reason: String, file: Option<&FoundFile>) {
-        // A file that is missing was noticed before.
+        // A missing file was added before.
         if self
-            .possible
+            .possible_damages
             .last()
             .is_none_or(|last| last.number != entry.number)
         {
-            self.add_possible(
+            self.add_possible_damage(
                 entry,
                 reason,
                 file.map(|file| file.stat.st_ino).into_iter().collect(),
             );
         }
-        if let Some(suspect) = self.possible.last_mut() {
-            suspect.is_content = true;
+        if let Some(damage) = self.possible_damages.last_mut() {
+            damage.is_content = true;
         }
     }
 
-    /// What is wrong for certain, when every entry was added.
+    /// The confirmed damages, after every entry was added.
     pub(super) fn take_confirmed(&mut self) -> Vec<PossibleDamage> {
-        for (inode, time) in self.late.drain() {
+        for (inode, time) in self.late_times.drain() {
             if let Some(expected) = self.inodes.get_mut(&inode) {
                 expected.mtime = Some(time);
             }
         }
-        let linked = std::mem::take(&mut self.linked);
-        self.is_odd |=
-            !self.late.is_empty() || linked.iter().any(|(number, path)| self.is_moved(*number, path));
-        let mut possible = std::mem::take(&mut self.possible);
-        let all = possible.len();
-        possible.retain(|suspect| !self.is_replaced(suspect));
-        self.is_odd |= possible.len() < all;
-        // Of what is only missing nothing can be said then; of content the tar itself says it.
-        possible.retain(|suspect| suspect.is_content || !self.is_odd);
-        possible
+        let linked = std::mem::take(&mut self.linked_parents);
+        self.has_replacements |=
+            !self.late_times.is_empty() || linked.iter().any(|(number, path)| self.is_moved(*number, path));
+        let mut possible_damages = std::mem::take(&mut self.possible_damages);
+        let all = possible_damages.len();
+        possible_damages.retain(|damage| !self.is_replaced(damage));
+        self.has_replacements |= possible_damages.len() < all;
+        // Then a missing file proves nothing, but a wrong content still does.
+        possible_damages.retain(|damage| damage.is_content || !self.has_replacements);
+        possible_damages
     }
 
-    /// Whether a later entry made one of the suspect's inodes, or something on the way to it: as long as that is what it
-    /// was, nothing below can have gone by itself.
-    fn is_replaced(&self, suspect: &PossibleDamage) -> bool {
-        let is_later = |inode: &u64| self.of(*inode).is_some_and(|it| it.made > suspect.number);
+    /// Whether a later entry created one of the inodes, or something on the path to it. Otherwise nothing on the path
+    /// changed, and the file cannot have been removed by an entry.
+    fn is_replaced(&self, damage: &PossibleDamage) -> bool {
+        let is_later = |inode: &u64| self.of(*inode).is_some_and(|it| it.created_by > damage.number);
         let is_removed = |(number, path): &(u64, Vec<u8>)| {
-            let rest = suspect.path.strip_prefix(&path[..]);
-            *number > suspect.number && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
+            let rest = damage.path.strip_prefix(&path[..]);
+            *number > damage.number && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
         };
-        if suspect.inodes.iter().any(is_later) || self.removed.iter().any(is_removed) {
+        if damage.inodes.iter().any(is_later) || self.removed.iter().any(is_removed) {
             return true;
         }
-        self.is_moved(suspect.number, &suspect.path)
+        self.is_moved(damage.number, &damage.path)
     }
 
-    /// Whether an entry after this one made something on the way to a path.
+    /// Whether an entry after this one created something on the path.
     fn is_moved(&self, number: u64, path: &[u8]) -> bool {
-        let is_later = |inode: &u64| self.of(*inode).is_some_and(|it| it.made > number);
+        let is_later = |inode: &u64| self.of(*inode).is_some_and(|it| it.created_by > number);
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in slashes {
             for flags in [OFlags::NOFOLLOW, OFlags::empty()] {
@@ -230,7 +231,7 @@ impl ExpectedTree {
                 let Ok(stat) = opened.and_then(rustix::fs::fstat) else {
                     return false;
                 };
-                // A hard link has its number from its target.
+                // A hard link has the entry number of its target.
                 let kind = FileType::from_raw_mode(stat.st_mode);
                 let is_known_file = !matches!(kind, FileType::Directory | FileType::Symlink)
                     && self.of(stat.st_ino).is_some_and(|it| it.kind == kind);
@@ -242,19 +243,19 @@ impl ExpectedTree {
         false
     }
 
-    /// Times of directories are set when all is made, in the order of the tar, and on what is there then.
-    fn note_time(&mut self, path: &[u8], stat: &Stat, time: Option<Timespec>) {
-        self.late.remove(&stat.st_ino);
+    /// Times of directories are set at the end, in the order of the tar, on whatever has the path then.
+    fn expect_time(&mut self, path: &[u8], stat: &Stat, time: Option<Timespec>) {
+        self.late_times.remove(&stat.st_ino);
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let opened = open_in(self.diff.as_fd(), path, flags, ResolveFlags::empty());
             if let (Ok(stat), Some(time)) = (opened.and_then(rustix::fs::fstat), time) {
-                self.late.insert(stat.st_ino, time);
+                self.late_times.insert(stat.st_ino, time);
             }
         }
     }
 
-    /// An opaque mark for what is no directory goes to whatever it is.
+    /// An opaque marker for a path that is not a directory is set on whatever has the path.
     fn add_opaque_file(&mut self, path: &[u8]) {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = open_in(self.diff.as_fd(), path, flags, ResolveFlags::empty());
@@ -265,7 +266,7 @@ impl ExpectedTree {
         }
     }
 
-    /// The attributes are those of the last link, and each adds its extended ones.
+    /// The last link sets the attributes, and each adds its extended ones.
     fn add_hard_link(&mut self, entry: &TarEntry, inode: Option<u64>) {
         let target = clean(&entry.link);
         let (directory, base) = split(in_root(&target));
@@ -274,8 +275,11 @@ impl ExpectedTree {
             .and_then(|(directory, _)| rustix::fs::statat(&directory, base, AtFlags::SYMLINK_NOFOLLOW));
         let target_inode = found.map(|stat| stat.st_ino).ok();
         if let Some(inode) = inode.filter(|_| target_inode != inode) {
-            let reason = format!("it is no hard link to `/{}`", EscapedName::new(in_root(&target)));
-            self.add_possible(entry, reason, target_inode.into_iter().chain([inode]).collect());
+            let reason = format!(
+                "it is not a hard link to `/{}`",
+                EscapedName::new(in_root(&target))
+            );
+            self.add_possible_damage(entry, reason, target_inode.into_iter().chain([inode]).collect());
         }
         let Some(inode) = inode.or(target_inode) else {
             return;
@@ -295,24 +299,24 @@ impl ExpectedTree {
         self.inodes.insert(inode, expected);
     }
 
-    /// A directory that is made twice, by two names, keeps its extended attributes.
+    /// A directory that two entries create under two names keeps its extended attributes.
     fn expect(&mut self, inode: u64, mut expected: ExpectedInode) {
         if let Some(known) = self.inodes.get_mut(&inode)
             && (known.kind, expected.kind) == (FileType::Directory, FileType::Directory)
         {
-            expected.made = expected.made.min(known.made);
+            expected.created_by = expected.created_by.min(known.created_by);
             let mut xattrs = std::mem::take(&mut known.xattrs);
             merge(&mut xattrs, std::mem::take(&mut expected.xattrs));
             expected.xattrs = xattrs;
         }
         let earlier = self.inodes.insert(inode, expected);
-        self.is_odd |= earlier.is_some_and(|earlier| {
-            // A whiteout and then the same name is an ordinary thing, and nothing is below a whiteout.
+        self.has_replacements |= earlier.is_some_and(|earlier| {
+            // A whiteout followed by the same name is normal, and nothing is below a whiteout.
             !earlier.is_whiteout() && earlier.kind != self.inodes[&inode].kind
         });
     }
 
-    /// Opens a parent. It and those above it are expected from now on, whether or not the tar has them too.
+    /// Opens a parent. It and its parents are expected from now on, whether or not the tar has entries for them.
     fn directory(&mut self, path: &[u8], number: u64) -> Result<(Arc<OwnedFd>, u64), Errno> {
         if path.is_empty() {
             return Ok((Arc::clone(&self.diff), self.root));
@@ -325,8 +329,8 @@ impl ExpectedTree {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = match open_in(self.diff.as_fd(), path, flags, ResolveFlags::NO_SYMLINKS) {
             Err(Errno::LOOP) => {
-                // With a slash, so that the last component is on the way as well.
-                self.linked.push((number, [path, b"/"].concat()));
+                // With a slash, so that the last component counts as part of the path.
+                self.linked_parents.push((number, [path, b"/"].concat()));
                 open_in(self.diff.as_fd(), path, flags, ResolveFlags::empty())?
             }
             opened => opened?,
@@ -347,17 +351,17 @@ impl ExpectedTree {
         Ok((fd, inode))
     }
 
-    /// The entry's place is not to be found. What a hard link says of its target holds nevertheless.
-    fn miss(&mut self, entry: &TarEntry, errno: Errno) {
-        self.add_possible(entry, missing(errno), Vec::new());
+    /// The entry's file is missing. What a hard link states about its target still counts.
+    fn add_missing(&mut self, entry: &TarEntry, errno: Errno) {
+        self.add_possible_damage(entry, missing(errno), Vec::new());
         let is_whiteout = split(entry.path()).1.starts_with(WHITEOUT_PREFIX);
         if entry.kind == TarEntryKind::HardLink && !is_whiteout {
             self.add_hard_link(entry, None);
         }
     }
 
-    fn add_possible(&mut self, entry: &TarEntry, reason: String, inodes: Vec<u64>) {
-        if self.possible.len() < MAX_POSSIBLE {
+    fn add_possible_damage(&mut self, entry: &TarEntry, reason: String, inodes: Vec<u64>) {
+        if self.possible_damages.len() < MAX_POSSIBLE_DAMAGES {
             let (directory, base) = split(entry.path());
             let (number, path, reason) = match base.strip_prefix(WHITEOUT_PREFIX) {
                 Some(hidden) if base != OPAQUE => {
@@ -368,7 +372,7 @@ impl ExpectedTree {
                 _ => (entry.number, entry.path().to_vec(), reason),
             };
             let is_content = false;
-            self.possible.push(PossibleDamage {
+            self.possible_damages.push(PossibleDamage {
                 number,
                 path,
                 reason,
@@ -382,7 +386,7 @@ impl ExpectedTree {
 fn missing(errno: Errno) -> String {
     match errno {
         Errno::NOENT | Errno::NOTDIR => "it is missing".to_owned(),
-        errno => format!("it cannot be found: {errno}"),
+        errno => format!("cannot look it up: {errno}"),
     }
 }
 

@@ -1,4 +1,5 @@
-//! A layer's tar, made anew from tar-split and files, and compared with its diffID; its headers say what the tree must be.
+//! Recreates a layer's tar from tar-split and files, compares it with the diffID, and reads its headers to check the
+//! tree.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -15,8 +16,8 @@ use rustix::io::Errno;
 
 use super::damage::{Damage, DamageList};
 use super::expected_tree::{ExpectedTree, FoundFile};
-use super::file_compare::FileComparison;
-use super::tree_compare;
+use super::file_comparison::FileComparison;
+use super::tree_comparison;
 use crate::cancel::{Cancel, Stopped};
 use crate::oci::DiffId;
 use crate::store::atomic_file;
@@ -32,22 +33,22 @@ use crate::store::unpack::{
 };
 use crate::store::unpacked_layer::Owners;
 
-/// As many damaged files are remembered by name.
+/// The most damaged files that are kept by name.
 const MAX_NOTED: usize = 10_000;
 
-/// Bytes of a tar's blocks.
+/// The size of a tar block.
 const BLOCK: u64 = 512;
 
-/// What the assembler told.
+/// What the assembler reported about files.
 #[derive(Default)]
 struct FileReports {
-    /// Names of files whose content came from the tree, and was compared on the way.
+    /// Names of files whose content was read from the tree, and compared with its checksum.
     from_tree: NameSet,
-    /// Those that were not as the tar-split has them.
+    /// Files that differ from the tar-split.
     damaged: Vec<(Vec<u8>, String)>,
 }
 
-/// A layer to be read.
+/// The layer to read.
 pub(super) struct LayerReader<'a> {
     pub(super) layout: &'a Layout,
     pub(super) view: &'a LayerView,
@@ -57,15 +58,15 @@ pub(super) struct LayerReader<'a> {
     pub(super) read: &'a AtomicU64,
 }
 
-/// What reading the tar showed.
+/// The result of reading the tar.
 struct Reading {
-    /// Its diffID and length, or why it is no tar.
+    /// Its diffID and length, or why it is not a tar.
     tar: Result<(DiffId, u64), String>,
     owners: Owners,
-    /// It has an entry of a kind whose tar-split podman is known to write wrongly: with another size than its data has,
-    /// or with data and without a file in the tree.
+    /// It has an entry for which podman is known to write wrong tar-splits: one whose size differs from its data, or
+    /// one with data and without a file in the tree.
     is_excused: bool,
-    /// Files that are damaged and that no entry has.
+    /// Damaged files without an entry.
     leftover: Vec<(Vec<u8>, String)>,
 }
 
@@ -76,8 +77,8 @@ enum ContentError {
 }
 
 impl LayerReader<'_> {
-    /// Reads the layer's tar and compares its tree. Returns why it cannot be compared, if it cannot though nothing is
-    /// damaged.
+    /// Reads the layer's tar and compares its tree. Returns a reason if the comparison is impossible although nothing
+    /// is damaged.
     pub(super) fn check(&self, found: &mut DamageList) -> Result<Option<String>, StoreError> {
         let path = self.layout.layer(&self.expected.id).join("diff");
         let diff = match rustix::fs::open(&path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
@@ -104,40 +105,40 @@ impl LayerReader<'_> {
                 return Ok(None);
             }
         };
-        let possible = expected.take_confirmed();
-        let is_damaged = !reading.leftover.is_empty() || possible.iter().any(|suspect| suspect.is_content);
+        let damages = expected.take_confirmed();
+        let is_damaged = !reading.leftover.is_empty() || damages.iter().any(|damage| damage.is_content);
         if let Some(reason) = self.flaw_of_tar(&reading, found).filter(|_| !is_damaged) {
-            // With the files as they were, what does not come out right was never right.
-            if reading.is_excused || expected.is_odd || self.ends_within_block(&reading) {
+            // The files are intact, so the tar never had this diffID.
+            if reading.is_excused || expected.has_replacements || self.ends_within_block(&reading) {
                 return Ok(Some(reason));
             }
-            // Files and tar-split fit together, and are those of something else.
+            // Files and tar-split match each other, but belong to another tar.
             found.add(Damage::TarSplit(reason));
             return Ok(None);
         }
         for (path, reason) in reading.leftover {
             found.at(&path, reason);
         }
-        for suspect in possible {
-            found.at(&suspect.path, suspect.reason);
+        for damage in damages {
+            found.at(&damage.path, damage.reason);
         }
-        // A layer that was pulled by parts has its tree from a table of contents; podman 5.4 loses devices and times of
-        // directories on that way.
+        // A layer that was pulled in chunks has its tree from a table of contents; podman 5.4 loses devices and times
+        // of directories in this case.
         if self.view.is_partial() {
             return Ok(None);
         }
-        if expected.is_odd {
+        if expected.has_replacements {
             return Ok(Some("entries of its tar replace each other".to_owned()));
         }
         self.check_root(&path, &expected, found)?;
-        tree_compare::compare(&diff, &expected, found, self.cancel)?;
+        tree_comparison::compare(&diff, &expected, found, self.cancel)?;
         Ok(None)
     }
 
     fn open_tar_split(&self) -> Result<File, String> {
         let path = self.layout.tar_split(&self.expected.id);
         match atomic_file::open(&path).and_then(|file| Ok((file.metadata()?.len(), file))) {
-            // So a power loss leaves what was not synced; gzip of nothing has twenty bytes.
+            // An empty file is the result of a power loss before a sync; gzip of no data has twenty bytes.
             Ok((0, _)) => Err("it is empty".to_owned()),
             Ok((_, file)) => Ok(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err("it is missing".to_owned()),
@@ -145,16 +146,16 @@ impl LayerReader<'_> {
         }
     }
 
-    /// Why the tar is not the one of the diffID; if it is, its length must be the recorded one.
+    /// Describes why the tar does not match the diffID. If it does, compares size and owners with the record.
     fn flaw_of_tar(&self, reading: &Reading, found: &mut DamageList) -> Option<String> {
         match &reading.tar {
             Ok((diff_id, _)) if *diff_id != self.expected.diff_id => Some(format!(
-                "its files and its tar-split make up a tar of diffID {diff_id}"
+                "its files and tar-split form a tar with the diffID {diff_id}"
             )),
             Ok((_, size)) => {
                 let recorded = self.view.size();
                 if let Some(recorded) = recorded.filter(|recorded| recorded != size) {
-                    let reason = format!("its tar has {size} bytes, the record says {recorded}");
+                    let reason = format!("its tar has {size} bytes, the record has {recorded}");
                     found.add(Damage::Record(reason));
                 }
                 if !self.view.is_partial() && !self.view.has_owners(&reading.owners) {
@@ -163,11 +164,11 @@ impl LayerReader<'_> {
                 }
                 None
             }
-            Err(fault) => Some(format!("its files and its tar-split make up no tar: {fault}")),
+            Err(fault) => Some(format!("its files and tar-split do not form a tar: {fault}")),
         }
     }
 
-    /// Podman's tar-split has not the end of a tar that ends within a block.
+    /// Podman's tar-split lacks the end of a tar that ends within a block.
     fn ends_within_block(&self, reading: &Reading) -> bool {
         match (&reading.tar, self.view.size()) {
             (Ok((_, size)), Some(recorded)) => (1..BLOCK).contains(&size.abs_diff(recorded)),
@@ -175,7 +176,7 @@ impl LayerReader<'_> {
         }
     }
 
-    /// The root has the mode of its parent's, or 0555, unless the tar has an entry for it.
+    /// The root must have the mode of its parent's root, or 0555, unless the tar has an entry for it.
     fn check_root(
         &self,
         diff: &Path,
@@ -188,7 +189,7 @@ impl LayerReader<'_> {
         let wanted = match (entry, self.expected.parent) {
             (Some(root), _) => root.mode,
             (None, None) => BASE_MODE,
-            // A parent without a tree is a damage of its own.
+            // A parent without a tree is reported for the parent.
             (None, Some(parent)) => mode(&self.layout.layer(&parent).join("diff")).unwrap_or(own),
         };
         if own != wanted && own != BASE_MODE {
@@ -238,7 +239,7 @@ impl LayerReader<'_> {
         let tar = match run() {
             Ok(read) => Ok(read),
             Err(UnpackError::Stopped(stopped)) => return Err(ContentError::Stopped(stopped)),
-            // The assembler's own errors, as its reader hands them on.
+            // Errors of the assembler, passed through its reader.
             Err(
                 UnpackError::Content {
                     fault: Fault::Compression { source, .. },
@@ -269,7 +270,7 @@ impl FileReports {
             }
             FileEvent::Damaged(name, error) if self.damaged.len() < MAX_NOTED => {
                 let name = clean(name);
-                // Only podman looks for their content in the tree, if they have any.
+                // Only podman reads their content from the tree, if they have any.
                 if is_in_tree(&name) {
                     self.damaged.push((name, reason_of(error)));
                 }
@@ -279,13 +280,13 @@ impl FileReports {
     }
 }
 
-/// False for names that make nothing of themselves: the root's own, and whiteouts.
+/// False for names without a file of that name: the root and whiteouts.
 fn is_in_tree(clean: &[u8]) -> bool {
     let (_, base) = split(in_root(clean));
     !base.is_empty() && base != b"." && !base.starts_with(WHITEOUT_PREFIX)
 }
 
-/// Reads an entry's data. If the tar-split itself holds it, nobody has compared the file with it yet.
+/// Reads an entry's data. If the data is in the tar-split itself, compares the file with it.
 fn read_file<R: Read>(
     entries: &mut TarReader<'_, R>,
     entry: &TarEntry,
@@ -304,11 +305,11 @@ fn read_file<R: Read>(
     for fragment in entry.sparse.as_deref().unwrap_or(&whole) {
         let mut left = fragment.length;
         while left > 0 {
-            let piece = entries.data(left)?;
-            if piece.is_empty() {
+            let chunk = entries.data(left)?;
+            if chunk.is_empty() {
                 break;
             }
-            left -= piece.len() as u64;
+            left -= chunk.len() as u64;
             if !begun {
                 begun = true;
                 if !reports.borrow().from_tree.contains(&entry.clean) {
@@ -318,8 +319,8 @@ fn read_file<R: Read>(
             if let Some(comparison) = &mut comparison {
                 comparison.hole(fragment.offset.saturating_sub(position));
                 position = position.max(fragment.offset);
-                comparison.piece(piece);
-                position += piece.len() as u64;
+                comparison.bytes(chunk);
+                position += chunk.len() as u64;
             }
         }
     }
@@ -343,12 +344,12 @@ fn reason_of(error: TarSplitError) -> String {
             "it is missing".to_owned()
         }
         TarSplitError::File { source, .. } => format!("it cannot be read: {source}"),
-        TarSplitError::Differs { reason, .. } => format!("its content is not that of the tar: {reason}"),
+        TarSplitError::Differs { reason, .. } => format!("its content differs from the tar: {reason}"),
         error => error.to_string(),
     }
 }
 
-/// Counts what passes.
+/// Counts the bytes that pass.
 struct Counted<'a, R> {
     tar: R,
     read: &'a AtomicU64,

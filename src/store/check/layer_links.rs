@@ -1,4 +1,5 @@
-//! What surrounds a layer's tree, checked: the short name, the way to the parents, the empty directories.
+//! Checks that a layer's `link`, `lower` and `l/<link>` lead to the right layers and that its empty directories
+//! exist.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,7 +19,7 @@ pub(super) fn check(inventory: &Inventory, layer: &ExpectedLayer) -> Result<Vec<
     let mut wrong = |part: &'static str, reason: String| found.push(Damage::Links { file: part, reason });
     let dir = layout.layer(&layer.id);
     match layer_dir::link(layout, &layer.id)? {
-        None => wrong("link", "it is missing, or holds no short name".to_owned()),
+        None => wrong("link", "it is missing or has no valid link name".to_owned()),
         Some(link) if !layer_dir::is_linked(layout, &link, &layer.id)? => {
             wrong("l/<link>", format!("`l/{link}` does not lead to the layer"));
         }
@@ -31,7 +32,7 @@ pub(super) fn check(inventory: &Inventory, layer: &ExpectedLayer) -> Result<Vec<
     } else if layer_dir::exists(&dir.join("lower"))? {
         wrong("lower", "a base layer has none".to_owned());
     }
-    // `merged` comes and goes with mounts.
+    // Mounts create and remove `merged`.
     let dirs: &[&'static str] = match (layer.parent, layer_dir::exists(&dir.join("merged"))?) {
         (None, true) => &["work", "empty", "merged"],
         (None, false) => &["work", "empty"],
@@ -40,19 +41,19 @@ pub(super) fn check(inventory: &Inventory, layer: &ExpectedLayer) -> Result<Vec<
     };
     for name in dirs {
         if !layer_dir::is_dir(&dir.join(name))? {
-            wrong(name, "it is missing, or no directory".to_owned());
+            wrong(name, "it is missing or not a directory".to_owned());
         }
     }
     if layer.parent.is_none() && layer_dir::has_files(&dir.join("empty"))? {
         wrong(
             "empty",
-            "it is not empty, and containers see what is in it".to_owned(),
+            "it is not empty, and containers see its content".to_owned(),
         );
     }
     Ok(found)
 }
 
-/// Each name in `lower` must be that of the layer which the records have in its place, nearest first.
+/// Each name in `lower` must lead to the layer that the records have at this position, nearest parent first.
 fn flaw_of_lower(
     inventory: &Inventory,
     layout: &Layout,
@@ -60,7 +61,7 @@ fn flaw_of_lower(
     parent: LayerId,
 ) -> Result<Option<String>, StoreError> {
     let Some(lower) = layer_dir::lower(layout, id)? else {
-        return Ok(Some("it is missing, or names no layer".to_owned()));
+        return Ok(Some("it is missing or names no layer".to_owned()));
     };
     let (mut names, mut next) = (lower.split(':'), Some(parent));
     while let Some(below) = next {
@@ -81,7 +82,7 @@ fn flaw_of_lower(
         .map(|_| "it names more layers than are below".to_owned()))
 }
 
-/// The short name that a layer has, or must get back because others name it so. Needs the layers lock.
+/// The link name that a layer has, or must get again because other layers use it. Needs the layers lock.
 pub(in crate::store) fn true_link(
     layout: &Layout,
     table: &LayerTable,
@@ -93,7 +94,7 @@ pub(in crate::store) fn true_link(
     {
         return Ok(own.clone());
     }
-    // What a child's `lower` says of its parent; it is in use by whoever mounts the child.
+    // A child's `lower` names its parent, and every mount of the child uses this name.
     let text = id.to_string();
     for child in table.views().filter(|view| view.parent() == Some(&text)) {
         let Some(child) = LayerId::from_hex(&child.id) else {

@@ -1,27 +1,28 @@
-//! Reads what the store has of an image again, all of it, and names each damage.
+//! Verifies stored layers and images: reads every file again, compares it with record, tar-split and config, and
+//! reports each damage.
 //!
 //! ```text
-//! tar-split + files ─Assembler→ tar ─hash→ the diffID?                                   content
-//!                                └─TarReader→ TarEntry ─ExpectedTree→ what each inode must be ─Walk→ the tree   tree
-//! overlay/<id>/{link,lower,work,empty}, overlay/l/<link>                                 frame
-//! layers.json, images.json; big data                                                     record, data
+//! tar-split + files ─Assembler→ tar ─hash→ the diffID?                                        layer_content
+//!                                └─TarReader→ TarEntry ─→ ExpectedTree of ExpectedInodes ─→ tree_comparison
+//! overlay/<id>/{link,lower,work,empty}, overlay/l/<link>                                      layer_links
+//! layers.json, images.json; big data                                                          store_records, big_data
 //! ```
 //!
-//! Nothing is locked and nothing is written. The headers are read by the code that unpacks, so that a layer is compared
-//! with what unpacking it would have made. A layer that goes away, or is replaced, while it is read is
-//! [`LayerState::Missing`] and not damaged.
+//! Takes no lock and writes nothing. The code that unpacks also reads the headers here, so a layer is compared with
+//! what unpacking would have created. A layer that is removed or replaced while it is read is [`LayerState::Missing`]
+//! and not damaged.
 //!
-//! Memory: some 150 bytes for each entry of a layer, and one buffer.
+//! Memory: about 150 bytes for each entry of a layer, and one buffer.
 
 mod big_data;
 mod damage;
 mod expected_inode;
 mod expected_tree;
-mod file_compare;
+mod file_comparison;
 mod layer_content;
 mod layer_links;
 mod store_records;
-mod tree_compare;
+mod tree_comparison;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::AtomicU64;
@@ -38,24 +39,25 @@ use damage::DamageList;
 use layer_content::LayerReader;
 use store_records::check_record;
 
-/// What reading a layer showed.
+/// The result of checking a layer.
 #[derive(Clone, Debug)]
 pub enum LayerState {
-    /// It is what its image's config says.
+    /// It matches its image's config.
     Intact,
-    /// Its files and its tar-split agree, but do not make up the tar of its diffID, and the tar has what podman writes such
-    /// tar-splits for: sparse files, links with a size and the like. Or the tar's entries replace each other, so that its headers do not say
-    /// what the tree must be; then only files' contents were compared.
+    /// Files and tar-split agree with each other, but do not form the tar of the diffID, and the tar has entries for
+    /// which podman writes such tar-splits: sparse files, links with a size and the like. Or entries of the tar
+    /// replace each other, so that its headers do not determine the tree; then only the contents of files were
+    /// compared.
     Unproven(String),
-    /// There is no such layer, or no longer.
+    /// The store does not have this layer, or it was removed meanwhile.
     Missing,
-    /// Something is wrong with it.
+    /// It is damaged.
     Damaged(LayerDamage),
 }
 
 impl Inventory {
-    /// What is wrong with that which surrounds the layer's tree, and with what its record says of the image's `blob`; `None`
-    /// if there is no such layer, or no longer. Reads a few small files.
+    /// Checks link files and directories next to the layer's tree, and the blob in its record against the image's
+    /// `blob`; `None` if the store does not have the layer. Reads a few small files.
     pub fn check_links(
         &self,
         layer: &ExpectedLayer,
@@ -75,10 +77,10 @@ impl Inventory {
         Ok(is_there.then_some(found))
     }
 
-    /// Reads the layer: its record, its tar-split and all its files. `read` counts the bytes of its tar.
+    /// Checks the layer: its record, its tar-split and all its files. `read` counts the bytes of its tar.
     ///
     /// # Errors
-    /// When the run is to stop, or the store cannot be read.
+    /// If the run is stopped, or the store cannot be read.
     pub fn check_layer(
         &self,
         layer: &ExpectedLayer,
@@ -118,7 +120,7 @@ impl Inventory {
         }
     }
 
-    /// Tells a layer's directory from one that took its layer.
+    /// The inode of a layer's `diff`, which differs if the layer was replaced.
     fn inode_of(&self, layer: &ExpectedLayer) -> Option<u64> {
         let metadata =
             std::fs::symlink_metadata(self.at(layer.location).layout.layer(&layer.id).join("diff"));

@@ -1,17 +1,17 @@
-//! What layers.json and images.json say, held against manifests, configs and each other.
+//! Checks the records in layers.json and images.json against manifests, configs, tars and each other.
 //!
 //! ```text
 //! layers.json  parent diff-digest uidmap                         config, layer ids         check_record
-//!              diff-size uidset gidset                           the tar                   content
+//!              diff-size uidset gidset                           the tar                   layer_content
 //!              compressed-diff-digest compressed-size            manifests                flaw_of_origin
-//! images.json  layer                                             config, layers.json       wholeness
-//!              big-data-sizes big-data-digests                   the files                 data
+//! images.json  layer                                             config, layers.json       completeness
+//!              big-data-sizes big-data-digests                   the files                 big_data
 //!              digest big-data-names metadata                    each other                flaws_of_image
-//! both         created                                           Go's form of a time
+//! both         created                                           Go's format of times
 //! ```
 //!
-//! Nothing says what `names`, `names-history` and the value of `created` must be. Neither `compression`: containers/image
-//! leaves it out of a layer that it makes from another one, with the digest and length of the blob (`storage_dest.go`:
+//! Nothing determines `names`, `names-history` and the value of `created`, nor `compression`: containers/image omits
+//! it from a layer that it copies from another one, with the digest and length of the blob (`storage_dest.go`:
 //! `createNewLayer`).
 
 use super::damage::{Damage, DamageList};
@@ -24,16 +24,16 @@ use crate::store::images_json::{self, MANIFEST};
 use crate::store::inventory::{Inventory, StoredImage};
 use crate::store::layers_json::LayerView;
 
-/// What the record of a layer says of its place and content.
+/// Compares parent and content in a layer's record with the config.
 pub(super) fn check_record(view: &LayerView, layer: &ExpectedLayer, found: &mut DamageList) {
     let mut wrong = |reason: &str| found.add(Damage::Record(reason.to_owned()));
     if !view.is_filled() {
-        wrong("it does not say what the layer holds");
+        wrong("it has no digest of the layer's content");
     } else if view.diff_id().is_some_and(|diff_id| diff_id != layer.diff_id) {
-        wrong("its diffID is not the one of the image's config");
+        wrong("its diffID differs from the image's config");
     }
     if view.parent() != layer.parent.map(|parent| parent.to_string()).as_deref() {
-        wrong("its parent is not the layer below in the image's config");
+        wrong("its parent differs from the image's config");
     }
     if view.is_mapped() {
         wrong("its files have mapped owners");
@@ -41,8 +41,8 @@ pub(super) fn check_record(view: &LayerView, layer: &ExpectedLayer, found: &mut 
 }
 
 impl Inventory {
-    /// What is wrong with that which a layer's record says of the blob it was made from. The image at hand may have another
-    /// blob of the same tar, and the image that brought the layer may be gone; then nobody knows the recorded blob.
+    /// Describes an error in the blob that a layer's record names. The image may have another blob of the same tar,
+    /// and the image that the layer was pulled with may be gone; then the recorded blob is unknown.
     pub(in crate::store) fn flaw_of_origin(
         &self,
         view: &LayerView,
@@ -50,32 +50,33 @@ impl Inventory {
         blob: &LayerBlob,
     ) -> Result<Option<String>, StoreError> {
         if !view.has_time() {
-            return Ok(Some("its `created` is no time".to_owned()));
+            return Ok(Some("its `created` is not a time".to_owned()));
         }
         let Some(text) = view.blob_text() else {
-            // Built on this node, or pulled by parts.
+            // Built on this node, or pulled in chunks.
             return Ok(None);
         };
         let Ok(recorded) = text.parse::<Digest>() else {
-            return Ok(Some("its `compressed-diff-digest` is no digest".to_owned()));
+            return Ok(Some("its `compressed-diff-digest` is not a digest".to_owned()));
         };
         let size = view.compressed_size.and_then(|size| u64::try_from(size).ok());
-        // Podman 4.3 notes so a layer that it makes from another one of the store.
+        // Podman 4.3 records a layer this way if it copies it from another one in the store.
         let is_copy = view.compression.unwrap_or(0) == 0 && size == view.size();
         let is_same_size = blob.size.is_none() || size == blob.size;
         if recorded == blob.digest {
-            // containers/storage leaves the size out where it converts an image (`convert_images`).
+            // containers/storage omits the size if it converts an image (`convert_images`).
             let is_converted = size.is_none() && view.is_partial();
             if !is_same_size && !is_copy && !is_converted {
                 return Ok(Some(
-                    "its `compressed-size` is not that of the image's manifest".to_owned(),
+                    "its `compressed-size` differs from the image's manifest".to_owned(),
                 ));
             }
         } else if recorded != layer.diff_id.0 {
             let known = self.diff_ids_of_blob(&recorded)?;
-            // Two compressions of one tar hardly have the same length. Should they, the image's own blob is as true.
+            // Two compressions of one tar almost never have the same length. If they do, the image's own blob is
+            // equally right.
             if !known.contains(&layer.diff_id) && (!known.is_empty() || is_same_size) {
-                let reason = "its `compressed-diff-digest` is not the blob of the image's manifest";
+                let reason = "its `compressed-diff-digest` differs from the image's manifest";
                 return Ok(Some(reason.to_owned()));
             }
         }
@@ -83,15 +84,15 @@ impl Inventory {
     }
 }
 
-/// What is wrong with an image's record beside its top layer and its files.
+/// Describes errors in an image's record, apart from its top layer and its files.
 pub(super) fn flaws_of_image(image: &StoredImage) -> Vec<String> {
     let mut flaws = Vec::new();
     if !image.created.as_deref().is_none_or(go_time::is_time) {
-        flaws.push("its `created` is no time".to_owned());
+        flaws.push("its `created` is not a time".to_owned());
     }
     for (key, _) in image.items.iter().filter(|(_, item)| !item.is_named) {
         flaws.push(format!(
-            "its `big-data-names` lack `{}`",
+            "its `big-data-names` lacks `{}`",
             EscapedName::new(key.as_bytes())
         ));
     }
@@ -107,7 +108,7 @@ pub(super) fn flaws_of_image(image: &StoredImage) -> Vec<String> {
             .as_deref()
             .and_then(|digest| digest.parse::<Digest>().ok());
         if !recorded.is_some_and(|recorded| digests.any(|digest| digest == recorded)) {
-            flaws.push("its `digest` is not that of a manifest it has".to_owned());
+            flaws.push("its `digest` is not the digest of one of its manifests".to_owned());
         }
     }
     let size_of = |key: &str| image.items.get(key).and_then(|item| item.size);

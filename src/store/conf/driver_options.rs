@@ -1,15 +1,16 @@
-//! Options of the overlay driver, `overlay.name=value`, as containers/storage reads them (`overlay.go`: `parseOptions`).
+//! Interprets options of the overlay driver, `overlay.name=value`, as containers/storage does (`overlay.go`:
+//! `parseOptions`).
 //!
-//! storage.conf has a key for each, crio.conf has them as they are (`storage_option`). Of two the last counts, but for
-//! image stores, which add up.
+//! storage.conf has a key for each, crio.conf lists them as text (`storage_option`). Of two values the last one
+//! counts, except for image stores, which accumulate.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::Setting;
 
-/// Options that change nothing of what is written into a layer or an image. `size` and `inodes` bound what containers
-/// write; layers from an additional layer store are refused one by one, by the file that marks them.
+/// Options that do not affect what is written into a layer or an image. `size` and `inodes` limit the writes of
+/// containers. Layers from an additional layer store are refused one by one, by the file that marks them.
 const HARMLESS: [&str; 7] = [
     "additionallayerstore",
     "inodes",
@@ -20,15 +21,15 @@ const HARMLESS: [&str; 7] = [
     "sync",
 ];
 
-/// The other drivers' names, before the dot of an option that is for them.
+/// Names of other drivers, before the dot of an option.
 const OTHER_DRIVERS: [&str; 6] = ["aufs", "btrfs", "devicemapper", "dm", "vfs", "zfs"];
 
-/// What all options together mean.
+/// The combined effect of all options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DriverOptions {
-    /// The additional image stores in the order in which they are searched, each once.
+    /// The additional image stores in the order of the search, each once.
     pub(super) image_stores: Vec<PathBuf>,
-    /// Options that keep us from writing, with the reason.
+    /// Options that forbid writing, each with the reason.
     pub(super) refused: Vec<String>,
 }
 
@@ -39,7 +40,7 @@ impl DriverOptions {
         let mut last: BTreeMap<String, (&str, &Setting)> = BTreeMap::new();
         for option in settings {
             let Some((name, value)) = option.value.split_once('=') else {
-                options.refuse(option, "it is no `name=value`");
+                options.refuse(option, "it is not of the form `name=value`");
                 continue;
             };
             let (name, value) = (name.trim().to_lowercase(), value.trim());
@@ -68,7 +69,7 @@ impl DriverOptions {
 
     fn add_stores(&mut self, option: &Setting, value: &str) {
         for store in value.split(',').filter(|store| !store.is_empty()) {
-            // Without `//`, `/./` and a last `/`.
+            // Removes `//`, `/./` and a trailing `/`.
             let store: PathBuf = Path::new(store).components().collect();
             if !store.is_absolute() {
                 self.refuse(option, "the path of an image store must be absolute");
@@ -88,21 +89,22 @@ fn is_for(name: &str, driver: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Why a store with this option is not ours to write to.
+/// Why this program must not write to a store with this option.
 fn objection(name: &str, value: &str) -> Option<&'static str> {
     match name {
         name if HARMLESS.contains(&name) => None,
         "mount_program" => {
-            (!value.is_empty()).then_some("only the kernel's overlayfs is supported, not a mount program's")
+            (!value.is_empty()).then_some("only the kernel's overlayfs is supported, not a mount program")
         }
-        "force_mask" => Some("files would need other modes, and attributes that keep the true ones"),
+        "force_mask" => Some("files would need other modes, and attributes with the original ones"),
         "use_composefs" => is_true(value).then_some("layers would need a composefs image"),
-        "ignore_chown_errors" => is_true(value).then_some("files may have other owners than the image says"),
-        _ => Some("it is not an option that this program knows, so what it changes is not known"),
+        "ignore_chown_errors" => is_true(value).then_some("files may have other owners than in the image"),
+        _ => Some("the option is unknown to this program, and so is its effect"),
     }
 }
 
-/// False for Go's spellings of false, and for nothing. What is neither true nor false keeps CRI-O from starting.
+/// False for Go's spellings of false, and for an empty value. CRI-O does not start with a value that is neither true
+/// nor false.
 fn is_true(value: &str) -> bool {
     !matches!(value, "" | "0" | "f" | "F" | "false" | "FALSE" | "False")
 }
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_change_no_layer_are_taken() {
+    fn options_that_change_no_layer_are_accepted() {
         let taken = [
             "overlay.mountopt=nodev,metacopy=on",
             "overlay.size=10G",

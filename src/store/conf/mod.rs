@@ -1,14 +1,13 @@
-//! storage.conf and what overrides it, as far as they say where the store is and whether its form is one that we can
-//! write.
+//! Parses storage.conf: where the store is, the additional image stores, and settings that this program does not
+//! support.
 //!
 //! ```text
 //! storage.conf ─┐
 //! crio.conf ────┴→ StoreOptions ─resolve→ StorageConf      where, which additional stores, reasons to refuse
 //! ```
 //!
-//! What a program of containers/storage would do differently from us (a mount program, id mappings, masks) is
-//! kept as a list of reasons to refuse; `Store::open` does the refusing, so that a configuration can be shown
-//! without.
+//! Settings under which containers/storage would write differently from us (a mount program, id mappings, masks)
+//! become a list of reasons. `Store::open` refuses them, so that a configuration can be shown without an error.
 
 mod driver_options;
 mod setting;
@@ -21,37 +20,37 @@ use toml::{Table, Value};
 pub use setting::Setting;
 pub use store_options::StoreOptions;
 
-/// What matters to a writer. The default is that of a host without configuration.
+/// The settings that matter for writing. The default is that of a host without configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageConf {
     /// The graph root as written.
     pub graph_root: Option<PathBuf>,
     /// The run root as written.
     pub run_root: Option<PathBuf>,
-    /// Read-only stores whose images CRI-O sees too, in the order in which it searches them.
+    /// Read-only stores whose images CRI-O uses too, in the order of the search.
     pub additional_image_stores: Vec<PathBuf>,
     /// Settings that `Store` refuses, each with its file and the reason.
     pub unsupported: Vec<String>,
 }
 
-/// Why a storage.conf could not be understood.
+/// Why a storage.conf is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageConfError {
     /// It is not TOML.
     #[error("not TOML: {0}")]
     Syntax(#[from] toml::de::Error),
     /// A key has a value of the wrong type.
-    #[error("`{key}` must be {expected}, and is `{value}`")]
+    #[error("`{key}` must be {expected}, but is `{value}`")]
     Type {
         /// The key with its tables.
         key: String,
-        /// What containers/storage wants.
+        /// The type that containers/storage requires.
         expected: &'static str,
-        /// What is there.
+        /// The value in the file.
         value: String,
     },
-    /// A key that says where the store is stands where it has no effect.
-    #[error("`{key}` has no effect there\nhint: it belongs into the table `[storage]`")]
+    /// A key that locates the store is in a table where it has no effect.
+    #[error("`{key}` has no effect there\nhint: move it to the table `[storage]`")]
     Misplaced {
         /// The key with its tables.
         key: String,
@@ -59,7 +58,7 @@ pub enum StorageConfError {
 }
 
 impl StorageConf {
-    /// Understands the text of one storage.conf alone.
+    /// Parses the text of one storage.conf.
     pub fn parse(text: &str) -> Result<Self, StorageConfError> {
         let mut options = StoreOptions::default();
         options.add_storage_conf(text, Path::new("storage.conf"))?;
@@ -67,7 +66,7 @@ impl StorageConf {
     }
 }
 
-/// The same with every key in lower case: the TOML library of containers/storage and CRI-O takes `GraphRoot` for
+/// Converts every key to lower case: the TOML library of containers/storage and CRI-O matches `GraphRoot` to
 /// `graphroot` (BurntSushi/toml `decode.go`: `unifyStruct`).
 pub(crate) fn lowered(table: Table) -> Table {
     let lower = |(key, value): (String, Value)| {
@@ -214,7 +213,7 @@ mod tests {
         }
     }
 
-    /// The corpus is a reference outside of the repository; where it is absent, the tests above stand for it.
+    /// The corpus is a reference outside of the repository; without it, the tests above cover the parser.
     #[test]
     fn the_corpus_parses_and_its_broken_file_does_not() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/storage-conf");
@@ -228,7 +227,7 @@ mod tests {
                 let parsed = StorageConf::parse(&std::fs::read_to_string(file.path()).unwrap());
                 let broken = file.file_name() == "storage_broken.conf";
                 assert_eq!(parsed.is_err(), broken, "{}: {parsed:?}", file.path().display());
-                // `$HOME/$UID/containers/storage`: nobody can say where that is.
+                // `$HOME/$UID/containers/storage` depends on the environment.
                 let refused = usize::from(file.file_name() == "storage_test.conf");
                 assert!(
                     parsed.iter().all(|conf| conf.unsupported.len() == refused),

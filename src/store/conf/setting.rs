@@ -1,20 +1,20 @@
-//! One value of a configuration file, with where it stands.
+//! One value of a configuration file with its key and file, for messages.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A value that matters to a writer of the store.
+/// A value that matters for writing to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// As text; of an option of the driver, `name=value`.
+    /// The value as text; `name=value` for an option of the driver.
     pub(super) value: String,
-    /// The key with its tables, and what it is set to.
+    /// The key with its tables, and the value, as shown in messages.
     assignment: String,
     file: PathBuf,
 }
 
 impl Setting {
-    /// The value of `key` in `file`; `shown` is how the file has it.
+    /// The value of `key` in `file`; `shown` is its text in the file.
     pub fn new(value: impl Into<String>, key: &str, shown: &str, file: &Path) -> Self {
         Self {
             value: value.into(),

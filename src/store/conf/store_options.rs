@@ -1,6 +1,6 @@
-//! What containers/storage is told when its store is opened, put together file by file: storage.conf, then crio.conf.
+//! Collects the options with which CRI-O opens its store, from storage.conf and then crio.conf.
 //!
-//! Each setting keeps the file and the key that it comes from, so that a refusal can name them.
+//! Each setting keeps its file and key for messages.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use toml::{Table, Value};
 use super::driver_options::DriverOptions;
 use super::{Setting, StorageConf, StorageConfError, lowered};
 
-/// Keys under `[storage.options]` that become options of the driver, in containers/storage's order (`options.go`:
-/// `ReloadConfigurationFile`). The old spelling, from when a store had one driver.
+/// Keys under `[storage.options]` that become options of the driver, in the order of containers/storage
+/// (`options.go`: `ReloadConfigurationFile`). This old form is from the time when a store had one driver.
 const OPTIONS: [&str; 7] = [
     "size",
     "mount_program",
@@ -34,14 +34,14 @@ const OVERLAY_OPTIONS: [&str; 9] = [
     "sync",
 ];
 
-/// Maps the owners of every layer's files; gone since containers/storage 1.54.
+/// Id mappings for the files of every layer; removed in containers/storage 1.54.
 const MAPPINGS: [&str; 4] = ["remap-uids", "remap-gids", "remap-user", "remap-group"];
 
-/// Keys of `[storage]` that name a place. Elsewhere containers/storage ignores them with a warning and uses
-/// its defaults, which is certainly not what whoever wrote them wants filled with images.
-const PLACES: [&str; 4] = ["driver", "graphroot", "runroot", "rootless_storage_path"];
+/// Keys of `[storage]` that locate the store. In other tables containers/storage ignores them with a warning and uses
+/// its defaults, which are certainly not the intended store.
+const LOCATIONS: [&str; 4] = ["driver", "graphroot", "runroot", "rootless_storage_path"];
 
-/// The settings so far.
+/// The settings that were read so far.
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
     driver: Option<Setting>,
@@ -54,7 +54,7 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Adds the text of a storage.conf, read from `file`. Keys that do not matter here are not looked at.
+    /// Adds the text of a storage.conf, read from `file`. Irrelevant keys are ignored.
     pub fn add_storage_conf(&mut self, text: &str, file: &Path) -> Result<(), StorageConfError> {
         let root = lowered(text.parse()?);
         let storage = table(&root, "", "storage")?;
@@ -65,7 +65,7 @@ impl StoreOptions {
             ("storage.options.", &options),
             ("storage.options.overlay.", &overlay),
         ] {
-            if let Some(key) = PLACES.iter().find(|key| misplaced.contains_key(**key)) {
+            if let Some(key) = LOCATIONS.iter().find(|key| misplaced.contains_key(**key)) {
                 return Err(StorageConfError::Misplaced {
                     key: format!("{prefix}{key}"),
                 });
@@ -113,38 +113,38 @@ impl StoreOptions {
         Ok(())
     }
 
-    /// `[crio] root`; an empty one changes nothing, as for the next two.
+    /// Sets `[crio] root`; an empty value changes nothing, as for the next two.
     pub fn set_graph_root(&mut self, setting: Setting) {
         replace(&mut self.graph_root, setting);
     }
 
-    /// `[crio] runroot`
+    /// Sets `[crio] runroot`.
     pub fn set_run_root(&mut self, setting: Setting) {
         replace(&mut self.run_root, setting);
     }
 
-    /// `[crio] storage_driver`
+    /// Sets `[crio] storage_driver`.
     pub fn set_driver(&mut self, setting: Setting) {
         replace(&mut self.driver, setting);
     }
 
-    /// `[crio] imagestore`; an empty one takes storage.conf's back.
+    /// Sets `[crio] imagestore`; an empty value clears the one from storage.conf.
     pub fn set_image_store(&mut self, setting: Setting) {
         self.image_store = Some(setting).filter(|setting| !setting.value.is_empty());
     }
 
-    /// One of `[crio] storage_option`, behind all that came before. Of two that are the same the later one stays.
+    /// Adds one of `[crio] storage_option` after the existing options. Of two equal ones the later one stays.
     pub fn add_driver_option(&mut self, setting: Setting) {
         self.driver_options.retain(|before| before.value != setting.value);
         self.driver_options.push(setting);
     }
 
-    /// The graph root is given otherwise, whatever the files say.
+    /// Ignores the graph root of the files, because a flag sets it.
     pub fn forget_graph_root(&mut self) {
         self.graph_root = None;
     }
 
-    /// What all of it means.
+    /// The resulting configuration.
     pub fn resolve(&self) -> StorageConf {
         let mut unsupported = Vec::new();
         let mut refuse = |setting: &Setting, reason: &str| unsupported.push(format!("{setting}: {reason}"));
@@ -153,7 +153,7 @@ impl StoreOptions {
             (Some(driver), _) if !is_overlay(&driver) => {
                 refuse(driver, "only the driver `overlay` is supported");
             }
-            // CRI-O does not look at it, podman does.
+            // CRI-O ignores it, podman uses it.
             (None, Some(first)) if !is_overlay(&first) => {
                 refuse(first, "podman may choose another driver than `overlay`");
             }
@@ -162,22 +162,22 @@ impl StoreOptions {
         if let Some(setting) = &self.image_store {
             refuse(
                 setting,
-                "images and containers in different places are not supported",
+                "images and containers in different directories are not supported",
             );
         }
         for setting in &self.mappings {
             refuse(setting, "files would need mapped owners");
         }
-        let mut place = |setting: &Option<Setting>| {
+        let mut path_of = |setting: &Option<Setting>| {
             let setting = setting.as_ref()?;
             // CRI-O runs as root.
             let path = setting.value.replace("$UID", "0");
             if path.contains('$') {
-                refuse(setting, "what it names depends on CRI-O's environment");
+                refuse(setting, "the path depends on CRI-O's environment");
             }
             Some(PathBuf::from(path))
         };
-        let (graph_root, run_root) = (place(&self.graph_root), place(&self.run_root));
+        let (graph_root, run_root) = (path_of(&self.graph_root), path_of(&self.run_root));
         let driver_options = DriverOptions::of(&self.driver_options);
         unsupported.extend(driver_options.refused);
         StorageConf {
@@ -189,14 +189,14 @@ impl StoreOptions {
     }
 }
 
-fn replace(place: &mut Option<Setting>, setting: Setting) {
+fn replace(current: &mut Option<Setting>, setting: Setting) {
     if !setting.value.is_empty() {
-        *place = Some(setting);
+        *current = Some(setting);
     }
 }
 
-/// What containers/storage hands on to the driver; `None` for what it takes as not set: nothing, and the number 0 (the
-/// string `0` is a mask).
+/// The value that containers/storage passes to the driver; `None` for unset values: an empty string and the number 0
+/// (the string `0` is a mask).
 fn option_value(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if text.is_empty() => None,
@@ -214,7 +214,7 @@ fn wrong(prefix: &str, key: &str, expected: &'static str, value: &Value) -> Stor
     }
 }
 
-/// The value for people; JSON's spelling is TOML's for all that occurs.
+/// The value for messages, as JSON, which equals TOML for all values that occur.
 fn shown(value: &Value) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -239,8 +239,8 @@ fn text_of(table: &Table, prefix: &str, key: &str, file: &Path) -> Result<Option
     }
 }
 
-/// A list of strings; newer versions take `{append = true}` in it too (`configfile.Slice`), which changes nothing for
-/// whoever reads one file.
+/// A list of strings. Newer versions also accept `{append = true}` in it (`configfile.Slice`), which has no effect
+/// with one file.
 fn strings(table: &Table, prefix: &str, key: &str) -> Result<Vec<String>, StorageConfError> {
     let list = match table.get(key) {
         None => return Ok(Vec::new()),
@@ -291,7 +291,7 @@ mod tests {
         let expected = StorageConf {
             graph_root: Some("/g".into()),
             run_root: Some("/r".into()),
-            // That it is said again puts it behind the other.
+            // The repeated one moves to the end.
             additional_image_stores: vec!["/b".into(), "/a".into()],
             unsupported: vec![],
         };
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_cri_o_s_environment_are_refused_unless_the_place_is_given() {
+    fn paths_from_cri_o_s_environment_are_refused_unless_a_flag_sets_them() {
         let mut options = StoreOptions::default();
         let text = "[storage]\ngraphroot = \"$HOME/s\"\nrunroot = \"/run/$UID/s\"";
         options.add_storage_conf(text, Path::new("s")).unwrap();

@@ -1,10 +1,10 @@
-//! Why a tar cannot be put together again.
+//! Errors of reading a tar-split, or of recreating a layer's tar from it.
 
 use std::io;
 
 use crate::store::escaped_name::EscapedName;
 
-/// A tar-split that does not fit its layer, or cannot be read.
+/// A tar-split that is unreadable or does not match its layer.
 #[derive(Debug, thiserror::Error)]
 pub enum TarSplitError {
     /// The tar-split could not be read or decompressed.
@@ -13,8 +13,8 @@ pub enum TarSplitError {
     /// The tar could not be written.
     #[error("cannot write the tar: {0}")]
     Write(#[source] io::Error),
-    /// A line that is no record.
-    #[error("bad tar-split in line {line}: {reason}")]
+    /// A line that does not parse.
+    #[error("invalid tar-split in line {line}: {reason}")]
     Record {
         /// Counted from 1.
         line: u64,
@@ -24,15 +24,15 @@ pub enum TarSplitError {
     /// A file could not be opened or read in the layer.
     #[error("cannot read `{path}` in the layer: {source}")]
     File {
-        /// The path as the tar-split has it.
+        /// The path in the tar-split.
         path: EscapedName,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file has other content than the tar had.
+    /// A file has other content than the tar.
     #[error("`{path}` in the layer differs from the tar: {reason}")]
     Differs {
-        /// The path as the tar-split has it.
+        /// The path in the tar-split.
         path: EscapedName,
         /// Length or checksum, expected and found.
         reason: String,

@@ -1,7 +1,8 @@
-//! tar-split: what, beside the unpacked files, is needed to put a layer's tar together again byte for byte.
+//! Reads and writes tar-split files: the data that, together with the unpacked files, recreates a layer's tar byte
+//! for byte.
 //!
-//! The store keeps it as `overlay-layers/<id>.tar-split.gz`; podman and skopeo read it whenever they save, push or
-//! re-use a layer. It is gzip over one JSON object per line, in the order of the tar:
+//! The store keeps it as `overlay-layers/<id>.tar-split.gz`. podman and skopeo read it when they save, push or reuse
+//! a layer. It is gzip of one JSON object per line, in the order of the tar:
 //!
 //! ```text
 //! {"type":2,"payload":"<base64 of headers, padding>","position":0}                   a Segment: raw bytes
@@ -9,9 +10,9 @@
 //! {"type":1,"name":"etc/","payload":null,"position":2}                               a File without content
 //! ```
 //!
-//! `name_raw`, base64, takes the place of a `name` that is not UTF-8. The CRC is CRC-64/GO-ISO, eight bytes, big
-//! end first. The format is vbatts/tar-split's (`tar/storage/entry.go`), and what is written here is what podman
-//! 5.4 writes, with one difference: content that cannot be read back from its path is kept in Segments.
+//! `name_raw`, base64, replaces a `name` that is not UTF-8. The CRC is CRC-64/GO-ISO, eight bytes, big-endian. The
+//! format is that of vbatts/tar-split (`tar/storage/entry.go`). The output equals that of podman 5.4, with one
+//! difference: content that cannot be read back from its path is stored in Segments.
 
 mod error;
 mod reader;

@@ -1,8 +1,7 @@
-//! Puts a tar together again from a tar-split and the unpacked layer, to be read like any other stream.
+//! Recreates a layer's tar as a stream, from its tar-split and its unpacked files.
 //!
-//! Files are opened below the layer's directory and nowhere else, and checked against the length and checksum
-//! that the tar-split has for them. The caller compares the digest of the whole: headers are copied from the
-//! tar-split as they are.
+//! Files are opened only below the layer's directory, and compared with their length and checksum in the tar-split.
+//! The caller compares the digest of the whole tar: headers are copied from the tar-split unchanged.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -21,11 +20,11 @@ use super::{FILE, SEGMENT, TarSplitError};
 use crate::store::escaped_name::EscapedName;
 use crate::store::unpack::{NameSet, clean, in_root, open_in};
 
-/// Bytes of one line. Ours have 1.4 MB at most; podman's as much as a few extended headers, which it caps at 1 MiB
+/// The longest line. Ours have at most 1.4 MB; podman's contain a few extended headers, which are limited to 1 MiB
 /// each.
 const MAX_LINE: u64 = 16 << 20;
 
-/// Bytes of a tar that are handed on at once.
+/// Bytes of a tar that are copied at once.
 const BUFFER: usize = 256 << 10;
 
 #[derive(Deserialize)]
@@ -41,10 +40,10 @@ struct Line<'a> {
     payload: Option<Cow<'a, str>>,
 }
 
-/// The tar that a tar-split, compressed as the store keeps it, and the files of a layer make up.
+/// Reads the tar that a gzipped tar-split and the files of a layer form.
 ///
-/// Its errors are [`TarSplitError`]s within an [`io::Error`]. What is wrong with a single file is told to the listener
-/// first: if it makes light of it, the missing bytes are zeros, and the tar keeps its length.
+/// Errors are [`TarSplitError`]s inside an [`io::Error`]. A damaged file is reported to the listener first. If the
+/// listener accepts it, its missing bytes are read as zeros, and the tar keeps its length.
 pub(in crate::store) struct Assembler<R: Read, L> {
     lines: BufReader<MultiGzDecoder<BufReader<R>>>,
     line: Vec<u8>,
@@ -56,8 +55,8 @@ pub(in crate::store) struct Assembler<R: Read, L> {
     listener: L,
 }
 
-/// Writes the tar that `tar_split`, compressed as the store keeps it, and the files in `diff` make up, if nothing is
-/// wrong with any of them. Returns its length.
+/// Writes the tar that the gzipped `tar_split` and the files in `diff` form, if all files are intact. Returns its
+/// length.
 pub fn assemble(
     tar_split: impl Read,
     diff: BorrowedFd<'_>,
@@ -77,16 +76,16 @@ pub fn assemble(
     }
 }
 
-/// What a listener is told, with the name that the tar-split has for the file.
+/// A report to the listener, with the file's name in the tar-split.
 pub(in crate::store) enum FileEvent<'a> {
-    /// The next bytes of the tar are this file's.
+    /// The next bytes of the tar are the content of this file.
     Started(&'a [u8]),
-    /// They are not what they were.
+    /// The content differs from the original, or is unreadable.
     Damaged(&'a [u8], TarSplitError),
 }
 
 impl FileEvent<'_> {
-    /// For those who want the tar as it was or not at all.
+    /// A listener that accepts no damaged file.
     pub(in crate::store) fn fail_if_damaged(note: FileEvent<'_>) -> Result<(), TarSplitError> {
         match note {
             FileEvent::Started(_) => Ok(()),
@@ -95,10 +94,10 @@ impl FileEvent<'_> {
     }
 }
 
-/// A file whose content comes next.
+/// The file whose content is being read.
 struct OpenFile {
     name: Vec<u8>,
-    /// None once it has nothing more to give, though it should.
+    /// `None` after it was found damaged.
     file: Option<File>,
     size: u64,
     left: u64,
@@ -111,7 +110,7 @@ where
     R: Read,
     L: FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
 {
-    /// Reads `tar_split` from where it stands, and files below `diff`.
+    /// Reads `tar_split` from its current position, and files below `diff`.
     pub(in crate::store) fn new(tar_split: R, diff: Arc<OwnedFd>, listener: L) -> Self {
         Self {
             lines: BufReader::new(MultiGzDecoder::new(BufReader::new(tar_split))),
@@ -125,7 +124,7 @@ where
         }
     }
 
-    /// Takes the next line; false at the end.
+    /// Reads the next line; false at the end.
     fn advance(&mut self) -> Result<bool, TarSplitError> {
         self.line.clear();
         let mut limited = Read::by_ref(&mut self.lines).take(MAX_LINE);
@@ -150,7 +149,7 @@ where
                     "" => record.name.as_bytes().to_vec(),
                     raw => BASE64.decode(raw).map_err(|error| bad(error.to_string()))?,
                 };
-                // podman reads no tar-split that names a path twice.
+                // podman rejects a tar-split that names a path twice.
                 if !self.seen.insert(&clean(&name)) {
                     return Err(bad(format!("second entry for `{}`", EscapedName::new(&name))));
                 }
@@ -218,7 +217,7 @@ where
 }
 
 impl OpenFile {
-    /// Reads some of what is left, and what is not there as zeros.
+    /// Reads some of the remaining bytes; missing ones are zeros.
     fn read(
         &mut self,
         out: &mut [u8],
@@ -235,7 +234,7 @@ impl OpenFile {
                 Ok(0) => {
                     let found = self.content.length();
                     let reason = format!("expected {} bytes, found {found}", self.size);
-                    self.is_damaged(differs(&self.name, reason), listener)?;
+                    self.report_damage(differs(&self.name, reason), listener)?;
                     out.fill(0);
                     want
                 }
@@ -244,7 +243,7 @@ impl OpenFile {
                     read
                 }
                 Err(error) => {
-                    self.is_damaged(unreadable(&self.name, error), listener)?;
+                    self.report_damage(unreadable(&self.name, error), listener)?;
                     out.fill(0);
                     want
                 }
@@ -254,7 +253,7 @@ impl OpenFile {
         Ok(read)
     }
 
-    /// Compares what was read with what the tar-split has of it.
+    /// Compares the content with length and checksum in the tar-split.
     fn finish(
         mut self,
         listener: &mut impl FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
@@ -264,23 +263,24 @@ impl OpenFile {
         };
         match retrying(|| file.read(&mut [0])) {
             Ok(0) if self.content.crc() == *self.crc => Ok(()),
-            // The checksum of nothing: containers/storage writes it for a hard link with a size, whose bytes it never saw.
+            // The checksum of no data: containers/storage writes it for a hard link with a size, whose data it never
+            // reads.
             Ok(0) if self.crc == Content::new().crc() => Ok(()),
             Ok(0) => {
                 let (expected, found) = (BASE64.encode(&self.crc), BASE64.encode(self.content.crc()));
                 let reason = format!("expected checksum {expected}, found {found}");
-                self.is_damaged(differs(&self.name, reason), listener)
+                self.report_damage(differs(&self.name, reason), listener)
             }
             Ok(_) => {
                 let reason = format!("expected {} bytes, found more", self.size);
-                self.is_damaged(differs(&self.name, reason), listener)
+                self.report_damage(differs(&self.name, reason), listener)
             }
-            Err(error) => self.is_damaged(unreadable(&self.name, error), listener),
+            Err(error) => self.report_damage(unreadable(&self.name, error), listener),
         }
     }
 
-    /// Says so, once.
-    fn is_damaged(
+    /// Reports the damage, once.
+    fn report_damage(
         &mut self,
         error: TarSplitError,
         listener: &mut impl FnMut(FileEvent<'_>) -> Result<(), TarSplitError>,
@@ -309,7 +309,7 @@ fn differs(name: &[u8], reason: String) -> TarSplitError {
     TarSplitError::Differs { path, reason }
 }
 
-/// Opens a regular file, and never a device or a FIFO, however the layer looks like by now.
+/// Opens a regular file, and never a device or a FIFO, even if the layer has changed.
 fn open(name: &[u8], diff: BorrowedFd<'_>) -> io::Result<File> {
     let clean = clean(name);
     let open = |flags| {

@@ -1,4 +1,4 @@
-//! Writes a tar-split as podman 5.4 does, byte for byte below the gzip.
+//! Writes a tar-split, byte for byte as podman 5.4 does inside the gzip.
 
 use std::io::{self, BufWriter, Write};
 
@@ -9,12 +9,12 @@ use flate2::write::GzEncoder;
 
 use super::{CRC, FILE, SEGMENT};
 
-/// Raw bytes in one Segment at most. Readers hold a Segment in memory; podman cuts trailing bytes at this length.
+/// The most raw bytes in one Segment. Readers keep a Segment in memory; podman splits trailing bytes at this length.
 const MAX_SEGMENT: usize = 1 << 20;
 
-/// Takes a tar's raw bytes and files in their order.
+/// Accepts a tar's raw bytes and files in their order.
 pub(in crate::store) struct Writer<W: Write> {
-    /// The encoder hands on what it has at every write, a few bytes at a time.
+    /// Buffered, because the encoder passes on a few bytes at each write.
     gzip: GzEncoder<BufWriter<W>>,
     /// Raw bytes since the last File.
     segment: Vec<u8>,
@@ -22,7 +22,7 @@ pub(in crate::store) struct Writer<W: Write> {
     position: u64,
 }
 
-/// The content of a File as it went by.
+/// Checksum and length of a File's content.
 pub(in crate::store) struct Content {
     crc: crc_fast::Digest,
     length: u64,
@@ -37,10 +37,10 @@ impl Content {
         }
     }
 
-    /// Adds the next piece.
-    pub(in crate::store) fn update(&mut self, piece: &[u8]) {
-        self.crc.update(piece);
-        self.length += piece.len() as u64;
+    /// Adds the next bytes.
+    pub(in crate::store) fn update(&mut self, bytes: &[u8]) {
+        self.crc.update(bytes);
+        self.length += bytes.len() as u64;
     }
 
     /// Bytes added.
@@ -48,7 +48,7 @@ impl Content {
         self.length
     }
 
-    /// The checksum as the format has it.
+    /// The checksum in the byte order of the format.
     pub(super) fn crc(&self) -> [u8; 8] {
         self.crc.finalize().to_be_bytes()
     }
@@ -79,7 +79,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the Segment; what comes next goes into another one.
+    /// Ends the Segment; the next raw bytes start another one.
     pub(in crate::store) fn end_segment(&mut self) -> io::Result<()> {
         if self.segment.is_empty() {
             return Ok(());
@@ -92,7 +92,7 @@ impl<W: Write> Writer<W> {
         self.end_line()
     }
 
-    /// Adds an entry whose content, unless it is none, can be read back from the path `name`.
+    /// Adds an entry. Its `content`, if any, can be read back from the path `name`.
     pub(in crate::store) fn file(&mut self, name: &[u8], content: Option<&Content>) -> io::Result<()> {
         self.end_segment()?;
         self.start_line(FILE);
@@ -121,7 +121,7 @@ impl<W: Write> Writer<W> {
         self.end_line()
     }
 
-    /// Writes what is left.
+    /// Writes the remaining bytes.
     pub(in crate::store) fn finish(mut self) -> io::Result<W> {
         self.end_segment()?;
         let out = self.gzip.finish()?.into_inner();
@@ -141,7 +141,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends `text` as Go's `encoding/json` escapes it, which takes care for HTML and for JavaScript's line ends.
+/// Appends `text` as Go's `encoding/json` escapes it, including characters that are special in HTML and JavaScript.
 fn push_json(text: &str, line: &mut String) {
     for char in text.chars() {
         match char {

@@ -1,10 +1,10 @@
-//! Names of tar entries: raw bytes, cleaned as Go's `path.Clean` does it, and shown to people.
+//! Cleans names of tar entries as Go's `path.Clean` does, and maps them to paths below the layer's root.
 //!
-//! A name is *cleaned* first (`a//./b/` is `a/b`), keeping a leading `/` or `..`, for containers/storage tells
-//! duplicates by the cleaned name. The path *in the root* is the same without that beginning: containers/storage
-//! unpacks in a chroot, where `/../x` is `/x`. Both are done on the text, before any symbolic link is looked at.
+//! A name is *cleaned* first (`a//./b/` is `a/b`), keeping a leading `/` or `..`, because containers/storage detects
+//! duplicates by the cleaned name. The path *in the root* is the same without that prefix: containers/storage unpacks
+//! in a chroot, where `/../x` is `/x`. Both are text operations, before any symbolic link is resolved.
 
-/// `path.Clean` of Go, on bytes.
+/// Go's `path.Clean`, on bytes.
 pub(in crate::store) fn clean(name: &[u8]) -> Vec<u8> {
     let absolute = name.first() == Some(&b'/');
     let mut parts: Vec<&[u8]> = Vec::new();
@@ -32,7 +32,7 @@ pub(in crate::store) fn clean(name: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// Where a [`clean`] name lies in the root, without a leading `/`; empty for the root itself.
+/// The path of a [`clean`] name in the root, without a leading `/`; empty for the root itself.
 pub(in crate::store) fn in_root(clean: &[u8]) -> &[u8] {
     let mut path = clean.strip_prefix(b"/").unwrap_or(clean);
     while let Some(rest) = path.strip_prefix(b"../") {
@@ -44,8 +44,8 @@ pub(in crate::store) fn in_root(clean: &[u8]) -> &[u8] {
     }
 }
 
-/// True if Go's `path.Join` of a root and this name leaves the root. Reading a tar-split back, containers/storage
-/// opens what that gives; so it looks for `/../x` beside the root, where unpacking took it for `/x`.
+/// True if Go's `path.Join` of a root and this name leaves the root. When containers/storage reads a tar-split, it
+/// opens this path; so it looks for `/../x` next to the root, where unpacking treated it as `/x`.
 pub(super) fn climbs(name: &[u8]) -> bool {
     let joined = clean(&[b"./", name].concat());
     joined == b".." || joined.starts_with(b"../")
@@ -59,7 +59,7 @@ pub(in crate::store) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The last component of a name as the header has it, without trailing slashes.
+/// The last component of a name in a header, without trailing slashes.
 pub(super) fn base(name: &[u8]) -> &[u8] {
     let end = name
         .iter()

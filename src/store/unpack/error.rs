@@ -1,65 +1,65 @@
-//! Why a layer could not be unpacked: its content, the host, a limit, or the end of the run.
+//! Errors of unpacking a layer: malformed content, a failure of the host, an exceeded limit, or a stop.
 
 use std::{fmt, io};
 
 use crate::cancel::Stopped;
 use crate::store::escaped_name::EscapedName;
 
-/// The end of an attempt to unpack a layer. What lies in the directory is then to be thrown away.
+/// Why unpacking ended. The caller must remove what was unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// The image is malformed: another attempt, and any other tool, ends here as well.
-    #[error("malformed layer: {fault} ({place})")]
+    /// The image is malformed: another attempt, and any other tool, fails too.
+    #[error("malformed layer: {fault} ({position})")]
     Content {
         /// Where in the tar.
-        place: EntryPosition,
-        /// What is wrong there.
+        position: EntryPosition,
+        /// The fault.
         fault: Fault,
     },
-    /// The host refused to read or write; nothing is known against the image.
+    /// The host failed to read or write; the image may be fine.
     #[error("cannot {action} `{path}`: {source}")]
     Host {
         /// A verb for the message.
         action: &'static str,
-        /// The path in the layer, or what else was acted on.
+        /// The path in the layer, or another object.
         path: EscapedName,
-        /// What the system said, `ENOSPC` among others.
+        /// The error of the system, for example `ENOSPC`.
         source: io::Error,
     },
-    /// The layer would take more than any real one does.
-    #[error("layer exceeds the limit of {max} {what}: {found} ({place})")]
+    /// The layer exceeds a limit that is far above every real layer.
+    #[error("layer exceeds the limit of {max} {what}: {found} ({position})")]
     Limit {
-        /// What is counted.
+        /// The counted unit.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         max: u64,
-        /// What the layer has or wants, at least.
+        /// The minimum that the layer has or needs.
         found: u64,
         /// Where in the tar.
-        place: EntryPosition,
+        position: EntryPosition,
     },
-    /// The layer is larger than was foreseen, and nothing is left that other layers do not need.
+    /// The layer is larger than estimated, and the budget of disk space is used up.
     #[error(
-        "the disk has no room for this layer, which is larger than was foreseen: at least {found} bytes ({place})\nhint: free \
-         more space than that and run again, or leave the image out"
+        "not enough disk space for this layer, which is larger than estimated: at least {found} bytes ({position})\nhint: free \
+         more space than that and run again, or leave out the image"
     )]
     OverBudget {
         /// Bytes of it so far.
         found: u64,
         /// Where in the tar.
-        place: EntryPosition,
+        position: EntryPosition,
     },
-    /// The run ends early; nothing is wrong.
+    /// The run was stopped; the layer may be fine.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// A place in the uncompressed tar.
+/// A position in the uncompressed tar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPosition {
-    /// Bytes of the tar that were read before.
+    /// Bytes of the tar before it.
     pub offset: u64,
-    /// The entry, once its header was read.
+    /// The entry, if its header was read.
     pub entry: Option<EscapedName>,
 }
 
@@ -72,33 +72,33 @@ impl fmt::Display for EntryPosition {
     }
 }
 
-/// What is wrong with a layer's content.
+/// A fault in a layer's content.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The compressed stream is broken or cut off.
     #[error("cannot decompress {format}: {source}")]
     Compression {
-        /// EscapedName of the format.
+        /// Name of the format.
         format: &'static str,
-        /// What the decompressor said.
+        /// The error of the decompressor.
         source: io::Error,
     },
-    /// A format that images do not use.
-    #[error("compressed with {0}, which is not supported: only gzip, zstd and no compression are")]
+    /// An unsupported compression format.
+    #[error("compressed with {0}, which is not supported; use gzip, zstd or no compression")]
     Unsupported(&'static str),
-    /// A header block or extended header that is none.
-    #[error("bad tar header: {0}")]
+    /// A malformed header block or extended header.
+    #[error("malformed tar header: {0}")]
     Header(&'static str),
     /// The tar ends inside an entry.
     #[error("the tar ends in the middle of {0}")]
     Truncated(&'static str),
-    /// containers/storage knows no such type either.
-    #[error("unhandled tar header type `{}`", .0.escape_ascii())]
+    /// An entry type that containers/storage rejects too.
+    #[error("unsupported tar header type `{}`", .0.escape_ascii())]
     Type(u8),
-    /// tar-split cannot name two entries alike, so containers/storage refuses them.
+    /// A tar-split cannot have two entries with the same name, so containers/storage rejects them.
     #[error("two entries have the same path")]
     Duplicate,
-    /// An entry named `/` that is no directory.
+    /// An entry named `/` that is not a directory.
     #[error("the layer's root would be replaced by something that is not a directory")]
     Root,
     /// A whiteout whose name ends after `.wh.`, or hides `.` or `..`.
@@ -107,34 +107,34 @@ pub enum Fault {
     /// A hard link whose target is missing in this layer or is a directory.
     #[error("cannot hard link to `{target}`: {reason}")]
     HardLink {
-        /// The target as the header has it.
+        /// The target in the header.
         target: EscapedName,
         /// Why not.
         reason: &'static str,
     },
-    /// A directory that was unpacked is gone at the end: a later entry took its place.
+    /// A later entry replaced a directory, so its times cannot be set.
     #[error("the directory was replaced by a later entry")]
     DirectoryLost,
-    /// The kernel refused an extended attribute as too large or malformed.
+    /// The kernel rejected an extended attribute as too large or malformed.
     #[error("cannot set the extended attribute `{name}`: {source}")]
     Xattr {
         /// The attribute.
         name: EscapedName,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The kernel refused something that only the entry asked for, such as a name of 300 bytes.
+    /// The kernel rejected a property of the entry, such as a name of 300 bytes.
     #[error("cannot {action}: {source}")]
     Refused {
         /// A verb for the message.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl UnpackError {
-    /// True if the file system is full, or the quota used up.
+    /// True if the file system is full or a quota is exceeded.
     pub fn is_no_space(&self) -> bool {
         match self {
             Self::Host { source, .. } => {
@@ -147,12 +147,12 @@ impl UnpackError {
         }
     }
 
-    /// True when the disk fails.
+    /// True if the disk reported an I/O error.
     pub fn is_broken_disk(&self) -> bool {
         matches!(self, Self::Host { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }
 
-    /// True if the image itself is to blame, so that a retry cannot help.
+    /// True if the image itself is the cause, so a retry cannot help.
     pub fn is_content(&self) -> bool {
         matches!(self, Self::Content { .. } | Self::Limit { .. })
     }
@@ -166,12 +166,13 @@ impl UnpackError {
         Self::host("write", b"the tar-split", source)
     }
 
-    /// Names the entry in an error that does not know it.
+    /// Adds the entry's name to an error without one.
     pub(super) fn in_entry(mut self, name: &[u8]) -> Self {
-        if let Self::Content { place, .. } | Self::Limit { place, .. } | Self::OverBudget { place, .. } =
-            &mut self
+        if let Self::Content { position, .. }
+        | Self::Limit { position, .. }
+        | Self::OverBudget { position, .. } = &mut self
         {
-            place.entry.get_or_insert_with(|| EscapedName::new(name));
+            position.entry.get_or_insert_with(|| EscapedName::new(name));
         }
         self
     }

@@ -1,18 +1,19 @@
-//! What a layer may cost, so that a decompression bomb or an endless tar ends in an error and not in a full disk.
+//! Limits bytes, entries, names and memory of one layer, so that a decompression bomb ends in an error and not in a
+//! full disk.
 //!
-//! Every number is far above what a real layer has; the largest of an OpenShift release hold about 100,000 entries
-//! and unpack to some two gigabytes.
+//! Every number is far above real layers; the largest of an OpenShift release have about 100,000 entries and two
+//! gigabytes.
 
 use super::space_budget::SpaceBudget;
 
-/// Bounds of one layer.
+/// The limits of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// Bytes of the uncompressed tar, and of files written, the holes of sparse ones included.
+    /// Bytes of the uncompressed tar and of written files, including the holes of sparse files.
     pub bytes: u64,
-    /// Where more bytes than these are taken from, if they may be.
+    /// The budget for more bytes than these, if there is one.
     pub budget: Option<&'a SpaceBudget>,
-    /// Headers of any kind, PAX and long-name ones included.
+    /// Headers of any kind, including PAX and long-name headers.
     pub entries: u64,
     /// Bytes of one PAX header, long name or sparse map.
     pub record: usize,
@@ -20,37 +21,38 @@ pub struct Limits<'a> {
     pub path: usize,
     /// Components of a path.
     pub depth: usize,
-    /// Bytes of all directory names together, which are kept until the end to set the times.
+    /// Bytes of all directory names together; they are kept until the end to set the times.
     pub directory_names: usize,
 }
 
-/// Without a disk that decides, any layer may unpack to this much: a gibibyte of zeros in a small blob is legitimate.
+/// Without a budget, any layer may unpack to this size: a gibibyte of zeros in a small blob is legitimate.
 const BASE_BYTES: u64 = 1 << 30;
 
-/// Gzip reaches 1030 and zstd much more on zeros; layers of real images stay below 20.
+/// The largest compression ratio. Gzip reaches 1030 and zstd much more on zeros; layers of real images stay below 20.
 const MAX_RATIO: u64 = 200;
 
-/// Bounds the memory for names and inode numbers, which grow with the entries, to about 60 MiB.
+/// Limits the memory for names and inode numbers to about 60 MiB.
 const MAX_ENTRIES: u64 = 1 << 20;
 
 /// Go's `archive/tar` has the same limit (`maxSpecialFileSize`), and so has libarchive.
 const MAX_RECORD: usize = 1 << 20;
 
-/// `PATH_MAX` with the final NUL: containers/storage hands whole paths to the kernel, and so cannot do longer ones.
+/// `PATH_MAX` without the final NUL: containers/storage passes whole paths to the kernel, so it cannot handle longer
+/// ones.
 const MAX_PATH: usize = 4095;
 
-/// A path of one-letter components that is as long as the kernel takes.
+/// The depth of the longest path with one-letter components.
 const MAX_DEPTH: usize = MAX_PATH / 2;
 
 /// A hundred thousand directories with names of a kilobyte.
 const MAX_DIRECTORY_NAMES: usize = 100 << 20;
 
-/// A layer whose length was guessed may be so much longer before it needs room that others could need: half as much
-/// again, which is what a plan fits with for certain, and what small layers differ by.
+/// A layer with an estimated length may exceed the estimate by half, which the plan accounts for, plus this many
+/// bytes, by which small layers differ. Only then it needs space from the budget.
 const SLACK: u64 = 1 << 20;
 
 impl<'a> Limits<'a> {
-    /// The limits of a layer of which this many bytes of tar were foreseen, and which takes more from `room`.
+    /// The limits of a layer with an estimated tar length; more bytes are reserved from `budget`.
     pub fn estimated(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
         Self {
             bytes: tar_bytes.saturating_add(tar_bytes / 2).saturating_add(SLACK),
@@ -59,7 +61,7 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// The limits of a layer whose blob has this many bytes, whatever room there is.
+    /// The limits of a layer with a blob of this length, without a budget.
     pub fn for_blob(compressed_bytes: u64) -> Self {
         Self {
             bytes: compressed_bytes

@@ -2,35 +2,36 @@
 //!
 //! ```text
 //! blob ─Decompressor→ TarStream ─TarReader→ TarEntry ─TreeWriter→ files, links, devices in diff/
-//!                     hash, count        └─ headers, padding, checksums ─tar_split::Writer→ tar-split
+//!                     hash, count           └─ headers, padding, checksums ─tar_split::Writer→ tar-split
 //! ```
 //!
-//! The rules are those of containers/storage, so that a layer is the same whoever unpacked it. They are in
-//! `tree.rs`; what counts as a tar is Go's `archive/tar`, in `header.rs`, `pax.rs`, `sparse.rs` and `entry.rs`.
+//! The rules are those of containers/storage, so that a layer is the same whichever program unpacks it. They are in
+//! `tree_writer.rs`. What counts as a tar is Go's `archive/tar`, in `tar_header.rs`, `pax.rs`, `sparse_map.rs` and
+//! `tar_reader.rs`.
 //!
 //! # What a hostile layer cannot do
 //!
-//! Nothing outside `diff` is touched: every path is resolved by the kernel with `diff` as its root, and the last
-//! component is never followed. No device or FIFO is opened. Memory does not depend on the size of the blob, of an
-//! entry or of a name; it grows with the number of entries by some 60 bytes each and with the names of directories,
-//! both within [`Limits`], which also bound the bytes written. Nothing recurses.
+//! Nothing outside `diff` is touched: the kernel resolves every path with `diff` as its root, and the last component
+//! is never followed. No device or FIFO is opened. Memory does not depend on the size of the blob, of an entry or of
+//! a name. It grows with the number of entries by about 60 bytes each, and with the names of directories. [`Limits`]
+//! bounds both, and also the bytes written. Nothing recurses.
 //!
 //! # Speed
 //!
 //! 45,300 entries, 518 MB in a gzip of 218 MB, unpacked to a tmpfs on one of two cores that five other builds shared,
-//! compiled without LTO: 220 MB/s of tar, at a peak of 10 MB of memory. 44 % of the time is inflating, 14 % SHA-256.
-//! A small file takes five system calls: open, stat, write, times, close.
+//! compiled without LTO: 220 MB/s of tar, with a peak of 10 MB of memory. 44 % of the time is inflating, 14 %
+//! SHA-256. A small file takes five system calls: open, stat, write, times, close.
 //!
 //! # The second pass
 //!
-//! A tar-split names a file's content by its path. Should a later entry replace that path, which is possible
-//! through links and absolute names, the content is gone and podman cannot save the image any more. Then the blob
-//! is read once more, for the tar-split alone, and such content is kept in it.
+//! A tar-split refers to a file's content by its path. If a later entry replaces that path, which is possible through
+//! links and absolute names, the content is gone and podman could not save the image. Then the blob is read a second
+//! time, for the tar-split alone, and such content is stored in it.
 
-mod attributes;
-mod decompress;
+mod decompressor;
 mod entry_name;
 mod error;
+mod file_attributes;
 mod limits;
 mod name_set;
 mod parent_directories;
@@ -50,9 +51,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::BorrowedFd;
 
-pub(in crate::store) use attributes::{IGNORED_XATTR, timestamps};
 pub(in crate::store) use entry_name::{clean, in_root, split};
 pub use error::{EntryPosition, Fault, UnpackError};
+pub(in crate::store) use file_attributes::{IGNORED_XATTR, timestamps};
 pub use limits::Limits;
 pub(in crate::store) use name_set::NameSet;
 pub(in crate::store) use parent_directories::{DIRECTORY, IMPLICIT_MODE, open_in};
@@ -68,14 +69,14 @@ use super::tar_split::{Content, Writer};
 use super::{Compression, Owners, UnpackedLayer};
 use crate::cancel::Cancel;
 
-/// Zeros that are written at once into the holes of a sparse file.
+/// A buffer of zeros for the holes of sparse files.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Unpacks `blob`, from where it stands, into the empty directory `diff`, and writes the tar-split to `tar_split`,
-/// from where that stands, as gzip.
+/// Unpacks `blob`, from its current position, into the empty directory `diff`, and writes the tar-split as gzip to
+/// the current position of `tar_split`.
 ///
-/// Needs root: owners, devices and `trusted` attributes are set. Files are given to the disk, and nothing is synced. After an error, what is in
-/// `diff` and `tar_split` is to be thrown away.
+/// Needs root, for owners, devices and `trusted` attributes. Files are passed to the disk, but nothing is synced.
+/// After an error the caller must remove the contents of `diff` and `tar_split`.
 pub fn unpack(
     mut blob: impl Read + Seek,
     diff: BorrowedFd<'_>,
@@ -94,7 +95,7 @@ pub fn unpack(
     let mut summary = HeaderSummary::default();
     while let Some(entry) = entries.next(&mut |bytes| split.raw(bytes))? {
         summary.add(&entry).map_err(|fault| entry.fault(fault))?;
-        let file = tree.make(&entry)?;
+        let file = tree.create(&entry)?;
         let readable = file
             .as_ref()
             .is_some_and(|file| file.plain && entry.sparse.is_none());
@@ -112,7 +113,7 @@ pub fn unpack(
             .seek(io::SeekFrom::Start(split_start))
             .and_then(|_| tar_split.set_len(split_start))
             .map_err(host("truncate", "the tar-split"))?;
-        // The same bytes once more, and no file is written.
+        // The same bytes again, and no file is written.
         let limits = Limits {
             bytes: u64::MAX,
             budget: None,
@@ -127,7 +128,7 @@ pub fn unpack(
     Ok(unpacked)
 }
 
-/// Reads the blob for its tar-split alone, with only the entries in `readable` as Files with content.
+/// Reads the blob for its tar-split alone. Only the entries in `readable` become Files with content.
 fn write_tar_split(
     blob: impl Read,
     readable: &HashSet<u64>,
@@ -151,8 +152,8 @@ fn write_tar_split(
     finish(entries, split, summary)
 }
 
-/// Copies an entry's data to its file, if it makes one, and accounts for it in the tar-split: as a File with its
-/// checksum if it is `readable` from its path, as raw bytes otherwise.
+/// Copies an entry's data to its file, if it creates one, and adds it to the tar-split: as a File with its checksum
+/// if it is `readable` from its path, as raw bytes otherwise.
 fn copy_data<R: Read>(
     entries: &mut TarReader<'_, R>,
     entry: &TarEntry,
@@ -173,18 +174,18 @@ fn copy_data<R: Read>(
         fill_hole(entries, entry, file.as_mut(), fragment.offset - position)?;
         let mut left = fragment.length;
         while left > 0 {
-            let piece = entries.data(left)?;
-            if piece.is_empty() {
+            let chunk = entries.data(left)?;
+            if chunk.is_empty() {
                 break;
             }
-            left -= piece.len() as u64;
+            left -= chunk.len() as u64;
             if readable {
-                content.update(piece);
+                content.update(chunk);
             } else {
-                split.raw(piece).map_err(UnpackError::tar_split)?;
+                split.raw(chunk).map_err(UnpackError::tar_split)?;
             }
             if let Some(file) = &mut file {
-                file.write(piece, entry)?;
+                file.write(chunk, entry)?;
             }
         }
         position = fragment.offset + fragment.length;
@@ -198,7 +199,7 @@ fn copy_data<R: Read>(
     Ok(file)
 }
 
-/// Writes the zeros that a sparse file has where the tar has nothing, as containers/storage does.
+/// Writes zeros into a hole of a sparse file, as containers/storage does.
 fn fill_hole<R: Read>(
     entries: &mut TarReader<'_, R>,
     entry: &TarEntry,
@@ -211,14 +212,14 @@ fn fill_hole<R: Read>(
     entries.stream().charge_holes(length)?;
     while length > 0 {
         entries.stream().check_cancel()?;
-        let piece = &ZEROS[..ZEROS.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
-        file.write(piece, entry)?;
-        length -= piece.len() as u64;
+        let chunk = &ZEROS[..ZEROS.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
+        file.write(chunk, entry)?;
+        length -= chunk.len() as u64;
     }
     Ok(())
 }
 
-/// Reads the blob to its end, behind the end of the tar.
+/// Reads the rest of the blob after the end of the tar.
 fn finish<R: Read>(
     entries: TarReader<'_, R>,
     mut split: Writer<impl Write>,
@@ -227,11 +228,11 @@ fn finish<R: Read>(
     let mut stream = entries.into_stream();
     split.end_segment().map_err(UnpackError::tar_split)?;
     loop {
-        let piece = stream.take(u64::MAX)?;
-        if piece.is_empty() {
+        let chunk = stream.take(u64::MAX)?;
+        if chunk.is_empty() {
             break;
         }
-        split.raw(piece).map_err(UnpackError::tar_split)?;
+        split.raw(chunk).map_err(UnpackError::tar_split)?;
     }
     split.finish().map_err(UnpackError::tar_split)?;
     let compression: Compression = stream.compression();
@@ -245,7 +246,7 @@ fn finish<R: Read>(
     })
 }
 
-/// What is learnt from the headers alone.
+/// The facts about a layer that its headers contain.
 #[derive(Default)]
 struct HeaderSummary {
     seen: NameSet,

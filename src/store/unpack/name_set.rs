@@ -1,10 +1,10 @@
-//! A set of cleaned entry names that takes 32 bytes of memory for each, however long the names are.
+//! Remembers which entry names a tar has had, in 32 bytes of memory for each name of any length.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// The cleaned names seen so far. A name is kept as 128 bits of a hash with random keys, so that a million names
-/// cost 32 MiB however long they are, and nobody can choose two that collide.
+/// The cleaned names seen so far. A name is stored as 128 bits of a hash with random keys, so a million names take 32
+/// MiB, and an attacker cannot choose two that collide.
 #[derive(Default)]
 pub(in crate::store) struct NameSet {
     keys: [RandomState; 2],

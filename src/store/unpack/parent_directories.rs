@@ -1,8 +1,8 @@
-//! The directory that an entry goes into, opened below the layer's root and nowhere else.
+//! Opens or creates the parent directory of an entry, below the layer's root and nowhere else.
 //!
-//! A path is resolved by the kernel as if the layer's directory were the root of the file system
-//! (`RESOLVE_IN_ROOT`): symbolic links of the layer are followed, absolute ones and `..` end inside. TarReader come
-//! sorted as a rule, so the last directory is kept open.
+//! The kernel resolves a path as if the layer's directory were the root of the file system (`RESOLVE_IN_ROOT`,
+//! `openat2(2)`): symbolic links of the layer are followed, and absolute ones and `..` end inside. Entries are
+//! usually sorted, so the last directory is kept open.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -12,20 +12,21 @@ use rustix::io::Errno;
 
 use super::entry_name::split;
 
-/// A directory is opened for reading, never as a mere place, for attributes are set through the descriptor.
+/// Directories are opened for reading and not with `O_PATH`, because attributes are set through the descriptor.
 pub(in crate::store) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// What containers/storage makes for a parent that the tar does not have: 0777 under its umask of 022.
+/// The mode with which containers/storage creates a parent without an entry: 0777 under its umask of 022.
 pub(in crate::store) const IMPLICIT_MODE: u32 = 0o755;
 
-/// The kernel answers `EAGAIN` if a rename anywhere on the machine may have moved a `..` under its feet.
+/// The kernel returns `EAGAIN` if a rename anywhere on the machine may have affected the resolution of a `..`
+/// (`openat2(2)`).
 const RESOLVE_ATTEMPTS: usize = 1000;
 
 /// An open directory of the layer.
 #[derive(Clone)]
 pub(super) struct ParentDir {
     fd: Rc<OwnedFd>,
-    /// No symbolic link lies on the path as the tar has it.
+    /// Whether the path in the tar has no symbolic link.
     pub(super) plain: bool,
 }
 
@@ -35,7 +36,7 @@ impl AsFd for ParentDir {
     }
 }
 
-/// Finds parents, and makes missing ones.
+/// Opens parents, and creates missing ones.
 pub(super) struct ParentDirs {
     root: ParentDir,
     last: Option<(Vec<u8>, ParentDir)>,
@@ -56,7 +57,7 @@ impl ParentDirs {
         &self.root
     }
 
-    /// The directory at `path`, made if it is missing; `None` if something that is no directory is in the way.
+    /// The directory at `path`, created if it is missing; `None` if something else than a directory has the path.
     pub(super) fn resolve(&mut self, path: &[u8]) -> Result<Option<ParentDir>, Errno> {
         if path.is_empty() {
             return Ok(Some(self.root.clone()));
@@ -77,12 +78,12 @@ impl ParentDirs {
         Ok(Some(parent))
     }
 
-    /// Keeps a directory for the entries in it.
+    /// Keeps a directory open for the entries in it.
     pub(super) fn remember(&mut self, path: &[u8], parent: ParentDir) {
         self.last = Some((path.to_vec(), parent));
     }
 
-    /// Forgets the last directory, when its path may now lead elsewhere.
+    /// Closes the last directory, because its path may have another target now.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
@@ -99,9 +100,9 @@ impl ParentDirs {
         Ok(ParentDir { fd, plain })
     }
 
-    /// Looks upwards for a directory that is there, and makes the rest from there on. A symbolic link that leads
-    /// nowhere is in the way, as it is for containers/storage: as the parent itself it has no directory behind it,
-    /// further up `mkdir` fails.
+    /// Finds the nearest existing directory upwards, and creates the missing ones below it. A dangling symbolic link
+    /// is an error, as in containers/storage: as the parent itself it leads to no directory, further up `mkdir`
+    /// fails.
     fn make_missing(&self, path: &[u8]) -> Result<ParentDir, Errno> {
         let (mut existing, _) = split(path);
         let mut parent = loop {
@@ -122,8 +123,8 @@ impl ParentDirs {
             }
             parent = parent.child(name)?;
             let stat = rustix::fs::fstat(&parent)?;
-            // A directory in a setgid one inherits the group, which containers/storage resets, and the bit, which
-            // it leaves.
+            // A directory inside a setgid directory inherits its group, which containers/storage resets, and the
+            // setgid bit, which it keeps.
             if (stat.st_uid, stat.st_gid) != (0, 0) {
                 rustix::fs::fchown(&parent, Some(rustix::fs::Uid::ROOT), Some(rustix::fs::Gid::ROOT))?;
             }

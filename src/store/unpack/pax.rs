@@ -1,8 +1,8 @@
-//! Extended headers of the PAX format: `<length> <key>=<value>\n`, again and again.
+//! Parses PAX extended headers: records of the form `<length> <key>=<value>\n`.
 //!
-//! A value is any bytes, newlines included: `security.capability` often holds one. The rules are those of Go's
-//! `archive/tar`: the last record of a key counts, an empty value leaves the header's field alone, and the pairs
-//! of sparse format 0.0 are gathered into the map of format 0.1.
+//! A value may contain any bytes, including newlines: `security.capability` often has one. The rules are those of
+//! Go's `archive/tar`: the last record of a key counts, an empty value leaves the header's field unchanged, and the
+//! pairs of sparse format 0.0 are collected into the map of format 0.1.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl PaxRecords {
         Ok(Self(records))
     }
 
-    /// The value of a key, empty if there is none.
+    /// The value of a key; empty if it is missing.
     pub(super) fn value(&self, key: &str) -> &[u8] {
         self.0.get(key.as_bytes()).map_or(b"", Vec::as_slice)
     }
@@ -79,7 +79,7 @@ impl PaxRecords {
         Ok(())
     }
 
-    /// The extended attributes, in the order of their names.
+    /// The extended attributes, sorted by name.
     pub(super) fn xattrs(self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let attribute = |(key, value): (Vec<u8>, _)| Some((key.strip_prefix(XATTR)?.to_vec(), value));
         self.0.into_iter().filter_map(attribute).collect()

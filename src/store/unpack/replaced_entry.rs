@@ -1,8 +1,8 @@
-//! Removes what an entry replaces, whole trees included, without following a link and without recursion.
+//! Removes the file or tree that a later entry replaces, without following links and without recursion.
 //!
-//! One directory is open at a time. Going down, a child is opened by name without following links; going up, by
-//! `..`, which is the directory it was reached from, for nobody else works in a layer that is being unpacked.
-//! A hostile tree may be so deep that each step takes the kernel a millisecond, so a stop is looked for at each.
+//! One directory is open at a time. Downwards, a child is opened by name without following links. Upwards, `..` is
+//! the directory it was reached from, because no other process works in a layer that is being unpacked. A hostile
+//! tree may be so deep that each step takes the kernel a millisecond, so each step checks for a stop.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::parent_directories::DIRECTORY;
 use crate::cancel::{Cancel, Stopped};
 
-/// Why something was not removed.
+/// Why a removal failed.
 #[derive(Debug)]
 pub(super) enum RemoveError {
     Refused(Errno),
@@ -26,7 +26,8 @@ impl From<Errno> for RemoveError {
     }
 }
 
-/// Removes `name` in `parent`, and says the inode number of everything removed that is not a directory.
+/// Removes `name` in `parent`, and passes the inode number of every removed file that is not a directory to
+/// `removed`.
 pub(super) fn remove(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -61,8 +62,8 @@ pub(super) fn remove(
     Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Removes what it can, and the child directory whose inode is `empty`, until another has to be cleared first, or
-/// nothing is left.
+/// Removes everything but directories, and the child directory with the inode `empty`. Returns a child directory that
+/// has to be emptied first, or `None` when nothing is left.
 fn clear(
     directory: BorrowedFd<'_>,
     mut empty: Option<u64>,
@@ -70,7 +71,7 @@ fn clear(
 ) -> Result<Option<CString>, Errno> {
     loop {
         let mut found = false;
-        // A new read each time, for entries may be skipped while others are removed.
+        // Reads the directory again each time, because a listing may skip entries during removals.
         for entry in Dir::read_from(directory)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_goes_and_what_its_links_point_to_stays() {
+    fn a_tree_is_removed_and_targets_of_its_links_stay() {
         let dir = tempfile::tempdir().unwrap();
         let (tree, outside) = (dir.path().join("tree"), dir.path().join("outside"));
         fs::create_dir_all(tree.join("a/b/c")).unwrap();

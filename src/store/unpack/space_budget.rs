@@ -1,28 +1,28 @@
-//! Disk space for layers that turn out larger than was foreseen.
+//! Shares spare disk space among layers that turn out larger than estimated.
 //!
-//! How long a tar is shows when it is unpacked; a manifest does not say it, and zeros compress to a thousandth or less.
-//! So no ratio tells a decompression bomb from a large layer: the disk decides. What a layer needs beyond what was
-//! foreseen is taken, a piece at a time, from what nothing else in the plan needs. All layers share it.
+//! The length of a tar is only known after unpacking: a manifest does not state it, and zeros compress to a
+//! thousandth or less. So no ratio distinguishes a decompression bomb from a large layer, and the disk decides. Bytes
+//! beyond the estimate are reserved in steps from the space that nothing else in the plan needs. All layers share it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is taken at once: asking the disk for it takes microseconds, writing it a millisecond.
-const PIECE: u64 = 1 << 20;
+/// Bytes that are reserved at once: a reservation takes microseconds, writing them a millisecond.
+const STEP: u64 = 1 << 20;
 
-/// Space that may be used, in bytes.
+/// Spare disk space for all layers, in bytes.
 #[derive(Debug)]
 pub struct SpaceBudget {
-    /// What nothing in the plan needs.
+    /// The space that nothing in the plan needs.
     spare: AtomicU64,
-    /// What has to stay available, whoever uses the rest.
+    /// The space that must stay available, whatever other programs use.
     reserve: u64,
-    /// The file system is the one that holds this path.
+    /// A path on the file system.
     path: PathBuf,
 }
 
 impl SpaceBudget {
-    /// `spare` bytes on the file system of `path`, as long as `reserve` bytes of it stay available.
+    /// A budget of `spare` bytes on the file system of `path`, as long as `reserve` bytes of it stay available.
     pub fn new(path: PathBuf, spare: u64, reserve: u64) -> Self {
         Self {
             spare: AtomicU64::new(spare),
@@ -31,9 +31,9 @@ impl SpaceBudget {
         }
     }
 
-    fn take(&self, bytes: u64) -> bool {
+    fn reserve(&self, bytes: u64) -> bool {
         let space = rustix::fs::statvfs(&self.path);
-        // What cannot be asked does not decide; a write will fail.
+        // An error here is ignored; a write would report it.
         let available = space.map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize));
         available >= self.reserve.saturating_add(bytes)
             && self
@@ -45,7 +45,8 @@ impl SpaceBudget {
     }
 }
 
-/// What one layer has taken. Given back when dropped, for what was unpacked is removed then; kept for a whole layer.
+/// The reservation of one layer. It is released when dropped, because the unpacked files are removed then, and kept
+/// for a complete layer.
 #[derive(Debug, Default)]
 pub(super) struct SpaceReservation<'a> {
     budget: Option<&'a SpaceBudget>,
@@ -57,13 +58,13 @@ impl<'a> SpaceReservation<'a> {
         Self { budget, bytes: 0 }
     }
 
-    /// Sees to it that at least so many bytes are taken. False if there is no room for them.
-    pub(super) fn reach(&mut self, bytes: u64) -> bool {
+    /// Grows the reservation to at least `bytes`. Returns false if the budget is used up.
+    pub(super) fn grow_to(&mut self, bytes: u64) -> bool {
         if bytes <= self.bytes {
             return true;
         }
-        let more = (bytes - self.bytes).max(PIECE);
-        let may = self.budget.is_some_and(|budget| budget.take(more));
+        let more = (bytes - self.bytes).max(STEP);
+        let may = self.budget.is_some_and(|budget| budget.reserve(more));
         if may {
             self.bytes += more;
         }
@@ -88,24 +89,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_share_what_is_spare_and_give_back_what_fails() {
-        let budget = SpaceBudget::new("/".into(), 3 * PIECE, 0);
+    fn layers_share_the_budget_and_failed_ones_release_it() {
+        let budget = SpaceBudget::new("/".into(), 3 * STEP, 0);
         let (mut one, mut other) = (
             SpaceReservation::of(Some(&budget)),
             SpaceReservation::of(Some(&budget)),
         );
-        assert!(one.reach(1) && one.reach(PIECE) && one.reach(PIECE + 1));
-        assert!(other.reach(1) && !other.reach(PIECE + 1));
+        assert!(one.grow_to(1) && one.grow_to(STEP) && one.grow_to(STEP + 1));
+        assert!(other.grow_to(1) && !other.grow_to(STEP + 1));
         drop(one);
-        assert!(other.reach(2 * PIECE));
+        assert!(other.grow_to(2 * STEP));
         other.keep();
         let mut late = SpaceReservation::of(Some(&budget));
-        assert!(late.reach(PIECE) && !late.reach(PIECE + 1));
+        assert!(late.grow_to(STEP) && !late.grow_to(STEP + 1));
     }
 
     #[test]
-    fn what_others_use_meanwhile_counts() {
+    fn space_used_by_other_programs_counts() {
         let full = SpaceBudget::new("/".into(), u64::MAX, u64::MAX / 2);
-        assert!(!SpaceReservation::of(Some(&full)).reach(1));
+        assert!(!SpaceReservation::of(Some(&full)).grow_to(1));
     }
 }

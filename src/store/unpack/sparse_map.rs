@@ -1,21 +1,21 @@
-//! Sparse files of the PAX formats 0.0, 0.1 and 1.0: which parts of the file the tar holds.
+//! Parses the maps of sparse files in the PAX formats 0.0, 0.1 and 1.0: which fragments of the file are in the tar.
 //!
-//! containers/storage writes them out with zeros in the holes. The old GNU format (type `S`) it refuses.
+//! containers/storage writes zeros into the holes. It rejects the old GNU format (type `S`).
 
 use super::error::Fault;
 use super::pax::{PaxRecords, decimal};
 
-/// A part of the file whose bytes are in the tar.
+/// A fragment of the file whose bytes are in the tar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Fragment {
     pub(in crate::store) offset: u64,
     pub(in crate::store) length: u64,
 }
 
-/// Where the map of a sparse file is.
+/// The format of a sparse file, by the location of its map.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) enum SparseFormat {
-    /// Not sparse, or of a version that Go takes for a plain file.
+    /// Not sparse, or a version that Go treats as a plain file.
     Plain,
     /// In the extended header (0.0 and 0.1).
     InRecords,
@@ -40,7 +40,7 @@ impl SparseFormat {
     }
 }
 
-/// The file's own length, if the records say so.
+/// The file's real length, if the records state it.
 pub(in crate::store) fn real_size(records: &PaxRecords) -> Result<Option<i64>, Fault> {
     let keys = ["GNU.sparse.size", "GNU.sparse.realsize"];
     match keys
@@ -67,17 +67,17 @@ pub(in crate::store) fn map_in_records(records: &PaxRecords) -> Result<Vec<Fragm
     fragments(&numbers)
 }
 
-/// The map before the data: decimal lines, the first with the number of fragments, filled up to whole blocks.
+/// A map before the data: decimal lines, the first with the number of fragments, padded to whole blocks.
 #[derive(Default)]
 pub(in crate::store) struct MapInData {
     data: Vec<u8>,
     lines: usize,
-    /// Known once the first line is whole.
+    /// Number of lines; known after the first line.
     wanted: Option<usize>,
 }
 
 impl MapInData {
-    /// Adds the next block; true when the map is whole.
+    /// Adds the next block; true when the map is complete.
     pub(in crate::store) fn push(&mut self, block: &[u8]) -> Result<bool, Fault> {
         self.data.extend_from_slice(block);
         self.lines += block.iter().filter(|&&byte| byte == b'\n').count();
@@ -95,7 +95,7 @@ impl MapInData {
         self.data.len()
     }
 
-    /// The fragments of a whole map.
+    /// The fragments of a complete map.
     pub(in crate::store) fn finish(self) -> Result<Vec<Fragment>, Fault> {
         let wanted = self.wanted.ok_or(BAD)?;
         let lines = self.data.split(|&byte| byte == b'\n');
@@ -116,8 +116,8 @@ fn fragments(numbers: &[&[u8]]) -> Result<Vec<Fragment>, Fault> {
     numbers.chunks_exact(2).map(fragment).collect()
 }
 
-/// Checks that fragments lie in order, without overlap and within the file, and that together they are as long as
-/// the data in the tar. Empty ones are dropped.
+/// Checks that fragments are sorted, do not overlap, are within the file, and together have the length of the data in
+/// the tar. Empty ones are dropped.
 pub(in crate::store) fn check(
     mut map: Vec<Fragment>,
     size: u64,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_before_the_data_is_read_when_it_is_whole() {
+    fn a_map_before_the_data_is_read_when_it_is_complete() {
         let mut map = MapInData::default();
         assert!(!map.push(b"2\n0\n5\n1").unwrap());
         assert!(map.push(b"0\n3\n\0\0\0").unwrap());

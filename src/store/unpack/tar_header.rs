@@ -1,9 +1,10 @@
-//! One 512-byte header block, read with the leniency of Go's `archive/tar`, which is what containers/storage reads
-//! layers with: an image is accepted or refused here exactly as it is there.
+//! Parses one 512-byte tar header block as leniently as Go's `archive/tar`, which containers/storage uses to read
+//! layers.
 //!
-//! tar-core lays out the fields. Its numbers are not used, for it reads a negative base-256 number as a large one
-//! and takes other white space than Go; nor is its parser, which refuses negative PAX times, keys that are not
-//! UTF-8 and seventeen extended headers in a row.
+//! An image is accepted or rejected here exactly as it is there. tar-core defines the layout of the fields. Its
+//! number parser is not used, because it reads a negative base-256 number as a large one and accepts other white
+//! space than Go. Nor is its entry parser, which rejects negative PAX times, keys that are not UTF-8 and seventeen
+//! extended headers in a row.
 
 use tar_core::{GNU_MAGIC, GNU_VERSION, Header, USTAR_MAGIC};
 
@@ -28,7 +29,7 @@ pub(super) struct HeaderFields {
     pub(super) device: (i64, i64),
 }
 
-/// What follows the fields that all formats share.
+/// The format of the fields after the common ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     V7,
@@ -37,11 +38,11 @@ enum Format {
     Star,
 }
 
-/// Schily's tar: `ustar` magic, this at the end of the block, and times where the prefix would end.
+/// Schily's tar (star): `ustar` magic, this at the end of the block, and times at the end of the prefix.
 const STAR_TRAILER: &[u8] = b"tar\0";
 
 impl HeaderFields {
-    /// Checks the sum and reads the fields.
+    /// Verifies the checksum and parses the fields.
     pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Self, Fault> {
         let header = Header::from_bytes(block);
         let ustar = header.as_ustar();
@@ -92,8 +93,8 @@ impl HeaderFields {
                     fields.atime = atime;
                     b""
                 }
-                // Go before 1.8 wrote a prefix into GNU headers, where the times should be; it still reads such
-                // files (https://golang.org/issue/12594), and so do we.
+                // Go before 1.8 wrote a prefix into GNU headers, in place of the times. Go still reads such files
+                // (https://golang.org/issue/12594), and so do we.
                 Err(_) => Some(text(&ustar.prefix))
                     .filter(|text| text.is_ascii())
                     .unwrap_or(b""),
@@ -106,7 +107,7 @@ impl HeaderFields {
     }
 }
 
-/// Accepts the sum of unsigned bytes, and of signed ones as old Sun tars wrote it.
+/// Accepts the sum of unsigned bytes, and of signed bytes as old Sun tars wrote it.
 fn check_sum(header: &Header) -> Result<(), Fault> {
     let field = &header.as_ustar().cksum;
     let unsigned = header.compute_checksum().cast_signed();
@@ -134,7 +135,7 @@ pub(super) fn text(field: &[u8]) -> &[u8] {
     field.split(|&byte| byte == 0).next().unwrap_or(field)
 }
 
-/// A numeric field: octal digits, or a big-endian two's complement number whose first bit is a mark.
+/// A numeric field: octal digits, or a big-endian two's complement number with the first bit as a marker.
 fn number(field: &[u8], fault: &'static str) -> Result<i64, Fault> {
     let value = if field[0] & 0x80 == 0 {
         octal(field)
@@ -163,7 +164,7 @@ fn octal(field: &[u8]) -> Option<i64> {
 }
 
 fn base_256(field: &[u8]) -> Option<i64> {
-    // Without the mark, the second bit is the sign.
+    // After the marker, the second bit is the sign.
     let sign = if field[0] & 0x40 == 0 { 0 } else { 0xff };
     let mut value: u64 = 0;
     for (index, byte) in field.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! The entries of a tar, one after the other, with the semantics of Go's `archive/tar`.
+//! Reads the entries of a tar one after the other, with the semantics of Go's `archive/tar`.
 //!
-//! Extended headers are gathered until the header that they are for. Every byte that is not an entry's data goes
-//! to the tar-split writer on the way, so that the tar can be put together again. What Go accepts is accepted: a
-//! tar without end blocks, or one that ends in an entry's padding; what it refuses is refused.
+//! Extended headers are collected until the header that they belong to. Every byte that is not an entry's data is
+//! passed to the tar-split writer, so that the tar can be recreated. A tar that Go accepts is accepted, for example
+//! without end blocks or with an end in an entry's padding; a tar that Go rejects is rejected.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -18,10 +18,10 @@ use super::tar_stream::TarStream;
 use super::tar_time::TarTime;
 use crate::store::escaped_name::EscapedName;
 
-/// Bytes of the largest value that the kernel takes (`XATTR_SIZE_MAX`).
+/// The largest value that the kernel accepts (`XATTR_SIZE_MAX`).
 const MAX_XATTR: u64 = 64 << 10;
 
-/// What an entry makes.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum TarEntryKind {
     File,
@@ -31,53 +31,53 @@ pub(in crate::store) enum TarEntryKind {
     BlockDevice,
     Directory,
     Fifo,
-    /// A global extended header, which makes nothing but the directory it claims to be in.
+    /// A global extended header, which creates only the parent directory in its name.
     GlobalHeader,
     Other(u8),
 }
 
 impl TarEntryKind {
-    /// Go skips no data after these, whatever size the header gives.
+    /// Whether data follows the header. Go skips no data after the other kinds, whatever size the header has.
     fn has_body(self) -> bool {
         matches!(self, Self::File | Self::GlobalHeader | Self::Other(_))
     }
 }
 
-/// One entry with its extended headers applied.
+/// One entry, after its extended headers were applied.
 #[derive(Debug)]
 pub(in crate::store) struct TarEntry {
-    /// Its place among the entries, from 0.
+    /// Its number among the entries, from 0.
     pub(in crate::store) number: u64,
-    /// Bytes of the tar up to its data.
+    /// Bytes of the tar before its data.
     pub(in crate::store) offset: u64,
-    /// The name as the headers have it.
+    /// The name in the headers.
     pub(in crate::store) name: Vec<u8>,
     /// The name after Go's `path.Clean`.
     pub(in crate::store) clean: Vec<u8>,
     pub(in crate::store) kind: TarEntryKind,
     pub(in crate::store) link: Vec<u8>,
-    /// Length of the file that it makes.
+    /// Length of the file that it creates.
     pub(in crate::store) size: u64,
-    /// The parts of that file which the tar holds, if not all.
+    /// The fragments of that file in the tar, if it is sparse.
     pub(in crate::store) sparse: Option<Vec<Fragment>>,
     /// Permission bits with setuid, setgid and sticky.
     pub(in crate::store) mode: u32,
     pub(in crate::store) uid: u32,
     pub(in crate::store) gid: u32,
     pub(in crate::store) mtime: TarTime,
-    /// Never before `mtime`.
+    /// Not earlier than `mtime`.
     pub(in crate::store) atime: TarTime,
     pub(in crate::store) device: (u32, u32),
     pub(in crate::store) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl TarEntry {
-    /// Where the entry goes, relative to the root; empty for the root itself.
+    /// The entry's path below the root; empty for the root itself.
     pub(in crate::store) fn path(&self) -> &[u8] {
         entry_name::in_root(&self.clean)
     }
 
-    /// True if this is a way to say `.`, which containers/storage passes over.
+    /// True for names that mean `.`, which containers/storage ignores.
     pub(in crate::store) fn is_dot(&self) -> bool {
         self.clean == b"."
     }
@@ -85,17 +85,18 @@ impl TarEntry {
 
 /// Errors that name the entry.
 impl TarEntry {
-    pub(in crate::store) fn place(&self) -> EntryPosition {
+    pub(in crate::store) fn position(&self) -> EntryPosition {
         let (offset, entry) = (self.offset, Some(EscapedName::new(&self.name)));
         EntryPosition { offset, entry }
     }
 
     pub(in crate::store) fn fault(&self, fault: Fault) -> UnpackError {
-        let place = self.place();
-        UnpackError::Content { place, fault }
+        let position = self.position();
+        UnpackError::Content { position, fault }
     }
 
-    /// Tells what only an odd entry can meet in a directory that nobody else works in from what is the host's.
+    /// Distinguishes errors that only an unusual entry causes, because no other process works in the directory, from
+    /// errors of the host.
     pub(in crate::store) fn refused(&self, action: &'static str, errno: Errno) -> UnpackError {
         match errno {
             Errno::NAMETOOLONG
@@ -113,13 +114,13 @@ impl TarEntry {
         }
     }
 
-    /// The same for an extended attribute. `user` ones are forbidden on anything but files and directories. ext4 says
-    /// that there is no space when there is none left in the inode; `place` tells that from a full disk.
-    pub(in crate::store) fn refused_xattr(&self, name: &[u8], errno: Errno, place: impl AsFd) -> UnpackError {
+    /// The same for an extended attribute. `user` ones are forbidden on anything but files and directories
+    /// (`xattr(7)`). ext4 returns ENOSPC if the inode has no space left; `fd` distinguishes this from a full disk.
+    pub(in crate::store) fn refused_xattr(&self, name: &[u8], errno: Errno, fd: impl AsFd) -> UnpackError {
         let is_content = match errno {
             Errno::TOOBIG | Errno::RANGE | Errno::INVAL => true,
             Errno::PERM => name.starts_with(b"user."),
-            Errno::NOSPC => has_space(place),
+            Errno::NOSPC => has_space(fd),
             _ => false,
         };
         match errno {
@@ -132,17 +133,17 @@ impl TarEntry {
     }
 }
 
-/// True if the file system could hold the largest attribute that there is.
-fn has_space(place: impl AsFd) -> bool {
-    rustix::fs::fstatvfs(place).is_ok_and(|space| space.f_bfree.saturating_mul(space.f_frsize) > MAX_XATTR)
+/// True if the file system has space for the largest possible attribute.
+fn has_space(fd: impl AsFd) -> bool {
+    rustix::fs::fstatvfs(fd).is_ok_and(|space| space.f_bfree.saturating_mul(space.f_frsize) > MAX_XATTR)
 }
 
 /// Reads entries from a stream.
 pub(in crate::store) struct TarReader<'a, R: Read> {
     stream: TarStream<'a, R>,
-    /// Bytes of data of the present entry, or extended header, that were not taken.
+    /// Unread bytes of data of the current entry or extended header.
     body: u64,
-    /// Bytes after it, up to a whole block.
+    /// Bytes of padding after it.
     padding: usize,
     headers: u64,
     entries: u64,
@@ -169,7 +170,7 @@ impl<'a, R: Read> TarReader<'a, R> {
         }
     }
 
-    /// The next entry; `None` at the end of the tar. Its headers, and all that comes before them, go to `raw`.
+    /// The next entry; `None` at the end of the tar. Its headers, and all bytes before them, are passed to `raw`.
     pub(in crate::store) fn next(
         &mut self,
         raw: &mut impl FnMut(&[u8]) -> io::Result<()>,
@@ -196,22 +197,22 @@ impl<'a, R: Read> TarReader<'a, R> {
         }
     }
 
-    /// The next piece, of `max` bytes at most, of the present entry's data; empty only if nothing is left.
+    /// The next bytes of the current entry's data, at most `max`; empty only at the end.
     pub(in crate::store) fn data(&mut self, max: u64) -> Result<&[u8], UnpackError> {
         let max = self.body.min(max);
         if max > 0 && !self.stream.has_more()? {
             return Err(self.stream.content(Fault::Truncated("an entry's data")));
         }
-        let piece = match max {
+        let chunk = match max {
             0 => &[],
             max => self.stream.take(max)?,
         };
-        self.body -= piece.len() as u64;
-        Ok(piece)
+        self.body -= chunk.len() as u64;
+        Ok(chunk)
     }
 
-    /// True if some entry has a size other than that of the data behind its header: sparse files, also those that cannot
-    /// be understood, and links with a size.
+    /// True if some entry has another size than the data after its header: sparse files, including those that do not
+    /// parse, and links with a size.
     pub(in crate::store) fn has_odd_size(&self) -> bool {
         self.has_odd_size
     }
@@ -226,14 +227,14 @@ impl<'a, R: Read> TarReader<'a, R> {
         &mut self.stream
     }
 
-    /// Passes over the rest of an entry; false if the tar ends in its padding, which Go takes for a proper end.
+    /// Skips the rest of an entry; false if the tar ends in its padding, which Go accepts as an end.
     fn skip(&mut self, raw: &mut impl FnMut(&[u8]) -> io::Result<()>) -> Result<bool, UnpackError> {
         loop {
-            let piece = self.data(u64::MAX)?;
-            if piece.is_empty() {
+            let chunk = self.data(u64::MAX)?;
+            if chunk.is_empty() {
                 break;
             }
-            raw(piece).map_err(UnpackError::tar_split)?;
+            raw(chunk).map_err(UnpackError::tar_split)?;
         }
         let mut padding = [0; BLOCK];
         let padding = &mut padding[..std::mem::take(&mut self.padding)];
@@ -283,7 +284,7 @@ impl<'a, R: Read> TarReader<'a, R> {
         Ok(Some(block))
     }
 
-    /// The data of an extended header, as one piece.
+    /// The data of an extended header.
     fn record(
         &mut self,
         fields: &HeaderFields,
@@ -298,11 +299,11 @@ impl<'a, R: Read> TarReader<'a, R> {
         }
         let mut record = Vec::new();
         loop {
-            let piece = self.data(u64::MAX)?;
-            if piece.is_empty() {
+            let chunk = self.data(u64::MAX)?;
+            if chunk.is_empty() {
                 break;
             }
-            record.extend_from_slice(piece);
+            record.extend_from_slice(chunk);
         }
         raw(&record).map_err(UnpackError::tar_split)?;
         Ok(record)
@@ -324,7 +325,7 @@ impl<'a, R: Read> TarReader<'a, R> {
         Ok(())
     }
 
-    /// A global header keeps nothing of itself but its name, which its records may give.
+    /// A global header yields an entry with only a name, which its records may set.
     fn global(&mut self, mut fields: HeaderFields, records: &PaxRecords) -> Result<TarEntry, UnpackError> {
         records
             .apply(&mut fields)
@@ -369,7 +370,7 @@ impl<'a, R: Read> TarReader<'a, R> {
             b'4' => TarEntryKind::BlockDevice,
             b'5' => TarEntryKind::Directory,
             b'6' => TarEntryKind::Fifo,
-            // Its map may go on after the header, so that nothing behind it could be read without knowing it.
+            // Its map may continue after the header, so the following bytes cannot be interpreted without it.
             b'S' => return Err(self.stream.content(Fault::Type(b'S')).in_entry(&fields.name)),
             other => TarEntryKind::Other(other),
         };
@@ -380,7 +381,7 @@ impl<'a, R: Read> TarReader<'a, R> {
         self.finish_entry(fields, kind, sparse, records.xattrs())
     }
 
-    /// Reads the map of a sparse file, and puts the name and size of the file itself into `fields`.
+    /// Reads the map of a sparse file, and sets the name and size of the file itself in `fields`.
     fn sparse(
         &mut self,
         fields: &mut HeaderFields,
@@ -402,7 +403,7 @@ impl<'a, R: Read> TarReader<'a, R> {
             SparseFormat::InData => self.map_in_data(raw)?,
             _ => sparse_map::map_in_records(records).map_err(|fault| self.stream.content(fault))?,
         };
-        let bad = Fault::Header("a sparse map where no file is");
+        let bad = Fault::Header("a sparse map without a file");
         let size = match u64::try_from(fields.size) {
             Ok(size) if kind.has_body() => size,
             _ => return Err(self.stream.content(bad)),
@@ -456,7 +457,7 @@ impl<'a, R: Read> TarReader<'a, R> {
             },
             sparse,
             mode: (fields.mode & 0o7777) as u32,
-            // Go hands on the lower half of the number.
+            // Go keeps the lower half of the number.
             uid: fields.uid as u32,
             gid: fields.gid as u32,
             mtime: fields.mtime,

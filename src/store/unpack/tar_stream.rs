@@ -1,12 +1,12 @@
-//! The uncompressed bytes of a blob, hashed and counted as they are produced.
+//! Decompresses, hashes and counts the bytes of a blob's tar as they are read, and enforces limits and stops.
 //!
-//! Bytes are hashed the moment they leave the decompressor, so the diffID covers everything up to the end of the
-//! blob whatever the tar reader makes of it. The buffer is small enough to stay in the CPU's second-level cache
-//! while it is inflated, hashed, summed and written.
+//! Bytes are hashed as soon as they leave the decompressor, so the diffID covers everything up to the end of the
+//! blob, whatever the tar reader uses. The buffer is small enough to stay in the CPU's second-level cache while it is
+//! inflated, hashed, checksummed and written.
 
 use std::io::{self, Read};
 
-use super::decompress::{Decompressor, OpenError};
+use super::decompressor::{Decompressor, OpenError};
 use super::error::{EntryPosition, Fault, UnpackError};
 use super::limits::Limits;
 use super::space_budget::SpaceReservation;
@@ -14,11 +14,11 @@ use crate::cancel::Cancel;
 use crate::oci::{DiffId, Hasher};
 use crate::store::Compression;
 
-/// Uncompressed bytes that are handled at once.
+/// Size of the buffer for uncompressed bytes.
 const BUFFER: usize = 256 << 10;
 
-/// The blob's own bytes, until the run is to stop: a blob may be made of nothing but empty gzip members, and keep
-/// the decompressor busy without a byte coming out.
+/// Reads the blob until the run is stopped: a blob may consist of empty gzip members only, which keep the
+/// decompressor busy without any output.
 struct CancellableReader<'a, R> {
     blob: R,
     cancel: &'a Cancel,
@@ -35,7 +35,7 @@ impl<R: Read> Read for CancellableReader<'_, R> {
 pub(in crate::store) struct TarStream<'a, R: Read> {
     decompressor: Decompressor<CancellableReader<'a, R>>,
     buffer: Box<[u8]>,
-    /// The unread part of `buffer`.
+    /// The unread range of `buffer`.
     unread: std::ops::Range<usize>,
     hasher: Hasher,
     /// Bytes that left the decompressor.
@@ -43,7 +43,7 @@ pub(in crate::store) struct TarStream<'a, R: Read> {
     /// Bytes of holes that were written to files.
     holes: u64,
     limits: Limits<'a>,
-    /// Beyond the limit.
+    /// Space for bytes beyond the limit.
     reservation: SpaceReservation<'a>,
     cancel: &'a Cancel,
 }
@@ -56,14 +56,14 @@ impl<'a, R: Read> TarStream<'a, R> {
     ) -> Result<Self, UnpackError> {
         let opened = Decompressor::open(CancellableReader { blob, cancel });
         if opened.is_err() {
-            // The error may be a stop's.
+            // A stop causes an error too.
             cancel.check()?;
         }
         let decompressor = opened.map_err(|error| match error {
             OpenError::Content(fault) => {
                 let (offset, entry) = (0, None);
-                let place = EntryPosition { offset, entry };
-                UnpackError::Content { place, fault }
+                let position = EntryPosition { offset, entry };
+                UnpackError::Content { position, fault }
             }
             OpenError::Host(error) => UnpackError::host("read", b"the blob", error),
         })?;
@@ -90,7 +90,7 @@ impl<'a, R: Read> TarStream<'a, R> {
         &self.limits
     }
 
-    /// Bytes of the tar that were taken.
+    /// Bytes of the tar that were returned.
     pub(in crate::store) fn position(&self) -> u64 {
         self.produced - self.unread.len() as u64
     }
@@ -103,7 +103,7 @@ impl<'a, R: Read> TarStream<'a, R> {
         Ok(!self.unread.is_empty())
     }
 
-    /// Up to `max` of the next bytes; none at the end of the blob.
+    /// Up to `max` of the next bytes; empty at the end of the blob.
     pub(in crate::store) fn take(&mut self, max: u64) -> Result<&[u8], UnpackError> {
         self.has_more()?;
         let start = self.unread.start;
@@ -112,45 +112,45 @@ impl<'a, R: Read> TarStream<'a, R> {
         Ok(&self.buffer[start..start + length])
     }
 
-    /// Fills `block` as far as the blob goes, and says how far.
+    /// Fills `block` up to the end of the blob, and returns the number of bytes.
     pub(in crate::store) fn take_into(&mut self, block: &mut [u8]) -> Result<usize, UnpackError> {
         let mut filled = 0;
         while filled < block.len() {
-            let piece = self.take((block.len() - filled) as u64)?;
-            if piece.is_empty() {
+            let chunk = self.take((block.len() - filled) as u64)?;
+            if chunk.is_empty() {
                 break;
             }
-            block[filled..filled + piece.len()].copy_from_slice(piece);
-            filled += piece.len();
+            block[filled..filled + chunk.len()].copy_from_slice(chunk);
+            filled += chunk.len();
         }
         Ok(filled)
     }
 
-    /// Counts bytes that are written without being in the tar.
+    /// Counts bytes that are written to files but are not in the tar.
     pub(in crate::store) fn charge_holes(&mut self, bytes: u64) -> Result<(), UnpackError> {
         self.holes = self.holes.saturating_add(bytes);
         self.check_bytes()
     }
 
-    /// An error at the present place.
+    /// A fault at the current position.
     pub(in crate::store) fn content(&self, fault: Fault) -> UnpackError {
         UnpackError::Content {
-            place: self.place(),
+            position: self.entry_position(),
             fault,
         }
     }
 
-    /// An error at the present place.
+    /// An exceeded limit at the current position.
     pub(in crate::store) fn limit(&self, what: &'static str, max: u64, found: u64) -> UnpackError {
         UnpackError::Limit {
             what,
             max,
             found,
-            place: self.place(),
+            position: self.entry_position(),
         }
     }
 
-    /// An error if the run is to stop.
+    /// Fails if the run is stopped.
     pub(in crate::store) fn check_cancel(&self) -> Result<(), UnpackError> {
         Ok(self.cancel.check()?)
     }
@@ -161,7 +161,7 @@ impl<'a, R: Read> TarStream<'a, R> {
         (DiffId(self.hasher.finish()), self.produced)
     }
 
-    fn place(&self) -> EntryPosition {
+    fn entry_position(&self) -> EntryPosition {
         EntryPosition {
             offset: self.position(),
             entry: None,
@@ -172,7 +172,7 @@ impl<'a, R: Read> TarStream<'a, R> {
         self.check_cancel()?;
         let read = self.decompressor.read(&mut self.buffer);
         if read.is_err() {
-            // The error may be a stop's.
+            // A stop causes an error too.
             self.check_cancel()?;
         }
         let read = read.map_err(|source| match source.raw_os_error() {
@@ -193,13 +193,13 @@ impl<'a, R: Read> TarStream<'a, R> {
     }
 
     fn check_bytes(&mut self) -> Result<(), UnpackError> {
-        let (found, foreseen) = (self.produced.saturating_add(self.holes), self.limits.bytes);
+        let (found, limit) = (self.produced.saturating_add(self.holes), self.limits.bytes);
         match self.limits.budget {
-            _ if self.reservation.reach(found.saturating_sub(foreseen)) => Ok(()),
-            None => Err(self.limit("uncompressed bytes", foreseen, found)),
+            _ if self.reservation.grow_to(found.saturating_sub(limit)) => Ok(()),
+            None => Err(self.limit("uncompressed bytes", limit, found)),
             Some(_) => Err(UnpackError::OverBudget {
                 found,
-                place: self.place(),
+                position: self.entry_position(),
             }),
         }
     }

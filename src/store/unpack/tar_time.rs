@@ -1,4 +1,4 @@
-//! Times of tar entries, and what becomes of those that Go cannot set.
+//! Times of tar entries, and how containers/storage replaces those that Go cannot set.
 
 use rustix::fs::Timespec;
 
@@ -11,7 +11,7 @@ pub(in crate::store) struct TarTime {
     nanos: i64,
 }
 
-/// The last time that Go's `time.Duration` arithmetic can hold: in the year 2262.
+/// The last time that Go's `time.Duration` can represent: in the year 2262.
 const LAST: TarTime = TarTime {
     secs: i64::MAX / NANOS,
     nanos: i64::MAX % NANOS,
@@ -42,8 +42,8 @@ impl TarTime {
         Some(Self { secs, nanos })
     }
 
-    /// As containers/storage sets it on anything but a symbolic link: times before the epoch, and after what Go can
-    /// compute with, become the epoch (`pkg/system`: `Chtimes`).
+    /// The time that containers/storage sets on anything but a symbolic link: times before the epoch, and after the
+    /// last one that Go can represent, become the epoch (`pkg/system`: `Chtimes`).
     pub(in crate::store) fn settable(self) -> Timespec {
         let Self { secs, nanos } = if self.secs < 0 || self > LAST {
             Self::from_secs(0)
@@ -53,8 +53,8 @@ impl TarTime {
         timespec(secs, nanos)
     }
 
-    /// As containers/storage sets it on a symbolic link: any time, by way of a 64-bit number of nanoseconds that
-    /// may overflow (`pkg/archive`: `timeToTimespec`).
+    /// The time that containers/storage sets on a symbolic link: any time, as a 64-bit number of nanoseconds that may
+    /// overflow (`pkg/archive`: `timeToTimespec`).
     pub(in crate::store) fn settable_on_symlink(self) -> Timespec {
         let nanos = self.secs.wrapping_mul(NANOS).wrapping_add(self.nanos);
         timespec(nanos.div_euclid(NANOS), nanos.rem_euclid(NANOS))

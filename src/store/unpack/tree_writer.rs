@@ -1,8 +1,9 @@
-//! Applies entries to the layer's directory, with the rules of containers/storage (`pkg/archive`: `Unpack`).
+//! Creates files, directories, links, devices and whiteouts from tar entries, with the rules of containers/storage
+//! (`pkg/archive`: `Unpack`).
 //!
-//! The parent of an entry is found by [`ParentDirs`]; its last component is then only ever named relative to that
-//! open directory and never followed. Whiteouts become what overlayfs understands: `.wh.x` a character device 0:0
-//! named `x`, `.wh..wh..opq` the attribute `trusted.overlay.opaque` of its directory.
+//! [`ParentDirs`] opens the parent of an entry. The last component is then only used relative to that open directory
+//! and never followed. Whiteouts become what overlayfs understands: `.wh.x` a character device 0:0 named `x`,
+//! `.wh..wh..opq` the attribute `trusted.overlay.opaque` of its directory.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -12,9 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use super::attributes;
 use super::entry_name::{self, split};
 use super::error::{EntryPosition, Fault, UnpackError};
+use super::file_attributes;
 use super::limits::Limits;
 use super::parent_directories::{ParentDir, ParentDirs, open_in};
 use super::replaced_entry::{RemoveError, remove};
@@ -23,43 +24,43 @@ use super::write_behind::WriteBehind;
 use crate::cancel::Cancel;
 use crate::store::escaped_name::EscapedName;
 
-/// Begins the name of what marks that a lower layer's file is deleted.
+/// The prefix of a whiteout's name. It deletes a file of a lower layer.
 pub(in crate::store) const WHITEOUT_PREFIX: &[u8] = b".wh.";
 
-/// Marks that nothing of a directory shows through from lower layers.
+/// The name that makes its directory opaque: it hides the same directory of lower layers.
 pub(in crate::store) const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// The same mark for overlayfs.
+/// The attribute for the same in overlayfs.
 pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaque", b"y");
 
-/// A layer being unpacked.
+/// Writes the tree of one layer.
 pub(super) struct TreeWriter<'a> {
     cancel: &'a Cancel,
     parents: ParentDirs,
     limits: Limits<'a>,
-    /// Directories with the times to set when nothing will be made in them any more.
+    /// Directories with the times to set after all entries.
     directories: Vec<(Vec<u8>, Timestamps)>,
     directory_names: usize,
-    /// TarReader whose files can be read back from their names, by inode number.
+    /// Entries whose files can be read back from their names, by inode number.
     files: HashMap<u64, u64>,
     /// One of `files` was removed by a later entry.
     lost: bool,
 }
 
-/// A regular file to be filled.
+/// A new regular file without its data.
 pub(super) struct NewFile {
     file: File,
     behind: WriteBehind,
-    /// As it was created.
+    /// Its attributes after creation.
     stat: Stat,
-    /// It can be read back by the name that the entry has.
+    /// Whether it can be read back by the entry's name.
     pub(super) plain: bool,
 }
 
 impl NewFile {
-    pub(super) fn write(&mut self, piece: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
-        let result = self.file.write_all(piece);
-        let result = result.and_then(|()| self.behind.wrote(&self.file, piece.len() as u64));
+    pub(super) fn write(&mut self, chunk: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
+        let result = self.file.write_all(chunk);
+        let result = result.and_then(|()| self.behind.wrote(&self.file, chunk.len() as u64));
         result.map_err(|error| UnpackError::host("write", &entry.name, error))
     }
 }
@@ -82,8 +83,9 @@ impl<'a> TreeWriter<'a> {
         })
     }
 
-    /// Makes what the entry says. A regular file is handed out, to be filled and given to [`Self::finish_file`].
-    pub(super) fn make(&mut self, entry: &TarEntry) -> Result<Option<NewFile>, UnpackError> {
+    /// Creates the entry. A regular file is returned, for the caller to write its data and call
+    /// [`Self::finish_file`].
+    pub(super) fn create(&mut self, entry: &TarEntry) -> Result<Option<NewFile>, UnpackError> {
         if entry.is_dot() {
             return Ok(None);
         }
@@ -98,7 +100,7 @@ impl<'a> TreeWriter<'a> {
         let parent = match self.parents.resolve(directory) {
             Ok(Some(parent)) => parent,
             Ok(None) => return self.make_below_file(entry, directory, base, hidden.is_some()),
-            // It makes nothing, so it needs no directory.
+            // It creates nothing, so it needs no directory.
             Err(Errno::NOENT | Errno::LOOP) if entry.kind == TarEntryKind::GlobalHeader => return Ok(None),
             Err(errno) => return Err(entry.refused("find the directory of", errno)),
         };
@@ -129,33 +131,33 @@ impl<'a> TreeWriter<'a> {
         Ok(None)
     }
 
-    /// Sets the attributes of a file that was filled. `readable` says that its content is to be read back from its
-    /// name when the tar is put together again.
+    /// Sets the attributes of a file after its data. `readable` states that the tar-split refers to its content by
+    /// its name.
     pub(super) fn finish_file(
         &mut self,
         file: NewFile,
         entry: &TarEntry,
         readable: bool,
     ) -> Result<(), UnpackError> {
-        attributes::own_open(&file.file, &file.stat, entry)?;
-        let times = rustix::fs::futimens(&file.file, &attributes::timestamps(entry));
+        file_attributes::own_open(&file.file, &file.stat, entry)?;
+        let times = rustix::fs::futimens(&file.file, &file_attributes::timestamps(entry));
         times.map_err(|errno| entry.refused("set the times", errno))?;
-        attributes::set_xattrs_open(&file.file, entry)?;
+        file_attributes::set_xattrs_open(&file.file, entry)?;
         if readable && entry.size > 0 {
             self.files.insert(file.stat.st_ino, entry.number);
         }
         Ok(())
     }
 
-    /// Sets the times of directories, in the order of the tar; `offset` is the tar's end, for errors. Returns the entries
-    /// whose files can be read back from their names, if there are others of which this was promised: a later entry took
-    /// their place.
+    /// Sets the times of directories, in the order of the tar; `offset` is the end of the tar, for errors. If a later
+    /// entry replaced a file that was declared readable, returns the entries that are still readable from their
+    /// names.
     pub(super) fn finish(self, offset: u64) -> Result<Option<HashSet<u64>>, UnpackError> {
         for (path, times) in &self.directories {
             self.cancel.check()?;
             let lost = |errno| match errno {
                 Errno::NOENT | Errno::NOTDIR | Errno::LOOP => UnpackError::Content {
-                    place: EntryPosition {
+                    position: EntryPosition {
                         offset,
                         entry: Some(EscapedName::new(path)),
                     },
@@ -163,11 +165,11 @@ impl<'a> TreeWriter<'a> {
                 },
                 errno => UnpackError::host("set the times of", path, errno),
             };
-            // The path again, for containers/storage does so: a link that took the directory's place is followed.
+            // Resolves the path again, as containers/storage does: a link that replaced the directory is followed.
             let root = self.parents.root().as_fd();
-            let place = open_in(root, path, OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::empty());
-            let place = place.map_err(lost)?;
-            rustix::fs::utimensat(&place, c"", times, AtFlags::EMPTY_PATH).map_err(lost)?;
+            let target = open_in(root, path, OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::empty());
+            let target = target.map_err(lost)?;
+            rustix::fs::utimensat(&target, c"", times, AtFlags::EMPTY_PATH).map_err(lost)?;
         }
         Ok(self.lost.then(|| self.files.into_values().collect()))
     }
@@ -182,8 +184,8 @@ impl<'a> TreeWriter<'a> {
         Ok(None)
     }
 
-    /// Something that is no directory is where the entry's parent should be. A whiteout is superfluous then: some
-    /// tools write `.wh.a` and `a/.wh.b` for one removal. An opaque mark goes to whatever it is.
+    /// The entry's parent exists and is not a directory. A whiteout is redundant then: some tools write `.wh.a` and
+    /// `a/.wh.b` for one removal. An opaque marker is set on whatever has the path.
     fn make_below_file(
         &mut self,
         entry: &TarEntry,
@@ -193,12 +195,12 @@ impl<'a> TreeWriter<'a> {
     ) -> Result<Option<NewFile>, UnpackError> {
         if base == OPAQUE {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let place = open_in(self.parents.root().as_fd(), parent, flags, ResolveFlags::empty());
-            let place = place.map_err(|errno| entry.refused("find the directory of", errno))?;
+            let target = open_in(self.parents.root().as_fd(), parent, flags, ResolveFlags::empty());
+            let target = target.map_err(|errno| entry.refused("find the directory of", errno))?;
             let (name, value) = OPAQUE_XATTR;
-            let path = attributes::proc_path(&place);
+            let path = file_attributes::proc_path(&target);
             let result = rustix::fs::setxattr(path, name, value, XattrFlags::empty());
-            result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &place))?;
+            result.map_err(|errno| entry.refused_xattr(name.as_bytes(), errno, &target))?;
         } else if !is_whiteout && entry.kind != TarEntryKind::GlobalHeader {
             return Err(entry.refused("create", Errno::NOTDIR));
         }
@@ -212,12 +214,12 @@ impl<'a> TreeWriter<'a> {
         entry: &TarEntry,
     ) -> Result<NewFile, UnpackError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Set-id bits come when the file is whole, for they would be lost in writing.
+        // Set-id bits are set after the data, because a write clears them.
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         let file = self.replacing(parent, base, entry, || {
             rustix::fs::openat(parent, base, flags, mode)
         })?;
-        let stat = rustix::fs::fstat(&file).map_err(|errno| entry.refused("look at", errno))?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| entry.refused("examine", errno))?;
         Ok(NewFile {
             file: file.into(),
             behind: WriteBehind::default(),
@@ -241,28 +243,28 @@ impl<'a> TreeWriter<'a> {
         })?;
         let directory = parent.child(base).map_err(|errno| entry.refused("open", errno))?;
         self.finish_directory(&directory, entry)?;
-        // The entries that come next are in it, as a rule.
+        // The next entries are usually in this directory.
         self.parents.remember(entry.path(), directory);
         Ok(())
     }
 
     fn finish_directory(&mut self, directory: &ParentDir, entry: &TarEntry) -> Result<(), UnpackError> {
-        let stat = rustix::fs::fstat(directory).map_err(|errno| entry.refused("look at", errno))?;
-        attributes::own_open(directory, &stat, entry)?;
-        attributes::set_xattrs_open(directory, entry)?;
+        let stat = rustix::fs::fstat(directory).map_err(|errno| entry.refused("examine", errno))?;
+        file_attributes::own_open(directory, &stat, entry)?;
+        file_attributes::set_xattrs_open(directory, entry)?;
         let path = entry.path().to_vec();
         self.directory_names += path.len();
         let (max, found) = (self.limits.directory_names as u64, self.directory_names as u64);
         if found > max {
-            let (what, place) = ("bytes in names of directories", entry.place());
+            let (what, position) = ("bytes in names of directories", entry.position());
             return Err(UnpackError::Limit {
                 what,
                 max,
                 found,
-                place,
+                position,
             });
         }
-        self.directories.push((path, attributes::timestamps(entry)));
+        self.directories.push((path, file_attributes::timestamps(entry)));
         Ok(())
     }
 
@@ -274,12 +276,12 @@ impl<'a> TreeWriter<'a> {
             last_access: entry.atime.settable_on_symlink(),
             last_modification: entry.mtime.settable_on_symlink(),
         };
-        attributes::set_by_name(parent, base, entry, true)?;
-        attributes::set_times_by_name(parent, base, entry, &times)
+        file_attributes::set_by_name(parent, base, entry, true)?;
+        file_attributes::set_times_by_name(parent, base, entry, &times)
     }
 
-    /// The target's path is relative to the root. Its parents are resolved there; the target itself is not
-    /// followed: a hard link to a symbolic link is one.
+    /// The target's path is relative to the root. Its parents are resolved there, but the target itself is not
+    /// followed: a hard link to a symbolic link is a symbolic link.
     fn make_hard_link(
         &mut self,
         parent: &ParentDir,
@@ -301,16 +303,16 @@ impl<'a> TreeWriter<'a> {
         };
         let root = self.parents.root().as_fd();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let place = open_in(root, target_directory, flags, ResolveFlags::empty()).map_err(missing)?;
-        let stat = rustix::fs::statat(&place, target_base, AtFlags::SYMLINK_NOFOLLOW).map_err(missing)?;
+        let directory = open_in(root, target_directory, flags, ResolveFlags::empty()).map_err(missing)?;
+        let stat = rustix::fs::statat(&directory, target_base, AtFlags::SYMLINK_NOFOLLOW).map_err(missing)?;
         if is_directory_mode(stat.st_mode) {
             return Err(failed("it is a directory"));
         }
         self.replacing(parent, base, entry, || {
-            rustix::fs::linkat(&place, target_base, parent, base, AtFlags::empty())
+            rustix::fs::linkat(&directory, target_base, parent, base, AtFlags::empty())
         })?;
         let is_symlink = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
-        attributes::set_by_name(parent, base, entry, is_symlink)
+        file_attributes::set_by_name(parent, base, entry, is_symlink)
     }
 
     fn make_node(
@@ -325,10 +327,10 @@ impl<'a> TreeWriter<'a> {
         self.replacing(parent, base, entry, || {
             rustix::fs::mknodat(parent, base, kind, mode, device)
         })?;
-        attributes::set_by_name(parent, base, entry, false)
+        file_attributes::set_by_name(parent, base, entry, false)
     }
 
-    /// Creates what takes the place of anything that has the name already.
+    /// Creates something and removes an existing file of that name if necessary.
     fn replacing<T>(
         &mut self,
         parent: &ParentDir,
@@ -356,15 +358,15 @@ impl<'a> TreeWriter<'a> {
             Err(Errno::NOENT) => Ok(()),
             Ok(stat) if entry.kind == TarEntryKind::Directory && is_directory_mode(stat.st_mode) => Ok(()),
             Ok(_) => self.remove(parent, base, entry),
-            Err(errno) => Err(entry.refused("look at", errno)),
+            Err(errno) => Err(entry.refused("examine", errno)),
         }
     }
 
     fn remove(&mut self, parent: &ParentDir, base: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
-        // Paths may lead elsewhere now, if this was a directory or a link to one.
+        // Paths may have another target now, if this was a directory or a link to one.
         self.parents.forget();
         let result = remove(parent.as_fd(), base, self.cancel, |inode| {
-            // Another hard link may still hold the content; it is not looked for.
+            // Another hard link may still have the content; it is not searched for.
             self.lost |= self.files.remove(&inode).is_some();
         });
         result.map_err(|error| match error {
@@ -378,8 +380,8 @@ fn make_whiteout(parent: &ParentDir, hidden: &[u8], entry: &TarEntry) -> Result<
     let made = rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), 0);
     made.map_err(|errno| entry.refused("create the whiteout", errno))?;
     let stat = rustix::fs::statat(parent, hidden, AtFlags::SYMLINK_NOFOLLOW);
-    let stat = stat.map_err(|errno| entry.refused("look at", errno))?;
-    attributes::own_by_name(parent, hidden, entry, &stat)
+    let stat = stat.map_err(|errno| entry.refused("examine", errno))?;
+    file_attributes::own_by_name(parent, hidden, entry, &stat)
 }
 
 fn is_directory(parent: &ParentDir, base: &[u8]) -> Result<bool, Errno> {

@@ -1,31 +1,32 @@
-//! Gives a file to the disk while it is being written, so that little is left for the sync before a commit.
+//! Writes a large file to the disk while it is being unpacked, so that little is left for the sync before a commit.
 //!
 //! ```text
-//! |== on the disk ==|---- on its way, at most WINDOW ----|~ PIECE ~|
+//! |== on the disk ==|---- being written, at most WINDOW --|~ CHUNK ~|
 //! ^ 0               ^ waited_for                            ^ started ^ written
 //! ```
 //!
-//! Layers are synced with the whole file system, once, before they become visible. The kernel would let a tenth of the
-//! memory become dirty until then, and write it in one go, with everybody's `fsync` queued behind it; and a process that
-//! waits for it cannot leave, not even when killed. So a large file goes to the disk piece by piece, and who writes faster
-//! than the disk waits for the disk. Small files and the ends of large ones are left to the sync: to give each of them
-//! to the disk by itself made a run half as long again, and their neighbour waited no less (`benches/neighbour.rs`).
+//! Layers are synced with the whole file system, once, before they become visible. Until then the kernel would let a
+//! tenth of the memory become dirty and write it in one go. Every `fsync` of other programs would wait behind it, and
+//! a process in that wait cannot exit, not even when killed. So a large file is written to the disk in chunks, and an
+//! unpacker that is faster than the disk waits for the disk. Small files and the ends of large ones are left to the
+//! sync: writing each of them separately made a run half as long again, and other programs waited as long as before
+//! (`benches/neighbour.rs`).
 //!
-//! This makes nothing durable; the sync still has to come.
+//! This makes nothing durable; the sync is still needed.
 
 use std::fs::File;
 use std::io;
 
 use crate::write_back;
 
-/// Bytes that are given to the disk at once; large enough for a disk's full speed.
-const PIECE: u64 = 1 << 20;
+/// Bytes that are written at once; large enough for a disk's full speed.
+const CHUNK: u64 = 1 << 20;
 
-/// Bytes of one file that may be on their way: less than a tenth of a second of a slow disk. As many files are written at
-/// the same time as layers are unpacked.
+/// Bytes of one file that may be in progress: less than a tenth of a second of a slow disk. As many files are written
+/// at the same time as layers are unpacked.
 const WINDOW: u64 = 8 << 20;
 
-/// How far a file, which is written from its start to its end, is on its way to the disk.
+/// How much of a file, which is written from start to end, has been passed to the disk.
 #[derive(Debug, Default)]
 pub(super) struct WriteBehind {
     written: u64,
@@ -34,13 +35,13 @@ pub(super) struct WriteBehind {
 }
 
 impl WriteBehind {
-    /// Notes that `bytes` more were written to `file`. Waits for the disk if it is too far behind.
+    /// Records that `bytes` more were written to `file`. Waits for the disk if it is too far behind.
     ///
     /// # Errors
-    /// When the disk did not take what was written earlier.
+    /// If the disk failed to write earlier bytes.
     pub(super) fn wrote(&mut self, file: &File, bytes: u64) -> io::Result<()> {
         self.written += bytes;
-        if self.written - self.started < PIECE {
+        if self.written - self.started < CHUNK {
             return Ok(());
         }
         write_back::start(file, self.started..self.written)?;
@@ -97,7 +98,7 @@ mod tests {
         let file = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let file = File::from(file);
         let mut behind = WriteBehind::default();
-        behind.wrote(&file, PIECE - 1).unwrap();
+        behind.wrote(&file, CHUNK - 1).unwrap();
         let error = behind.wrote(&file, 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EBADF));
     }

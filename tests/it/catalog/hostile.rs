@@ -144,7 +144,7 @@ fn what_is_no_file_is_not_opened() {
         ),
         (
             "ln -s x x",
-            "cannot read `/x` out of the image: it leads through more than 40 symlinks",
+            "cannot read `/x` from the image: it leads through more than 40 symlinks",
         ),
         (
             "mkfifo .indexignore",

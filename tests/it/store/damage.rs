@@ -85,8 +85,8 @@ fn a_damaged_layer_is_noticed_and_refused_by_name_and_left_alone() {
         ("rm overlay/$TOP/lower", 2, "`lower` is missing"),
         ("rmdir overlay/$TOP/work", 2, "`work` is missing"),
         ("rmdir overlay/$BASE/empty", 0, "`empty` is missing"),
-        (&half_made, 1, "does not say what it holds"),
-        (&other, 1, "another parent or content"),
+        (&half_made, 1, "has no digest of its content"),
+        (&other, 1, "do not match its id"),
     ] {
         let world = TestNode::trusting(&[registry.host()]);
         world.run(&["--image", &name]).exits(0);

@@ -156,6 +156,6 @@ fn a_directory_of_too_many_names_is_refused() {
     let refused = root.entries(Path::new("/"), 9).unwrap_err().to_string();
     assert_eq!(
         refused,
-        "cannot read `/` out of the image: it has more than 9 entries"
+        "cannot read `/` from the image: it has more than 9 entries"
     );
 }

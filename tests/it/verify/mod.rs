@@ -205,7 +205,7 @@ fn attributes_names_and_links_of_a_tree_are_repaired_from_the_layer_itself() {
         ),
         (
             "cp -p overlay/$BASE/diff/d/a x; mv x overlay/$BASE/diff/d/a2",
-            "it is no hard link to `/d/a`",
+            "it is not a hard link to `/d/a`",
         ),
         (
             "rm overlay/$MIDDLE/diff/d/b",
@@ -241,8 +241,8 @@ fn content_and_tar_splits_are_repaired_by_downloading_only_that_layer() {
     let scene = Scene::new();
     let flip = "f=overlay/$BASE/diff/d/a; t=$(stat -c %Y $f); printf X | dd of=$f bs=1 seek=777 conv=notrunc status=none; touch -d @$t $f";
     for (script, said, code) in [
-        (flip, "`/d/a`: its content is not that of the tar", 7),
-        (": > overlay/$MIDDLE/diff/m/file", "`/m/file`: its content is not that of the tar", 7),
+        (flip, "`/d/a`: its content differs from the tar", 7),
+        (": > overlay/$MIDDLE/diff/m/file", "`/m/file`: its content differs from the tar", 7),
         ("rm overlay/$TOP/diff/top", "`/top`: it is missing", 7),
         ("rm -r overlay/$BASE/diff/d", "`/d/a`: it is missing", 7),
         ("truncate -s 100 overlay-layers/$BASE.tar-split.gz", "tar-split: cannot read the tar-split", 7),
@@ -262,7 +262,7 @@ fn content_and_tar_splits_are_repaired_by_downloading_only_that_layer() {
         (
             "rm -r overlay/$TOP/diff; cp -a overlay/$BASE/diff overlay/$TOP/
              cp overlay-layers/$BASE.tar-split.gz overlay-layers/$TOP.tar-split.gz",
-            "make up a tar of diffID",
+            "form a tar with the diffID",
             7,
         ),
         (
@@ -353,12 +353,12 @@ fn directories_of_layers_and_records_of_images_are_repaired() {
         ("rm overlay-images/$IMAGE/*", "it is missing", 7),
         (
             "for f in overlay-images/$IMAGE/=*; do echo >> $f; done",
-            "its record says",
+            "its record has",
             7,
         ),
         (
             &record("map(del(.\"big-data-sizes\"))"),
-            "its record says no size",
+            "its record has no size",
             7,
         ),
         (

@@ -37,30 +37,39 @@ fn a_changed_field_of_a_record_is_found_and_repaired() {
             ."compressed-diff-digest" = $top."compressed-diff-digest" |
             ."compressed-size" = $top."compressed-size" else . end)"#,
     );
-    let blob = "its `compressed-diff-digest` is not the blob of the image's manifest";
-    let digest = "its `digest` is not that of a manifest";
+    let blob = "its `compressed-diff-digest` differs from the image's manifest";
+    let digest = "its `digest` is not the digest of one of its manifests";
     for (script, said) in [
         (
             layer(r#"."compressed-diff-digest" = "sha256:" + ("0" * 64)"#),
             blob,
         ),
-        (layer(r#"."compressed-diff-digest" = "x""#), "is no digest"),
+        (layer(r#"."compressed-diff-digest" = "x""#), "is not a digest"),
         (swapped, blob),
-        (layer(r#"."compressed-size" = 1"#), "its `compressed-size` is not"),
+        (
+            layer(r#"."compressed-size" = 1"#),
+            "its `compressed-size` differs",
+        ),
         (
             layer(r#"del(."compressed-size")"#),
-            "its `compressed-size` is not",
+            "its `compressed-size` differs",
         ),
-        (layer(r#".created = "yesterday""#), "its `created` is no time"),
+        (layer(r#".created = "yesterday""#), "its `created` is not a time"),
         (layer(".uidset = [7]"), "its `uidset` and `gidset`"),
         (layer(".gidset = [0]"), "its `uidset` and `gidset`"),
-        (layer(r#"."diff-size" = 1"#), "the record says 1"),
+        (layer(r#"."diff-size" = 1"#), "the record has 1"),
         (
             layer(r#"."diff-digest" = "sha256:" + ("0" * 64)"#),
-            "its diffID is not the one",
+            "its diffID differs from the image's config",
         ),
-        (layer(".parent = env.TOP"), "its parent is not the layer below"),
-        (layer("del(.parent)"), "its parent is not the layer below"),
+        (
+            layer(".parent = env.TOP"),
+            "its parent differs from the image's config",
+        ),
+        (
+            layer("del(.parent)"),
+            "its parent differs from the image's config",
+        ),
         (image(r#".digest = "sha256:" + ("0" * 64)"#), digest),
         (image(r#".digest = "x""#), digest),
         (image("del(.digest)"), digest),
@@ -68,17 +77,20 @@ fn a_changed_field_of_a_record_is_found_and_repaired() {
         (image(".layer = env.BASE"), "is not the one of its config"),
         (image(r#".layer = "0" * 64"#), "is missing or cannot be mounted"),
         (image("del(.layer)"), "its chain of layers has fewer than 3"),
-        (image(r#".metadata = "x""#), "its `metadata` cannot be understood"),
+        (image(r#".metadata = "x""#), "its `metadata` does not parse"),
         (
             image(r#".metadata = "{\"signature-sizes\":[5]}""#),
-            "its `metadata` does not say how long",
+            "its `metadata` does not match the length of its",
         ),
-        (image(r#".created = "x""#), "its `created` is no time"),
-        (image(r#"."big-data-names" = []"#), "its `big-data-names` lack"),
-        (image(r#"del(."big-data-digests")"#), "its record says otherwise"),
+        (image(r#".created = "x""#), "its `created` is not a time"),
+        (image(r#"."big-data-names" = []"#), "its `big-data-names` lacks"),
+        (
+            image(r#"del(."big-data-digests")"#),
+            "which differs from its record",
+        ),
         (
             image(r#"."big-data-sizes".manifest = 1"#),
-            "its record says 1 bytes",
+            "its record has 1 bytes",
         ),
     ] {
         scene.damaged_and_mended(&script, said, 7, 0);
@@ -98,11 +110,11 @@ fn a_missing_overlay_l_is_made_again() {
         ),
         (
             "rmdir overlay/$MIDDLE/merged; : > overlay/$MIDDLE/merged",
-            "`merged`: it is missing, or no directory",
+            "`merged`: it is missing or not a directory",
         ),
         (
             "rmdir overlay/$TOP/work; : > overlay/$TOP/work",
-            "`work`: it is missing, or no directory",
+            "`work`: it is missing or not a directory",
         ),
         ("echo > overlay/$BASE/empty/x", "`empty`: it is not empty"),
     ] {

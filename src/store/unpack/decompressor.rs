@@ -1,4 +1,4 @@
-//! The blob's compression, told by its first bytes as containers/storage does, and the matching decompressor.
+//! Detects the blob's compression from its first bytes, as containers/storage does, and decompresses it.
 
 use std::io::{self, BufReader, Read};
 
@@ -10,12 +10,12 @@ use crate::store::Compression;
 /// Compressed bytes that are read at once.
 const INPUT_BUFFER: usize = 256 << 10;
 
-/// Base-2 logarithm of the largest zstd window, 128 MiB: what the `zstd` program takes, and makes, without `--long`.
-/// podman runs that program where there is one; its own decoder takes 512 MiB, too much memory for each of several layers
-/// at once. Tools that build images stay at 8.
+/// Base-2 logarithm of the largest zstd window, 128 MiB: the limit of the `zstd` program without `--long`, for
+/// reading and writing. podman runs that program if it is installed; its own decoder accepts 512 MiB, which is too
+/// much memory for several layers at once. Tools that build images stay at 8 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// First bytes of the formats that containers/storage knows (`pkg/archive`: `DetectCompression`).
+/// The first bytes of the formats that containers/storage detects (`pkg/archive`: `DetectCompression`).
 const MAGICS: [(&[u8], Format); 4] = [
     (b"\x1f\x8b\x08", Format::Gzip),
     (b"\x28\xb5\x2f\xfd", Format::Zstd),
@@ -30,7 +30,7 @@ enum Format {
     Unsupported(&'static str),
 }
 
-/// A blob as its uncompressed bytes. Gzip of several members and zstd of several frames are read to their end.
+/// The uncompressed bytes of a blob. Gzip with several members and zstd with several frames are read to the end.
 pub(super) enum Decompressor<R: Read> {
     Uncompressed(io::Chain<io::Cursor<Vec<u8>>, R>),
     Gzip(Box<MultiGzDecoder<Source<R>>>),
@@ -39,14 +39,14 @@ pub(super) enum Decompressor<R: Read> {
 
 type Source<R> = BufReader<io::Chain<io::Cursor<Vec<u8>>, R>>;
 
-/// Why there is no decompressor.
+/// Why a blob cannot be decompressed.
 pub(super) enum OpenError {
     Content(Fault),
     Host(io::Error),
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Looks at the first bytes of `blob`.
+    /// Detects the format from the first bytes of `blob`.
     pub(super) fn open(mut blob: R) -> Result<Self, OpenError> {
         let longest = MAGICS
             .iter()
@@ -75,7 +75,7 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// What the first bytes said.
+    /// The detected compression.
     pub(super) fn compression(&self) -> Compression {
         match self {
             Self::Uncompressed(_) => Compression::Uncompressed,
@@ -84,8 +84,8 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Uncompressed bytes; 0 at the end of the blob. Errors of the blob's own reader carry a number of the
-    /// system, those of a broken stream do not.
+    /// Reads uncompressed bytes; 0 at the end of the blob. Errors of the blob's own reader have an error number of
+    /// the system, those of a broken stream do not.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = match self {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_formats_by_their_first_bytes() {
+    fn detects_formats_by_their_first_bytes() {
         let text = b"some text that is longer than any magic";
         let (compression, out) = read_all(text).unwrap();
         assert_eq!((compression, &out[..]), (Compression::Uncompressed, &text[..]));

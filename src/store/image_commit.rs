@@ -1,6 +1,6 @@
-//! Making an image visible: its manifest, config and list as big data, then its record (section 9.2, P4).
+//! Commits an image: stores manifest, config and manifest list as big data, then its record (section 9.2, P4).
 //!
-//! Both locks are held. The record comes last and in one rename, for a record whose files are missing breaks
+//! Both locks are held. The record comes last and in one rename, because a record whose files are missing breaks
 //! `crictl images` for every image.
 
 use std::collections::HashSet;
@@ -14,13 +14,13 @@ use super::{atomic_file, go_time};
 use crate::cancel::Cancel;
 use crate::oci::{Content, ImageId, Layer, LayerId, Reference, ResolvedImage};
 
-/// What became of an image.
+/// The result of committing an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageCommit {
     /// It is in the store, under its name.
     Committed(ImageId),
-    /// A layer of it is not in the store, or no longer: somebody removed it since. It is to be staged and
-    /// committed again.
+    /// A layer of it is not in the store, or another program removed it. The caller must stage and commit that layer,
+    /// then the image again.
     ChainMissing {
         /// The lowest layer that is missing.
         layer: LayerId,
@@ -28,8 +28,8 @@ pub enum ImageCommit {
 }
 
 impl Store {
-    /// Stores `image` under `name`, when all its layers are there. An image that is there gets what it lacks,
-    /// and the name; another image that has the name loses it.
+    /// Stores `image` under `name` if all its layers are stored. An existing record is completed and gets the name.
+    /// Another image with that name loses it.
     ///
     /// `cancel` ends the wait for the locks and nothing else.
     pub fn commit_image(
@@ -41,8 +41,8 @@ impl Store {
         self.put_image(image, name, false, cancel)
     }
 
-    /// The same; a record that names another layer than the image's top one is corrected, unless that is the top of a chain
-    /// of the same content.
+    /// The same, but an existing record with another top layer is corrected, unless that layer is the top of a chain
+    /// with the same content.
     pub fn repair_image(
         &self,
         image: &ResolvedImage,
@@ -72,7 +72,7 @@ impl Store {
             if self.durable.has_all(&chain) {
                 break (layers, table);
             }
-            // It may take seconds, and others want the lock. They may remove a layer meanwhile.
+            // The sync may take seconds, and other programs need the lock. They may remove a layer in the meantime.
             drop(layers);
             self.make_durable(&chain)?;
         };
@@ -118,8 +118,8 @@ impl Store {
         put.map(|()| ImageCommit::Committed(id))
     }
 
-    /// Names by which the image is found in an additional store, and no more once it is recorded here
-    /// (`home.rs`). containers/storage takes them over too (`store.go`: `CreateImage`).
+    /// The names of the image in additional stores, which a record in the graph root hides (`additional_stores.rs`).
+    /// containers/storage copies them too (`store.go`: `CreateImage`).
     fn names_in_additional_stores(
         &self,
         id: &ImageId,
@@ -127,14 +127,14 @@ impl Store {
     ) -> Result<Vec<String>, StoreError> {
         let id = id.to_string();
         let names = |view: &ImageView| view.names.clone().unwrap_or_default();
-        // Twice in one record, containers/storage would take a name from the image.
-        let mut taken: HashSet<String> = images.views().flat_map(names).collect();
+        // With a name twice in one record, containers/storage would remove the name from the image.
+        let mut used: HashSet<String> = images.views().flat_map(names).collect();
         let mut hidden = Vec::new();
         for layout in &self.additional.layouts {
             let table = ImageTable::read(layout)?;
             let own = table.views().filter(|view| view.id == id).flat_map(names);
-            hidden.extend(own.filter(|name| taken.insert(name.clone())));
-            taken.extend(table.views().flat_map(names));
+            hidden.extend(own.filter(|name| used.insert(name.clone())));
+            used.extend(table.views().flat_map(names));
         }
         Ok(hidden)
     }
@@ -155,8 +155,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the items of an image that could not be recorded, under the lock under which they were written. The
-    /// record may be there all the same, if only making it durable failed; then they stay.
+    /// Removes the items of an image whose record could not be saved, under the same lock. If only the sync of the
+    /// record failed, the record exists and the items stay.
     fn roll_back(&self, id: &ImageId) {
         let is_recorded = ImageTable::read(&self.layout).map(|images| images.find(id).is_some());
         if !matches!(is_recorded, Ok(false)) {
@@ -165,7 +165,7 @@ impl Store {
         let path = self.layout.image(id);
         match std::fs::remove_dir_all(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(image = %id, %error, "cannot remove the items of an image that could not be stored");
+                tracing::warn!(image = %id, %error, "cannot remove the big data of an image that was not stored");
             }
             _ => {}
         }
@@ -173,23 +173,23 @@ impl Store {
 
     fn write_items(&self, id: &ImageId, items: &[BigDataItem<'_>]) -> Result<(), StoreError> {
         atomic_file::create_dir(&self.layout.image(id), 0o700)?;
-        // Also if it was there: whoever made it may not have synced it, or died before.
+        // Also if it existed: the program that created it may not have synced it, or died before.
         atomic_file::sync_dir(&self.layout.images())?;
         for item in items {
             let path = self.layout.big_data(id, &item.key);
             match atomic_file::read(&path, item.bytes.len() as u64) {
-                // A second name for the same image is an ordinary thing.
+                // The item is stored already, for example under another name of the image.
                 Ok(Some(bytes)) if bytes == item.bytes => {}
-                // What cannot be read, or is too long, is replaced like what says something else.
+                // An unreadable or too long file is replaced like one with other content.
                 _ => atomic_file::put(&path, 0o600, item.bytes)?,
             }
         }
-        // Also if all was there, for the same reason.
+        // Also if all items existed, for the same reason.
         atomic_file::sync_dir(&self.layout.image(id))
     }
 }
 
-/// What a pull by containers/image stores, in its order (section 6.4).
+/// The items that a pull by containers/image stores, in its order (section 6.4).
 fn items(image: &ResolvedImage) -> Vec<BigDataItem<'_>> {
     fn item(key: String, content: &Content) -> BigDataItem<'_> {
         BigDataItem {

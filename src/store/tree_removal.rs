@@ -1,9 +1,8 @@
 //! Removes a directory tree of any shape.
 //!
 //! A layer may nest directories deeper than a stack or a table of descriptors allows, on purpose. So nothing
-//! recurses: each sub-directory is first moved up beside its parent under a fresh name and then dealt with
-//! like it. At any time two directories are open, nothing is resolved through a symlink, and a path has one
-//! component.
+//! recurses: each subdirectory is first moved next to its parent under a new name and then removed in the same way.
+//! At any time two directories are open, no symlink is followed, and every path has one component.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,12 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Removes `name` in `dir`, whatever it is; nothing there is fine. `dir` needs room for a few names that
-/// begin with `name`.
-pub(super) fn tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+/// Removes `name` in `dir`, whatever it is; a missing name is not an error. `dir` receives temporary names that begin
+/// with `name`.
+pub(super) fn remove_tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        // Which of the two a directory gives depends on the file system.
+        // Which of the two a directory returns depends on the file system.
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(error) => return Err(error),
     }
@@ -32,7 +31,7 @@ pub(super) fn tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
             if entry.file_type() != FileType::Directory {
                 match rustix::fs::unlinkat(opened.as_fd(), child, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => continue,
-                    // A file system that tells no types in its listing.
+                    // The file system returned no type in its listing.
                     Err(Errno::ISDIR | Errno::PERM) => {}
                     Err(error) => return Err(error),
                 }
@@ -43,7 +42,7 @@ pub(super) fn tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
-            // Not counted: a removal that was killed left such names too.
+            // Random, because a killed removal leaves such names too.
             let mut fresh = name.to_bytes().to_vec();
             fresh.extend_from_slice(format!(".{:016x}", rand::random::<u64>()).as_bytes());
             let fresh = CString::new(fresh).map_err(|_| Errno::INVAL)?;
@@ -88,8 +87,8 @@ mod tests {
             at = open_dir(at.as_fd(), c"d").unwrap();
         }
         drop(at);
-        tree(fd.as_fd(), &deep).unwrap();
-        tree(fd.as_fd(), &deep).unwrap();
+        remove_tree(fd.as_fd(), &deep).unwrap();
+        remove_tree(fd.as_fd(), &deep).unwrap();
         let left: Vec<_> = fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
@@ -99,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_removal_left_is_no_obstacle() {
+    fn leftovers_of_a_killed_removal_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let fd = OwnedFd::from(File::open(dir.path()).unwrap());
         for rest in ["tree/a/b", "tree.1/c"] {
             fs::create_dir_all(dir.path().join(rest)).unwrap();
         }
-        tree(fd.as_fd(), c"tree").unwrap();
-        tree(fd.as_fd(), c"tree.1").unwrap();
+        remove_tree(fd.as_fd(), c"tree").unwrap();
+        remove_tree(fd.as_fd(), c"tree.1").unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

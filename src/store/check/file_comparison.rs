@@ -1,5 +1,4 @@
-//! A file of a layer's tree, compared with content that the tar-split holds itself: then nobody compared it while the tar
-//! was put together.
+//! Compares a file of a layer's tree with content that is stored in the tar-split itself.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,18 +6,18 @@ use std::io::Read as _;
 use super::expected_tree::FoundFile;
 
 /// Zeros that are compared at once.
-const HOLE_PIECE: u64 = 64 << 10;
+const HOLE_CHUNK: u64 = 64 << 10;
 
-/// A file that is read along with what it must hold.
+/// A file that is read while its expected content arrives.
 pub(super) struct FileComparison {
     file: Option<File>,
     buffer: Vec<u8>,
-    /// What is wrong with it, once it is known.
+    /// The difference, once one was found.
     pub(super) flaw: Option<String>,
 }
 
 impl FileComparison {
-    /// Opens the file; that it cannot be is a flaw.
+    /// Opens the file. A failure is a flaw.
     pub(super) fn of(file: &FoundFile) -> Self {
         let mut comparison = Self {
             file: None,
@@ -32,17 +31,17 @@ impl FileComparison {
         comparison
     }
 
-    /// The next bytes must be these.
-    pub(super) fn piece(&mut self, expected: &[u8]) {
+    /// Compares the next bytes.
+    pub(super) fn bytes(&mut self, expected: &[u8]) {
         self.compare(expected.len(), |found| found == expected);
     }
 
-    /// So many bytes must be zeros.
+    /// Compares the next `length` bytes with zeros.
     pub(super) fn hole(&mut self, mut length: u64) {
         while length > 0 && self.file.is_some() {
-            let piece = length.min(HOLE_PIECE);
-            self.compare(piece as usize, |found| found.iter().all(|byte| *byte == 0));
-            length -= piece;
+            let chunk = length.min(HOLE_CHUNK);
+            self.compare(chunk as usize, |found| found.iter().all(|byte| *byte == 0));
+            length -= chunk;
         }
     }
 
@@ -51,7 +50,7 @@ impl FileComparison {
         self.buffer.resize(length, 0);
         let flaw = match file.read_exact(&mut self.buffer) {
             Ok(()) if is_same(&self.buffer) => return,
-            Ok(()) => "its content is not that of the tar".to_owned(),
+            Ok(()) => "its content differs from the tar".to_owned(),
             Err(error) => format!("it cannot be read: {error}"),
         };
         self.flaw = Some(flaw);

@@ -1,9 +1,10 @@
-//! Making staged layers visible.
+//! Commits staged layers: makes them visible to CRI-O and podman, each complete or not at all.
 //!
-//! The protocol of storage-format.md section 9.2, P3, for as many layers of an image as the time allows for which others may
-//! be kept from the layers lock: a record that says `incomplete`; `link` and `lower`; one rename into `overlay/`; the symlink; the
-//! tar-split; syncs; the record without the flag. Whoever dies on the way leaves an incomplete record, which any program
-//! that reads the store next deletes with all that belongs to it. An error on the way is undone here, under the same lock.
+//! Follows storage-format.md section 9.2, P3, for as many layers as fit into the time that the layers lock may be
+//! held: a record with the flag `incomplete`; `link` and `lower`; one rename into `overlay/`; the symlink; the
+//! tar-split; syncs; the record without the flag. If the process dies in between, the incomplete record remains. Any
+//! program that reads the store next deletes it with everything that belongs to it. An error in between is undone
+//! here, under the same lock.
 //!
 //! ```text
 //! save   A incomplete
@@ -28,26 +29,27 @@ use super::store::Store;
 use crate::cancel::Cancel;
 use crate::oci::LayerId;
 
-/// When the lock has been held for so long it is let go after the layer at hand. CRI-O and podman ask for it in each call, and a
-/// layer costs five waits for the disk: of 127 layers on a disk of 10 ms, more than six seconds.
+/// After the lock has been held for this long, it is released after the current layer. CRI-O and podman need it in
+/// each call, and a layer costs five waits for the disk: 127 layers take more than six seconds on a disk with a
+/// latency of 10 ms.
 const HOLD: Duration = Duration::from_millis(200);
 
-/// Pause before the lock is taken again, for whoever waits for it is woken when it is let go, and not given it.
+/// Pause before the lock is taken again: a waiter is woken by the release, but does not own the lock yet.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What became of a layer.
+/// The result of committing a layer.
 #[derive(Debug)]
 pub enum LayerCommit {
     /// It is in the store now.
     Committed,
-    /// Somebody else had put it there before; the staged copy was dropped.
+    /// Another program stored it before; the staged copy was dropped.
     AlreadyThere,
-    /// The layer below is not in the store, or no longer. It is to be staged and committed first; then this
-    /// one, which is given back.
+    /// The layer below is not in the store, or was removed. The caller must stage and commit it first, then this
+    /// layer, which is returned.
     ParentMissing(Box<StagedLayer>),
 }
 
-/// [`LayerCommit`], while the layer is still lent.
+/// A [`LayerCommit`] without the layer, while the batch borrows it.
 #[derive(Clone, Copy, Debug)]
 enum PutResult {
     Placed,
@@ -56,16 +58,17 @@ enum PutResult {
 }
 
 impl Store {
-    /// Puts layers into the store, in the order given, parents before children. The batch is made durable at once, unless
-    /// [`Store::sync_staged`] has done so; each layer is whole as soon as it is visible. Others get the lock in
-    /// between, and may remove what was put there.
+    /// Stores layers in the given order, parents before children. The batch is synced first, unless
+    /// [`Store::sync_staged`] has done so. Each layer is complete as soon as it is visible. Other programs get the
+    /// lock in between, and may remove committed layers.
     ///
     /// `cancel` ends a wait for the lock and nothing else.
     ///
     /// # Errors
-    /// At the first layer that cannot be committed. Those before it are in the store (but for the last of them, if the
-    /// records could not be written), it and those after it are not, and the store is no worse than before. If a record
-    /// could only not be made durable, and not be taken back either, its layer is there all the same.
+    /// At the first layer that cannot be committed. The layers before it are in the store, except the last of them if
+    /// the records could not be written. That layer and those after it are not, and the store is no worse than
+    /// before. If only the sync of a record failed, and the record could not be removed either, its layer is stored
+    /// all the same.
     pub fn commit_layers(
         &self,
         mut layers: Vec<StagedLayer>,
@@ -79,7 +82,7 @@ impl Store {
         self.commit_synced(layers, &root, cancel)
     }
 
-    /// The same for layers that are durable, with a clone of the graph root's mount.
+    /// The same for durable layers, with a clone of the graph root's mount.
     pub(super) fn commit_synced(
         &self,
         layers: Vec<StagedLayer>,
@@ -93,7 +96,7 @@ impl Store {
             }
             results.extend(self.commit_some(&layers[results.len()..], root, cancel)?);
         }
-        // Dropping a layer removes what was in its way, which may take long; nobody waits for the lock meanwhile.
+        // Dropping a layer removes what it replaced, which may take long; the lock is free during that.
         let commits = layers.into_iter().zip(results).map(|(layer, result)| {
             let commit = match result {
                 PutResult::Placed => LayerCommit::Committed,
@@ -107,7 +110,7 @@ impl Store {
         Ok(commits.collect())
     }
 
-    /// Commits the first of the layers, and what else can be done while the lock may be held.
+    /// Commits the first layer, and more while the lock may be held.
     fn commit_some(
         &self,
         layers: &[StagedLayer],
@@ -134,27 +137,29 @@ impl Store {
         ended.map(|()| results)
     }
 
-    /// True if the layer is recorded as complete and can be mounted, false if there is no record of it, or only
-    /// that of a dead writer. Needs the layers lock, shared or not.
+    /// True if the layer is recorded as complete and can be mounted; false if it has no record, or only that of a
+    /// dead writer. Needs the layers lock, shared or exclusive.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it is recorded and damaged, or not what its id says. It is left as it is: others
-    /// may have it mounted, or be filling it, and CRI-O's own repair knows what else has to go with it.
+    /// [`StoreError::Conflict`] if it is recorded and damaged, or if record and id disagree. It is left unchanged:
+    /// another program may have mounted it or be filling it, and CRI-O's own repair knows what else must be removed
+    /// with it.
     pub(super) fn has_layer(&self, table: &LayerTable, id: &LayerId) -> Result<bool, StoreError> {
-        // Whoever records a layer as incomplete holds the lock until it is complete or gone (`layers.go`: `create`
-        // and `internalDelete`, 1.43 to 1.64, also where 1.62 unpacks without it). Now we hold it.
+        // A program that records a layer as incomplete holds the lock until the layer is complete or gone
+        // (`layers.go`: `create` and `internalDelete`, 1.43 to 1.64, also in 1.62, which unpacks without the lock).
+        // We hold the lock now.
         let Some(view) = table.find(id).filter(|view| view.is_complete()) else {
             return Ok(false);
         };
         let flaw = if !view.is_filled() {
             Some(
-                "its record does not say what it holds: a program is about to fill it, or died before"
+                "its record has no digest of its content: another program is about to fill it, or died before"
                     .to_owned(),
             )
         } else if view.is_mapped() {
             Some("its files have mapped owners".to_owned())
-        } else if !view.is_what_its_id_says(id) {
-            Some("its record has another parent or content than its id says".to_owned())
+        } else if !view.has_matching_id(id) {
+            Some("parent and content in its record do not match its id".to_owned())
         } else {
             let flaw = find_flaw(&self.layout, id, view.parent().is_some())?;
             match flaw {
@@ -175,19 +180,19 @@ impl Store {
     }
 }
 
-/// Layers on their way into the store, under one hold of the lock.
+/// The layers that are committed while the lock is held once.
 struct CommitBatch<'b> {
     store: &'b Store,
     root: &'b OwnedFd,
     lock: &'b LayersLock,
-    /// What the next save writes.
+    /// The records that the next save writes.
     table: LayerTable,
-    /// Lies in its place, and its record on the disk says `incomplete`; `table` has it as complete.
+    /// Moved into the store; its record on the disk has the flag `incomplete`, the one in `table` does not.
     pending: Option<LayerPlacement<'b>>,
 }
 
 impl<'b> CommitBatch<'b> {
-    /// Puts the next layer in its place, and ends the one before.
+    /// Stores the next layer and completes the one before.
     fn put(&mut self, layer: &'b StagedLayer) -> Result<PutResult, StoreError> {
         let id = layer.spec.id();
         if self.store.has_layer(&self.table, &id)? {
@@ -206,7 +211,7 @@ impl<'b> CommitBatch<'b> {
             self.roll_back(&placement);
             return Err(error);
         }
-        let placed = placement.place();
+        let placed = placement.move_into_store();
         record.flags = None;
         if let Err(error) = placed.and_then(|()| self.put_record(&record)) {
             self.roll_back(&placement);
@@ -216,7 +221,7 @@ impl<'b> CommitBatch<'b> {
         Ok(PutResult::Placed)
     }
 
-    /// Ends the last layer.
+    /// Completes the last layer.
     fn end(&mut self) -> Result<(), StoreError> {
         match self.pending {
             Some(_) => self.save(),
@@ -224,7 +229,7 @@ impl<'b> CommitBatch<'b> {
         }
     }
 
-    /// Saves the records: the layer that lies in its place is complete from now on, or is taken back.
+    /// Saves the records. This completes the pending layer; if it fails, the layer is removed again.
     fn save(&mut self) -> Result<(), StoreError> {
         let saved = self.table.save(self.lock, &self.store.layout);
         if let Some(placement) = self.pending.take() {
@@ -236,7 +241,8 @@ impl<'b> CommitBatch<'b> {
         saved
     }
 
-    /// Takes a layer's record back, then its files: whenever we die, a layer that is recorded as complete has them.
+    /// Removes a layer's record, then its files. In this order a layer that is recorded as complete has its files,
+    /// whenever the process dies.
     fn roll_back(&mut self, placement: &LayerPlacement<'_>) {
         let (id, layout) = (placement.id(), &self.store.layout);
         self.table.remove(&id);
@@ -246,17 +252,17 @@ impl<'b> CommitBatch<'b> {
             _ if saved.is_ok() => placement.undo(),
             Ok(seen) if !is_complete(&seen) => {
                 placement.undo();
-                // On a full disk the staged files are what stands in the way of 4 KiB.
+                // On a full disk, removing the staged files frees the 4 KiB for the record.
                 placement.discard();
                 saved = self.table.save(self.lock, layout);
             }
-            // The save that failed before had replaced the file, and what others see as complete stays.
+            // The failed save had replaced the file. A layer that other programs see as complete stays.
             Ok(seen) => self.table = seen,
             Err(_) => {}
         }
         if let Err(error) = saved {
-            // An incomplete record is deleted by whoever reads the store next.
-            tracing::warn!(layer = %id, %error, "cannot take back the record of a layer");
+            // The next program that reads the store deletes an incomplete record.
+            tracing::warn!(layer = %id, %error, "cannot remove the record of a failed commit");
         }
     }
 

@@ -1,7 +1,7 @@
-//! A layer's tree, compared with what its tar makes of each inode; what the tar does not have is found too.
+//! Compares a layer's tree with the inodes that its tar requires, and finds files that the tar does not have.
 //!
-//! Not compared, for no two unpackings agree on it: times of whiteouts and of directories that the tar does not have,
-//! the owner and time of the root, directories' sizes, the host's own labels.
+//! Not compared, because they differ between unpackings: times of whiteouts and of directories without an entry,
+//! owner and time of the root, sizes of directories, the host's own labels.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -15,29 +15,30 @@ use crate::cancel::{Cancel, Stopped};
 use crate::store::escaped_name::EscapedName;
 use crate::store::unpack::{DIRECTORY, IGNORED_XATTR, OPAQUE_XATTR, open_in};
 
-/// The longest list of names, and the largest value, that the kernel has (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+/// The longest list of names, and the largest value, that the kernel supports (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_LIMIT: usize = 64 << 10;
 
-/// Attributes that may be there though the tar has none: the kernel and the host's own tools set them.
+/// Attributes that may exist although the tar has none: the kernel and tools of the host set them.
 const HOSTS_OWN: [&[u8]; 5] = [
     IGNORED_XATTR,
     b"security.ima",
     b"security.evm",
     b"system.",
-    // Access lists once more: XFS shows them to root by the names under which it keeps them (`xfs_xattr.c`).
+    // Access lists again: XFS lists them for root under its internal names too (`xfs_xattr.c`).
     b"trusted.SGI_ACL_",
 ];
 
-/// What overlayfs keeps for itself; only opaqueness changes what a container sees.
+/// Attributes of overlayfs itself; only opaqueness changes what a container sees.
 const OVERLAYS_OWN: &[u8] = b"trusted.overlay.";
 
-/// An access list, which is folded into the mode where it says no more than that.
+/// An access list; the kernel stores it in the mode if it is equivalent to one.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// The length of an access list that says no more than a mode: a version, then owner, group and others (`posix_acl_xattr.h`).
+/// The length of an access list that is equivalent to a mode: a version, then owner, group and others
+/// (`posix_acl_xattr.h`).
 const MODE_ONLY: usize = 4 + 3 * 8;
 
-/// Times that every file system can hold.
+/// Times that every file system can store.
 const SAFE_SECONDS: std::ops::RangeInclusive<i64> = i32::MIN as i64..=i32::MAX as i64;
 
 /// Compares every inode below `diff`.
@@ -101,7 +102,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// All that is wrong with one inode.
+/// All differences of one inode.
 fn differences(
     expected: &ExpectedInode,
     stat: &Stat,
@@ -115,7 +116,7 @@ fn differences(
     }
     let mut wrong = Vec::new();
     let has_list = expected.xattrs.iter().any(|(name, _)| name == ACCESS_LIST);
-    // The list's mask stands where the group's bits would.
+    // With an access list, the group's bits of the mode are its mask.
     let mask = expected.mode_mask & if has_list { !0o070 } else { !0 };
     if stat.st_mode & mask != expected.mode & mask {
         wrong.push(format!(
@@ -156,14 +157,14 @@ fn differences(
             Err(errno) => wrong.push(format!("it cannot be read: {errno}")),
         }
     }
-    // Through `/proc`, for there is no such call on a name in a directory before Linux 6.13.
+    // Through `/proc`, because a call on a name in a directory exists only since Linux 6.13 (`getxattrat(2)`).
     let path = [
         format!("/proc/self/fd/{}/", directory.as_raw_fd()).as_bytes(),
         base,
     ]
     .concat();
     xattr_differences(expected, &path, buffers, &mut wrong);
-    // Last, for it changes with everything else.
+    // Last, because it changes with everything else.
     let mtime = Timespec {
         tv_sec: stat.st_mtime,
         tv_nsec: stat.st_mtime_nsec as _,
@@ -179,7 +180,7 @@ fn differences(
 
 fn is_same_time(expected: &Timespec, found: &Timespec) -> bool {
     match expected.tv_sec == found.tv_sec {
-        // Some file systems keep whole seconds.
+        // Some file systems store whole seconds.
         true => found.tv_nsec == 0 || expected.tv_nsec == found.tv_nsec,
         // And some end in 2038.
         false => !SAFE_SECONDS.contains(&expected.tv_sec),
@@ -204,7 +205,7 @@ fn xattr_differences(expected: &ExpectedInode, path: &[u8], buffers: &mut Buffer
         Ok(length) => &names[..length],
         // A file system without any.
         Err(Errno::NOTSUP) => return,
-        // XFS keeps more than it can list. Each can be read by its name.
+        // XFS can store more names than it can list. Each can be read by its name.
         Err(Errno::TOOBIG) if length_of_names(expected) > XATTR_LIMIT => &[],
         Err(errno) => {
             wrong.push(format!("its extended attributes cannot be listed: {errno}"));
@@ -228,7 +229,7 @@ fn xattr_differences(expected: &ExpectedInode, path: &[u8], buffers: &mut Buffer
             Ok(length) if value[..length] == expected_value[..] => {}
             Ok(_) => wrong.push(format!("its extended attribute `{shown}` has another value")),
             Err(Errno::NOTSUP) => {}
-            // Podman 4.3 leaves out those without a value; the kernel those that the mode says as well.
+            // Podman 4.3 omits attributes without a value; the kernel omits those that are equivalent to the mode.
             Err(Errno::NODATA) if expected_value.is_empty() => {}
             Err(Errno::NODATA) if name == ACCESS_LIST && expected_value.len() <= MODE_ONLY => {}
             Err(Errno::NODATA) if expected.loose_capability && name == b"security.capability" => {}
@@ -240,7 +241,7 @@ fn xattr_differences(expected: &ExpectedInode, path: &[u8], buffers: &mut Buffer
     }
 }
 
-/// What a list of the expected names takes.
+/// The length of a list of the expected names.
 fn length_of_names(expected: &ExpectedInode) -> usize {
     expected.xattrs.iter().map(|(name, _)| name.len() + 1).sum()
 }
@@ -254,6 +255,6 @@ fn word(kind: FileType) -> &'static str {
         FileType::BlockDevice => "block device",
         FileType::Fifo => "pipe",
         FileType::Socket => "socket",
-        FileType::Unknown => "thing",
+        FileType::Unknown => "file of an unknown type",
     }
 }

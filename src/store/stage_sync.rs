@@ -1,4 +1,4 @@
-//! Making staged layers durable, before anybody can see them (storage-format.md section 9.2, P2).
+//! Syncs staged layers to the disk before they are committed (storage-format.md section 9.2, P2).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,14 +10,15 @@ use super::{atomic_file, layer_dir};
 use crate::oci::LayerId;
 
 impl Store {
-    /// Makes staged layers, parents before children, durable with one sync of the file system, of however many images they
-    /// are. Those for which that was done cost nothing.
+    /// Makes staged layers durable with one sync of the file system, for any number of images; parents come before
+    /// children. Layers that are synced already cost nothing.
     ///
-    /// What a layer's place in the chain asks for, `link`, `lower` and the mode of its root, is written ahead of the sync as
-    /// far as it is known; under the lock it is compared and then need not be synced by itself.
+    /// The files that depend on the layer's position in the chain (`link`, `lower`, the mode of its root) are written
+    /// before the sync, as far as they are known. Under the lock they are compared and then need no sync of their
+    /// own.
     ///
     /// # Errors
-    /// Also when the system could not write something, of the store or not, since the last sync.
+    /// Also if the system failed to write anything else on this file system since the last sync.
     pub fn sync_staged<'l>(
         &self,
         layers: impl IntoIterator<Item = &'l mut StagedLayer>,
@@ -37,7 +38,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what `LayerPlacement::place` will want, if the parent is in the store or among the `staged`.
+    /// Writes the files that [`LayerPlacement`](super::layer_placement::LayerPlacement) needs, if the parent is
+    /// stored or among the `staged` layers.
     fn write_known_links(
         &self,
         layer: &StagedLayer,
@@ -51,13 +53,14 @@ impl Store {
             return Ok(());
         };
         let (staged, stored) = (staged.get(&parent), self.layout.layer(&parent));
-        // Without the lock the store may say anything; what is wrong with it is said under the lock.
+        // Without the lock the store may change at any time; a damaged parent is reported under the lock.
         if let Ok(lower) = layer_dir::lower_on_dir(staged.unwrap_or(&stored))
             && !layer_dir::exists(&dir.join("lower"))?
         {
             atomic_file::create(&dir.join("lower"), 0o644, lower.as_bytes())?;
         }
-        // What a root inherits cannot be corrected later, and one in the store may be about to be mended.
+        // Only from a staged parent: what a root inherits cannot be corrected later, and a stored parent may be about
+        // to be repaired.
         if let Some(parent) = staged {
             layer_dir::inherit_root(parent, &dir, layer.unpacked.has_root)?;
         }

@@ -1,8 +1,8 @@
-//! Owner, mode, times and extended attributes, in the order in which none undoes another: `chown` clears setuid
-//! bits and file capabilities, so it comes first.
+//! Sets owner, mode, times and extended attributes of unpacked files. `chown` clears set-id bits and file
+//! capabilities, so it is first.
 //!
-//! What the system says an inode already has is not set again: most files of a layer belong to root, and were
-//! created with their mode.
+//! Attributes that an inode already has are not set again: most files of a layer belong to root and were created with
+//! their mode.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,10 +13,10 @@ use super::error::UnpackError;
 use super::parent_directories::ParentDir;
 use super::tar_reader::TarEntry;
 
-/// Belongs to the host: containers/storage never sets it (`pkg/archive`: `xattrsToIgnore`).
+/// The SELinux label belongs to the host: containers/storage never sets it (`pkg/archive`: `xattrsToIgnore`).
 pub(in crate::store) const IGNORED_XATTR: &[u8] = b"security.selinux";
 
-/// setuid and setgid, which a change of owner may clear.
+/// setuid and setgid, which a change of owner may clear (`chown(2)`).
 const SET_ID: u32 = 0o6000;
 
 /// The times of anything but a symbolic link.
@@ -27,7 +27,8 @@ pub(in crate::store) fn timestamps(entry: &TarEntry) -> Timestamps {
     }
 }
 
-/// For an open file or directory. `stat` tells what it has now. Times come separately, after the last write.
+/// Sets owner and mode of an open file or directory. `stat` has its present attributes. Times are set later, after
+/// the last write.
 pub(super) fn own_open(fd: impl AsFd, stat: &Stat, entry: &TarEntry) -> Result<(), UnpackError> {
     let owner = owner_to_set(stat, entry);
     if let Some((uid, gid)) = owner {
@@ -41,14 +42,14 @@ pub(super) fn own_open(fd: impl AsFd, stat: &Stat, entry: &TarEntry) -> Result<(
     Ok(())
 }
 
-/// For an open file or directory.
+/// Sets extended attributes of an open file or directory.
 pub(super) fn set_xattrs_open(fd: impl AsFd, entry: &TarEntry) -> Result<(), UnpackError> {
     set_xattrs(entry, &fd, |name, value| {
         rustix::fs::fsetxattr(&fd, name, value, XattrFlags::empty())
     })
 }
 
-/// For what is never opened: devices, FIFOs, symbolic links, and hard links to any of them.
+/// Sets all attributes of a file that is never opened: devices, FIFOs, symbolic links, and hard links to them.
 pub(super) fn set_by_name(
     parent: &ParentDir,
     base: &[u8],
@@ -56,7 +57,7 @@ pub(super) fn set_by_name(
     is_symlink: bool,
 ) -> Result<(), UnpackError> {
     let stat = rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW);
-    let stat = stat.map_err(|errno| entry.refused("look at", errno))?;
+    let stat = stat.map_err(|errno| entry.refused("examine", errno))?;
     own_by_name(parent, base, entry, &stat)?;
     if !is_symlink {
         let result = rustix::fs::chmodat(parent, base, Mode::from_raw_mode(entry.mode), AtFlags::empty());
@@ -66,7 +67,7 @@ pub(super) fn set_by_name(
     set_xattrs_by_name(parent, base, entry)
 }
 
-/// Changes the owner of a name, where it is another.
+/// Sets the owner of a name, if it differs.
 pub(super) fn own_by_name(
     parent: &ParentDir,
     base: &[u8],
@@ -80,7 +81,7 @@ pub(super) fn own_by_name(
     result.map_err(|errno| entry.refused("change the owner", errno))
 }
 
-/// Sets the times of a name, and not of what it may point to.
+/// Sets the times of a name, and not of its target.
 pub(super) fn set_times_by_name(
     parent: &ParentDir,
     base: &[u8],
@@ -91,8 +92,8 @@ pub(super) fn set_times_by_name(
     result.map_err(|errno| entry.refused("set the times", errno))
 }
 
-/// A call on a name in an open directory exists since Linux 6.13 only; before, the directory is reached through
-/// `/proc`, and the last component is not followed.
+/// A call on a name in an open directory exists only since Linux 6.13 (`setxattrat(2)`). Before, the directory is
+/// reached through `/proc`, and the last component is not followed.
 fn set_xattrs_by_name(parent: &ParentDir, base: &[u8], entry: &TarEntry) -> Result<(), UnpackError> {
     let path = [proc_path(parent).as_bytes(), b"/", base].concat();
     set_xattrs(entry, parent, |name, value| {
@@ -100,29 +101,29 @@ fn set_xattrs_by_name(parent: &ParentDir, base: &[u8], entry: &TarEntry) -> Resu
     })
 }
 
-/// The path by which this process reaches what a descriptor is open on.
+/// The path through which this process reaches an open descriptor.
 pub(super) fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// `place` is on the same file system.
+/// Sets extended attributes with `set`. `fd` is on the same file system.
 fn set_xattrs(
     entry: &TarEntry,
-    place: impl AsFd,
+    fd: impl AsFd,
     set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
 ) -> Result<(), UnpackError> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| name != IGNORED_XATTR) {
         match set(name, value) {
-            // The file system has none, or not this name space.
+            // The file system does not support them, or not this name space.
             Ok(()) | Err(Errno::NOTSUP) => {}
-            Err(errno) => return Err(entry.refused_xattr(name, errno, place)),
+            Err(errno) => return Err(entry.refused_xattr(name, errno, fd)),
         }
     }
     Ok(())
 }
 
-/// Only what differs is set. -1, which a hostile header may have, means to the kernel what it means to
-/// containers/storage: no change.
+/// The owner to set, if it differs. -1, which a hostile header may have, means no change to the kernel, as to
+/// containers/storage.
 fn owner_to_set(stat: &Stat, entry: &TarEntry) -> Option<(Option<Uid>, Option<Gid>)> {
     let differs = |now: u32, wanted: u32| Some(wanted).filter(|&id| id != now && id != u32::MAX);
     let uid = differs(stat.st_uid, entry.uid).map(Uid::from_raw);
