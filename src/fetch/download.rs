@@ -1,393 +1,372 @@
-//! One blob, from as many sources and in as many pieces as it takes.
+//! Downloads one blob into the spool, from several mirrors and in ranges; resumes earlier partial downloads.
 //!
-//! What one source gave is kept when the next one takes over, for the digest names the content. Should the whole turn out
-//! to be wrong, and more than one source or an earlier run had a part in it, nobody can say whose fault it was: then it
-//! is begun anew, and from then on every source has to give all of it, so that the next mistake has a name. A source that
-//! has begun then keeps its turn as long as it brings something, for the next one would begin at 0; and when as much was
-//! thrown away as all of them could have given wrongly, the blob is given up: not even a link that breaks all the time
-//! makes us fetch it for ever.
+//! # Design
+//!
+//! The bytes that are received from offset 0 on are the contiguous bytes. One connection downloads what follows them, and
+//! chooses among sources and retries ([`State`]). Other connections download ranges behind them ([`Ranges`]), which are
+//! appended when the contiguous bytes reach them. Before each step it is decided anew what follows the contiguous bytes, so no
+//! received range can be forgotten:
+//!
+//! ```text
+//! what follows                 step
+//! ───────────────────────────  ────────────────────────────────────────────────────────────────────────────
+//! a received range             append it
+//! a running range              release the slot, wait for the range
+//! free bytes, ChooseSource     choose a source, or wait until one may be asked ─→ Request, ChooseSource
+//! free bytes, Request(source)  request them ─→ Request(source) on success, ChooseSource on failure
+//! the end                      verify the digest ─→ done, or start again with ChooseSource
+//! ```
+//!
+//! After a wrong digest each source has to send all of the blob (`provenance`). Once as many bytes were discarded as all
+//! sources together could have sent wrongly, the download fails: otherwise a link that breaks all the time would make it
+//! download the blob for ever.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-use tokio::sync::mpsc;
-
-use crate::cancel::Cancel;
 use crate::oci::Digest;
-use crate::registry::{Attempts, BlobRange, BlobStream, PullSource, Registries, RegistryError};
-use crate::report::{Event, Observer};
-use crate::spool::{Partial, Spool, SpoolError, VerifiedBlob};
+use crate::registry::{Attempts, BlobRange, PullSource, RegistryError};
+use crate::report::Event;
+use crate::spool::{Partial, SpoolError, VerifiedBlob};
 
-use super::download_slot::{DownloadSlot, DownloadSlots};
-use super::range_allocator::Next;
-use super::ranges::{LARGE, Ranges};
-use super::transfer_stats::TransferStats;
-use super::{BlobRequest, FetchError, size_mismatch};
+use super::download_slot::DownloadSlot;
+use super::provenance::{Continuation, Provenance};
+use super::range_allocator::{Allocation, Next};
+use super::ranges::{MIN_BLOB_SIZE, Ranges};
+use super::transfer::{Transfer, on_disk};
+use super::{FetchError, size_mismatch};
 
-/// Ranges that wait between socket and disk. Enough to hide a short stall of the disk.
-const CHUNKS: usize = 16;
-
-pub(super) struct Download<'a> {
-    pub(super) registries: &'a Registries,
-    pub(super) spool: &'a Spool,
-    pub(super) observer: &'a dyn Observer,
-    pub(super) places: &'a DownloadSlots,
-    pub(super) traffic: &'a TransferStats,
-    pub(super) request: BlobRequest,
-    pub(super) cancel: &'a Cancel,
-}
-
-/// Who gave what there is of the blob, and how far they are to be trusted.
-#[derive(Default)]
-struct Provenance {
-    /// An earlier run.
-    spool: bool,
-    /// By repository.
-    sources: HashSet<String>,
-    /// The digest of what they gave together, if they were wrong once. Then there is at most one of them at a time.
-    distrusted: Option<Digest>,
-    /// The last one of them brought something when it was asked last.
-    brings: bool,
-    /// Bytes that were thrown away since they were wrong.
-    wasted: u64,
-    /// Repositories whose registry did not answer a range as it should. They are asked for the whole once, of which
-    /// what is there already is passed over. Should that break off too, a range is tried again: one more small request
-    /// instead of all that is there.
-    rangeless: HashSet<String>,
-}
-
-impl Provenance {
-    fn others_than(&self, source: &PullSource) -> bool {
-        let name = source.reference.repository();
-        self.spool || self.sources.iter().any(|giver| *giver != name)
-    }
-
-    fn forget(&mut self) {
-        self.spool = false;
-        self.sources.clear();
-    }
-}
-
-impl Download<'_> {
-    pub(super) async fn run(self) -> Result<VerifiedBlob, FetchError> {
-        let (spool, blob) = (self.spool.clone(), self.request.digest);
-        if let Some(found) = on_disk(move || spool.verified(&blob)).await? {
-            if found.size() != self.request.size {
-                return Err(FetchError::from(RegistryError::WrongSize {
-                    blob,
-                    expected: self.request.size,
-                    found: found.size(),
-                }));
-            }
-            self.observer.observe(Event::BlobStarted {
+/// Downloads the requested blob, or finds it in the spool.
+pub(super) async fn download(transfer: &Transfer<'_>) -> Result<VerifiedBlob, FetchError> {
+    let (spool, blob) = (transfer.spool.clone(), transfer.request.digest);
+    if let Some(found) = on_disk(move || spool.verified(&blob)).await? {
+        if found.size() != transfer.request.size {
+            return Err(FetchError::from(RegistryError::WrongSize {
                 blob,
-                size: found.size(),
-                resumed: found.size(),
-            });
-            self.observer.observe(Event::BlobVerified { blob });
-            return Ok(found);
+                expected: transfer.request.size,
+                found: found.size(),
+            }));
         }
-        // First the file, which another download of the same digest may hold, then the place: who holds a file may have
-        // to wait for a place, so nobody may have a place and wait for a file.
-        let partial = self.partial().await?;
-        let own = match self.request.size < LARGE {
-            true => 1,
-            false => self.request.connections,
-        };
-        let places = self.places.take(own, self.cancel).await?;
-        let result = match self.download(partial, places).await {
-            Err(FetchError::Registry(error)) => Err(self.blame(error).await),
-            result => result,
-        };
-        self.observer.observe(match &result {
-            Ok(_) => Event::BlobVerified { blob },
-            Err(_) => Event::BlobAbandoned { blob },
+        transfer.observer.observe(Event::BlobStarted {
+            blob,
+            size: found.size(),
+            resumed: found.size(),
         });
-        result
+        transfer.observer.observe(Event::BlobVerified { blob });
+        return Ok(found);
     }
+    // First the file, which another download of the same digest may have locked, then the slots. In the other order a download
+    // with the file could wait for a slot, and one with the slot for the file.
+    let partial = open_partial(transfer).await?;
+    let connections = match transfer.request.size < MIN_BLOB_SIZE {
+        true => 1,
+        false => transfer.request.connections,
+    };
+    let slots = transfer.slots.acquire(connections, transfer.cancel).await?;
+    let result = match Download::begin(transfer, &partial, slots).await {
+        Ok(download) => download.run(partial).await,
+        Err(error) => Err(error),
+    };
+    let result = match result {
+        Err(FetchError::Registry(error)) => Err(explain(transfer, error).await),
+        result => result,
+    };
+    transfer.observer.observe(match &result {
+        Ok(_) => Event::BlobVerified { blob },
+        Err(_) => Event::BlobAbandoned { blob },
+    });
+    result
+}
 
-    async fn download<'a>(
-        &'a self,
-        mut partial: Partial,
-        mut places: Vec<DownloadSlot<'a>>,
-    ) -> Result<VerifiedBlob, FetchError> {
-        let mut place = places.pop().expect("there is at least one");
-        let sources = self.sources()?;
-        let bearable = self.request.size.saturating_mul(sources.len() as u64);
-        let mut pieces = Ranges::open(self, &partial, places).await?;
-        let here = partial.offset() + pieces.bytes();
-        let mut givers = Provenance {
-            spool: here > 0,
-            ..Provenance::default()
+/// The sources of all images that have the blob, each repository once.
+fn sources(transfer: &Transfer<'_>) -> Result<Vec<PullSource>, FetchError> {
+    let mut sources = Vec::new();
+    let mut seen = HashSet::new();
+    let mut refused = None;
+    for reference in &transfer.request.images {
+        match transfer.registries.sources(reference) {
+            Ok(more) => sources.extend(
+                more.into_iter()
+                    .filter(|source| seen.insert((source.reference.repository(), source.insecure))),
+            ),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if sources.is_empty() => Err(error.into()),
+        _ => Ok(sources),
+    }
+}
+
+async fn open_partial(transfer: &Transfer<'_>) -> Result<Partial, SpoolError> {
+    let request = &transfer.request;
+    let (spool, digest, size) = (transfer.spool.clone(), request.digest, request.size);
+    on_disk(move || spool.partial(&digest, size)).await
+}
+
+/// The error of a download: the manifest's if that states a wrong length.
+async fn explain(transfer: &Transfer<'_>, error: Arc<RegistryError>) -> FetchError {
+    let (sources, blob) = (sources(transfer).unwrap_or_default(), transfer.request.digest);
+    let explained = size_mismatch::explain(&error, blob, &sources, transfer.registries, transfer.cancel);
+    let explained = explained.await;
+    explained.map_or(FetchError::Registry(error), FetchError::from)
+}
+
+/// What the connection after the contiguous bytes does next.
+enum State {
+    /// No source is chosen.
+    ChooseSource,
+    /// This source is asked for what follows.
+    Request(PullSource),
+}
+
+/// The result of a verification.
+enum Verification {
+    Matched(VerifiedBlob),
+    /// The digest is wrong; the download starts with this empty file.
+    Restarted(Partial),
+}
+
+/// A download under way.
+struct Download<'a> {
+    transfer: &'a Transfer<'a>,
+    /// Of the connection after the contiguous bytes.
+    slot: DownloadSlot<'a>,
+    ranges: Ranges<'a>,
+    provenance: Provenance,
+    attempts: Attempts,
+    /// The source of the last request.
+    last_source: Option<PullSource>,
+    /// The download fails when more bytes than this were discarded.
+    max_discarded: u64,
+}
+
+impl<'a> Download<'a> {
+    async fn begin(
+        transfer: &'a Transfer<'a>,
+        partial: &Partial,
+        mut slots: Vec<DownloadSlot<'a>>,
+    ) -> Result<Self, FetchError> {
+        let slot = slots.pop().expect("at least one slot is acquired");
+        let sources = sources(transfer)?;
+        let max_discarded = transfer.request.size.saturating_mul(sources.len() as u64);
+        let ranges = Ranges::open(transfer, partial, slots).await?;
+        let resumed = partial.offset() + ranges.received_bytes();
+        let images = transfer.request.images.iter().map(ToString::to_string);
+        let what = format!("blob {}", transfer.request.digest);
+        let attempts = transfer.registries.attempts(what, images.collect(), sources);
+        let download = Self {
+            transfer,
+            slot,
+            ranges,
+            provenance: Provenance::new(resumed > 0),
+            attempts,
+            last_source: None,
+            max_discarded,
         };
-        self.begin(here);
-        let mut attempts =
-            self.registries
-                .attempts(format!("blob {}", self.request.digest), self.images(), sources);
-        // Who gave something last, and whether to ask it again.
-        let (mut last, mut goes_on) = (None::<PullSource>, false);
+        download.report_started(resumed);
+        Ok(download)
+    }
+
+    async fn run(mut self, mut partial: Partial) -> Result<VerifiedBlob, FetchError> {
+        let mut state = State::ChooseSource;
         loop {
-            partial = pieces.append_to(partial).await?;
-            match pieces.next() {
-                Next::End => match on_disk(move || partial.finish()).await {
-                    Err(SpoolError::Mismatch { found, .. }) if last.is_some() || givers.spool => {
-                        if let Some(source) = &last {
-                            attempts.failed(RegistryError::WrongDigest {
-                                what: format!(
-                                    "blob {} from `{}`",
-                                    self.request.digest,
-                                    source.reference.repository()
-                                ),
-                                found,
-                                mixed: givers.others_than(source),
-                            });
-                            givers.distrusted = Some(found);
-                        }
-                        givers.forget();
-                        goes_on = false;
-                        partial = self.anew(&mut place).await?;
-                        pieces = Ranges::none(self);
-                        continue;
-                    }
-                    done => {
-                        attempts.succeeded();
-                        return Ok(done?);
-                    }
+            partial = self.ranges.append_received(partial).await?;
+            (partial, state) = match (self.ranges.next(), state) {
+                (Next::End, _) => match self.verify(partial).await? {
+                    Verification::Matched(blob) => return Ok(blob),
+                    Verification::Restarted(partial) => (partial, State::ChooseSource),
                 },
-                Next::OnItsWay => {
-                    place.give_up();
-                    pieces.one().await?;
-                    continue;
+                (Next::Running, state) => {
+                    self.slot.release();
+                    self.ranges.wait_for_one().await?;
+                    (partial, state)
                 }
-                Next::Here | Next::Free => pieces.beside(place.take_again(self.cancel)).await??,
-            }
-            let source = match last.take().filter(|_| goes_on) {
-                Some(source) => source,
-                None => match attempts.next_now(self.cancel)? {
-                    Some(source) => source,
-                    None => {
-                        let rest = place.lend(attempts.pause(self.cancel), self.cancel);
-                        pieces.beside(rest).await??;
-                        continue;
-                    }
-                },
-            };
-            if let Some(found) = givers.distrusted
-                && givers.others_than(&source)
-            {
-                if givers.brings {
-                    continue;
+                (Next::Received | Next::Free, State::ChooseSource) => (partial, self.choose_source().await?),
+                (Next::Received | Next::Free, State::Request(source)) => {
+                    self.request(source, partial).await?
                 }
-                givers.wasted = givers.wasted.saturating_add(partial.offset());
-                if givers.wasted > bearable {
-                    return Err(FetchError::from(RegistryError::WrongDigest {
-                        what: format!(
-                            "blob {} from several sources, none of which gives all of it",
-                            self.request.digest
-                        ),
-                        found,
-                        mixed: true,
-                    }));
-                }
-                givers.forget();
-                partial = on_disk(move || partial.restart().map(|()| partial)).await?;
-                pieces = Ranges::none(self);
-                self.begin(0);
-            }
-            let before = partial.offset();
-            let (until, free) = pieces.claim(&source);
-            let mut wanted = BlobRange {
-                blob: self.request.digest,
-                size: self.request.size,
-                start: before,
-                end: until,
             };
-            if givers.rangeless.remove(&source.reference.repository()) {
-                (wanted.start, wanted.end) = (0, wanted.size);
+        }
+    }
+
+    /// Chooses a source, or releases the slot and waits until one may be asked.
+    async fn choose_source(&mut self) -> Result<State, FetchError> {
+        let cancel = self.transfer.cancel;
+        self.ranges.run_during(self.slot.reacquire(cancel)).await??;
+        if let Some(source) = self.attempts.next_now(cancel)? {
+            return Ok(State::Request(source));
+        }
+        let pause = self.slot.release_while(self.attempts.pause(cancel), cancel);
+        self.ranges.run_during(pause).await??;
+        Ok(State::ChooseSource)
+    }
+
+    /// Asks the source for what follows the contiguous bytes, and appends what it sends.
+    async fn request(
+        &mut self,
+        source: PullSource,
+        mut partial: Partial,
+    ) -> Result<(Partial, State), FetchError> {
+        self.ranges
+            .run_during(self.slot.reacquire(self.transfer.cancel))
+            .await??;
+        if self.ranges.next() != Next::Free {
+            // While it waited for a slot, a parallel range was started here.
+            return Ok((partial, State::Request(source)));
+        }
+        match self.provenance.continuation(&source) {
+            Continuation::Allowed => {}
+            Continuation::OtherSourceIsSending => return Ok((partial, State::ChooseSource)),
+            Continuation::Restart(wrong) => partial = self.restart(partial, wrong).await?,
+        }
+        let (size, before) = (self.transfer.request.size, partial.offset());
+        let allocated = self.ranges.allocate_next(&source);
+        let whole = self.provenance.take_failed_range(&source);
+        let range = BlobRange {
+            blob: self.transfer.request.digest,
+            size,
+            start: if whole { 0 } else { before },
+            end: if whole { size } else { allocated.end },
+        };
+        let began = Instant::now();
+        let answer = answer(
+            self.transfer,
+            &source,
+            range,
+            allocated,
+            partial,
+            &mut self.attempts,
+        );
+        let (partial, received) = self.ranges.run_during(answer).await??;
+        let after = partial.offset();
+        self.provenance.received(&source, before, after);
+        let assessed = self.attempts.assess(after - before, began.elapsed());
+        let received = match received {
+            // An error after all requested bytes does not matter.
+            Err(_) if after >= allocated.end => Ok(Answer::Whole),
+            received => received,
+        };
+        let received = match assessed {
+            Err(slow) if after < size => received.and(Err(slow)),
+            _ => received,
+        };
+        self.last_source = Some(source.clone());
+        Ok((partial, self.after_answer(source, received)))
+    }
+
+    /// The state after an answer or an error of the source. Only a source that sends ranges is asked for parallel ones.
+    fn after_answer(&mut self, source: PullSource, received: Result<Answer, RegistryError>) -> State {
+        match received {
+            Ok(answer) => {
+                let usable = self.attempts.usable_sources();
+                self.ranges.set_source(match answer {
+                    Answer::Range => Some((source.clone(), usable)),
+                    Answer::Whole => None,
+                });
+                State::Request(source)
             }
-            let began = Instant::now();
-            let received = self.receive(&source, wanted, until, free, partial, &mut attempts);
-            let (back, received) = pieces.beside(received).await??;
-            partial = back;
-            let judged = attempts.assess(partial.offset() - before, began.elapsed());
-            givers.brings = partial.offset() > before;
-            if partial.offset() > 0 {
-                givers.sources.insert(source.reference.repository());
-            }
-            let received = match received {
-                // What comes after all that was wanted is no fault.
-                Err(_) if partial.offset() >= until => Ok(false),
-                received => received,
-            };
-            let received = match judged {
-                Err(slow) if partial.offset() < self.request.size => received.and(Err(slow)),
-                _ => received,
-            };
-            pieces.ask(match received {
-                Ok(true) => Some((&source, attempts.usable_sources())),
-                Ok(false) | Err(_) => None,
-            });
-            goes_on = received.is_ok();
-            if let Err(error) = received {
+            Err(error) => {
+                self.ranges.set_source(None);
                 if let RegistryError::RangeNotSatisfiable { .. } | RegistryError::WrongRange { .. } = error {
-                    givers.rangeless.insert(source.reference.repository());
+                    self.provenance.failed_range(&source);
                 }
-                attempts.failed(error);
+                self.attempts.failed(error);
+                State::ChooseSource
             }
-            last = Some(source);
         }
     }
 
-    async fn blame(&self, error: Arc<RegistryError>) -> FetchError {
-        let sources = self.sources().unwrap_or_default();
-        let blob = self.request.digest;
-        let found = size_mismatch::blame(&error, blob, &sources, self.registries, self.cancel).await;
-        found.map_or(FetchError::Registry(error), FetchError::from)
+    /// Compares the digest of the complete blob. If it is wrong and bytes were received, the download starts again.
+    async fn verify(&mut self, partial: Partial) -> Result<Verification, FetchError> {
+        let found = match on_disk(move || partial.finish()).await {
+            Err(SpoolError::Mismatch { found, .. }) if !self.provenance.is_empty() => found,
+            finished => {
+                let blob = finished?;
+                self.attempts.succeeded();
+                return Ok(Verification::Matched(blob));
+            }
+        };
+        if let Some(source) = &self.last_source {
+            let (blob, repository) = (self.transfer.request.digest, source.reference.repository());
+            self.attempts.failed(RegistryError::WrongDigest {
+                what: format!("blob {blob} from `{repository}`"),
+                found,
+                mixed: self.provenance.is_mixed(source),
+            });
+            self.provenance.sent_wrong_digest(found);
+        }
+        self.provenance.clear();
+        // The spool has removed the file.
+        let open = async { Ok::<_, FetchError>(open_partial(self.transfer).await?) };
+        let partial = self.slot.release_while(open, self.transfer.cancel).await?;
+        self.ranges = Ranges::none(self.transfer);
+        self.report_started(partial.offset());
+        Ok(Verification::Restarted(partial))
     }
 
-    /// The sources of all images that have the blob, each repository once.
-    fn sources(&self) -> Result<Vec<PullSource>, FetchError> {
-        let mut sources = Vec::new();
-        let mut seen = HashSet::new();
-        let mut refused = None;
-        for reference in &self.request.images {
-            match self.registries.sources(reference) {
-                Ok(more) => sources.extend(
-                    more.into_iter()
-                        .filter(|source| seen.insert((source.reference.repository(), source.insecure))),
+    /// Discards the bytes of other sources. `wrong` is the digest of what several sources sent together before.
+    async fn restart(&mut self, mut partial: Partial, wrong: Digest) -> Result<Partial, FetchError> {
+        if self.provenance.discard(partial.offset()) > self.max_discarded {
+            return Err(FetchError::from(RegistryError::WrongDigest {
+                what: format!(
+                    "blob {} from several sources, none of which sends all of it",
+                    self.transfer.request.digest
                 ),
-                Err(error) => refused = Some(error),
-            }
+                found: wrong,
+                mixed: true,
+            }));
         }
-        match refused {
-            Some(error) if sources.is_empty() => Err(error.into()),
-            _ => Ok(sources),
-        }
-    }
-
-    /// Who needs it, for messages.
-    fn images(&self) -> Vec<String> {
-        self.request.images.iter().map(ToString::to_string).collect()
-    }
-
-    async fn partial(&self) -> Result<Partial, SpoolError> {
-        let (spool, digest, size) = (self.spool.clone(), self.request.digest, self.request.size);
-        on_disk(move || spool.partial(&digest, size)).await
-    }
-
-    /// Begins anew after what was there turned out to be wrong, and was removed.
-    async fn anew(&self, place: &mut DownloadSlot<'_>) -> Result<Partial, FetchError> {
-        let open = async { Ok::<_, FetchError>(self.partial().await?) };
-        let partial = place.lend(open, self.cancel).await?;
-        self.begin(partial.offset());
+        self.provenance.clear();
+        let partial = on_disk(move || partial.restart().map(|()| partial)).await?;
+        self.ranges = Ranges::none(self.transfer);
+        self.report_started(0);
         Ok(partial)
     }
 
-    fn begin(&self, resumed: u64) {
-        self.observer.observe(Event::BlobStarted {
-            blob: self.request.digest,
-            size: self.request.size,
+    fn report_started(&self, resumed: u64) {
+        self.transfer.observer.observe(Event::BlobStarted {
+            blob: self.transfer.request.digest,
+            size: self.transfer.request.size,
             resumed,
         });
     }
-
-    /// Asks one source once for what is wanted, and appends what it gives until an offset: `until` if it gives a range,
-    /// which it says, and `free` if it gives the whole. The outer error is one of the spool, which ends all; the inner one is
-    /// the source's.
-    async fn receive(
-        &self,
-        source: &PullSource,
-        wanted: BlobRange,
-        until: u64,
-        free: u64,
-        partial: Partial,
-        attempts: &mut Attempts,
-    ) -> Result<(Partial, Result<bool, RegistryError>), SpoolError> {
-        let opened = self.registries.open_blob(source, wanted, attempts, self.cancel);
-        let mut stream = match opened.await {
-            Ok(stream) => stream,
-            Err(error) => return Ok((partial, Err(error))),
-        };
-        let is_range = stream.is_range();
-        if wanted.is_range() && !is_range {
-            attempts.ignores_ranges();
-        }
-        stream.end_at(if is_range { until } else { free });
-        let (partial, received) = self.pour(stream, partial, attempts).await?;
-        Ok((partial, received.map(|()| is_range)))
-    }
-
-    /// Appends what comes of an answer.
-    pub(super) async fn pour(
-        &self,
-        mut stream: BlobStream,
-        mut partial: Partial,
-        attempts: &mut Attempts,
-    ) -> Result<(Partial, Result<(), RegistryError>), SpoolError> {
-        let offset = partial.offset();
-        let (pieces, mut queue) = mpsc::channel::<Bytes>(CHUNKS);
-        let writer = tokio::task::spawn_blocking(move || {
-            while let Some(piece) = queue.blocking_recv() {
-                partial.write(&piece)?;
-            }
-            Ok(partial)
-        });
-        let received = self.forward(&mut stream, offset, pieces, attempts).await;
-        Ok((finished(writer).await?, received))
-    }
-
-    /// Passes on what comes after `offset`, until the end, a fault, or the writer's going away.
-    async fn forward(
-        &self,
-        stream: &mut BlobStream,
-        offset: u64,
-        pieces: mpsc::Sender<Bytes>,
-        attempts: &mut Attempts,
-    ) -> Result<(), RegistryError> {
-        // A registry without ranges begins at 0.
-        let mut known = offset.saturating_sub(stream.start());
-        while let Some(mut piece) = stream.next(self.cancel).await? {
-            let skipped = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
-            known -= skipped as u64;
-            let piece = piece.split_off(skipped);
-            if skipped > 0 {
-                self.observer.observe(Event::BlobRepeated {
-                    blob: self.request.digest,
-                    bytes: skipped as u64,
-                });
-            }
-            if piece.is_empty() {
-                continue;
-            }
-            let bytes = piece.len() as u64;
-            attempts.received(bytes);
-            self.observer.observe(Event::BlobReceived {
-                blob: self.request.digest,
-                bytes,
-            });
-            self.traffic.add(bytes);
-            if pieces.send(piece).await.is_err() {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Does what waits for the disk on a thread of its own.
-pub(super) async fn on_disk<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SpoolError> + Send + 'static,
-) -> Result<T, SpoolError> {
-    finished(tokio::task::spawn_blocking(work)).await
+/// What a source sent.
+enum Answer {
+    /// The requested range.
+    Range,
+    /// The whole blob, or all that was left of it.
+    Whole,
 }
 
-async fn finished<T>(task: tokio::task::JoinHandle<Result<T, SpoolError>>) -> Result<T, SpoolError> {
-    match task.await {
-        Ok(result) => result,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // Nobody aborts these but the runtime when it goes, and it takes us along.
-        Err(_) => std::future::pending().await,
+/// Asks the source once, and appends what it sends up to the end of the allocation. The outer error is the spool's, which ends
+/// the download; the inner one is the source's.
+async fn answer(
+    transfer: &Transfer<'_>,
+    source: &PullSource,
+    range: BlobRange,
+    allocated: Allocation,
+    partial: Partial,
+    attempts: &mut Attempts,
+) -> Result<(Partial, Result<Answer, RegistryError>), SpoolError> {
+    let opened = transfer
+        .registries
+        .open_blob(source, range, attempts, transfer.cancel);
+    let mut stream = match opened.await {
+        Ok(stream) => stream,
+        Err(error) => return Ok((partial, Err(error))),
+    };
+    let (answer, end) = match stream.is_range() {
+        true => (Answer::Range, allocated.end),
+        false => (Answer::Whole, allocated.end_of_whole),
+    };
+    if range.is_range() && !stream.is_range() {
+        attempts.ignores_ranges();
     }
+    stream.end_at(end);
+    let (partial, received) = transfer.write(stream, partial, attempts).await?;
+    Ok((partial, received.map(|()| answer)))
 }

@@ -1,8 +1,8 @@
-//! DownloadSlots on the link: as many as blobs may travel at a time.
+//! Bounds the number of parallel downloads: a blob is only downloaded with a slot.
 //!
-//! Who waits for a registry that wants to be left alone moves nothing, and lends its place to somebody whose registry
-//! answers. How many do so can be watched, for whoever keeps a bounded number of blobs going. Under a limit on the rate only
-//! those travel that have a turn, too.
+//! A download releases its slot while its registries are throttled, so that another download can use the link. The number of
+//! those downloads can be watched by a caller that keeps a bounded number of blobs under way. Under a limit on the rate a slot
+//! also has a permit of the limiter.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use crate::cancel::{Cancel, Stopped};
 use crate::registry::{RateLimiter, TransferPermit};
 
-/// All places.
+/// All slots.
 pub(super) struct DownloadSlots {
     free: Semaphore,
-    /// How many there are.
+    /// The number of slots.
     count: usize,
     limit: Arc<RateLimiter>,
     throttled: watch::Sender<usize>,
 }
 
-/// One of them, as long as it lives.
+/// The permission to download, until it is dropped or released.
 pub(super) struct DownloadSlot<'a> {
-    places: &'a DownloadSlots,
-    taken: Option<Taken<'a>>,
+    slots: &'a DownloadSlots,
+    permits: Option<Permits<'a>>,
 }
 
-type Taken<'a> = (SemaphorePermit<'a>, TransferPermit<'a>);
+type Permits<'a> = (SemaphorePermit<'a>, TransferPermit<'a>);
 
 impl DownloadSlots {
     pub(super) fn new(count: usize, limit: Arc<RateLimiter>) -> Self {
@@ -39,13 +39,17 @@ impl DownloadSlots {
         }
     }
 
-    /// How many wait without a place that they had.
+    /// How many downloads have released their slot while their registries are throttled.
     pub(super) fn throttled(&self) -> watch::Receiver<usize> {
         self.throttled.subscribe()
     }
 
-    /// Waits for as many places, at least one, in the order in which they are asked for. Under a limit it is only one.
-    pub(super) async fn take(&self, count: usize, cancel: &Cancel) -> Result<Vec<DownloadSlot<'_>>, Stopped> {
+    /// Waits for this number of slots, in the order of the calls. Under a limit on the rate it is only one.
+    pub(super) async fn acquire(
+        &self,
+        count: usize,
+        cancel: &Cancel,
+    ) -> Result<Vec<DownloadSlot<'_>>, Stopped> {
         let count = match self.limit.is_limited() {
             true => 1,
             false => count.clamp(1, self.count),
@@ -53,25 +57,24 @@ impl DownloadSlots {
         let all = async {
             let permits = self.free.acquire_many(u32::try_from(count).unwrap_or(u32::MAX));
             let mut permits = permits.await.expect("the semaphore is never closed");
-            let mut places = Vec::new();
+            let mut slots = Vec::new();
             while let Some(permit) = permits.split(1) {
-                let taken = Some((permit, self.limit.transfer_permit().await));
-                places.push(DownloadSlot { places: self, taken });
+                let permits = Some((permit, self.limit.transfer_permit().await));
+                slots.push(DownloadSlot { slots: self, permits });
             }
-            places
+            slots
         };
         unless_stopped(all, cancel).await
     }
 
-    /// Takes a place that nobody waits for.
-    pub(super) fn take_idle(&self) -> Option<DownloadSlot<'_>> {
+    /// A slot that is free, if no download waits for one.
+    pub(super) fn acquire_idle(&self) -> Option<DownloadSlot<'_>> {
         let permit = self.free.try_acquire().ok()?;
-        let turn = self.limit.transfer_permit().now_or_never()?;
-        let taken = Some((permit, turn));
-        Some(DownloadSlot { places: self, taken })
+        let permits = Some((permit, self.limit.transfer_permit().now_or_never()?));
+        Some(DownloadSlot { slots: self, permits })
     }
 
-    async fn free_one(&self, cancel: &Cancel) -> Result<Taken<'_>, Stopped> {
+    async fn permits(&self, cancel: &Cancel) -> Result<Permits<'_>, Stopped> {
         let one = async {
             let permit = self.free.acquire().await.expect("the semaphore is never closed");
             (permit, self.limit.transfer_permit().await)
@@ -89,34 +92,34 @@ async fn unless_stopped<T>(work: impl Future<Output = T>, cancel: &Cancel) -> Re
 }
 
 impl DownloadSlot<'_> {
-    /// Gives it up, until it is taken again.
-    pub(super) fn give_up(&mut self) {
-        self.taken = None;
+    /// Releases it until it is acquired again.
+    pub(super) fn release(&mut self) {
+        self.permits = None;
     }
 
-    /// Waits for a place, if it was given up.
-    pub(super) async fn take_again(&mut self, cancel: &Cancel) -> Result<(), Stopped> {
-        if self.taken.is_none() {
-            self.taken = Some(self.places.free_one(cancel).await?);
+    /// Waits for a slot, if it was released.
+    pub(super) async fn reacquire(&mut self, cancel: &Cancel) -> Result<(), Stopped> {
+        if self.permits.is_none() {
+            self.permits = Some(self.slots.permits(cancel).await?);
         }
         Ok(())
     }
 
-    /// Lends the place while `rest` lasts, and waits for another one.
-    pub(super) async fn lend<T, E: From<Stopped>>(
+    /// Releases the slot until `wait` ends, and then waits for a slot.
+    pub(super) async fn release_while<T, E: From<Stopped>>(
         &mut self,
-        rest: impl Future<Output = Result<T, E>>,
+        wait: impl Future<Output = Result<T, E>>,
         cancel: &Cancel,
     ) -> Result<T, E> {
-        let _resting = Throttled::new(&self.places.throttled);
-        self.taken = None;
-        let rested = rest.await?;
-        self.taken = Some(self.places.free_one(cancel).await?);
-        Ok(rested)
+        let _throttled = Throttled::new(&self.slots.throttled);
+        self.permits = None;
+        let result = wait.await?;
+        self.permits = Some(self.slots.permits(cancel).await?);
+        Ok(result)
     }
 }
 
-/// Counted as throttled as long as it lives, for a future may be dropped.
+/// Counts a download as throttled until it is dropped, because a future may be dropped.
 struct Throttled<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Throttled<'a> {
@@ -140,38 +143,39 @@ mod tests {
     use crate::cancel::StopReason;
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_lent_while_its_owner_rests() {
-        let (places, cancel) = (DownloadSlots::new(1, Arc::default()), Cancel::default());
-        let mut first = places.take(1, &cancel).await.expect("a place").remove(0);
-        let mut others = Box::pin(places.take(1, &cancel));
-        assert!(futures::poll!(&mut others).is_pending());
+    async fn a_slot_is_released_while_its_download_is_throttled() {
+        let (slots, cancel) = (DownloadSlots::new(1, Arc::default()), Cancel::default());
+        let mut first = slots.acquire(1, &cancel).await.expect("a slot").remove(0);
+        let mut second = Box::pin(slots.acquire(1, &cancel));
+        assert!(futures::poll!(&mut second).is_pending());
 
-        let rest = cancel.sleep(Duration::from_secs(60));
-        let mut lent = Box::pin(first.lend(rest, &cancel));
-        assert!(futures::poll!(&mut lent).is_pending());
-        assert_eq!(*places.throttled().borrow(), 1);
-        let second = others.await.expect("the place that was lent");
+        let throttle = cancel.sleep(Duration::from_secs(60));
+        let mut released = Box::pin(first.release_while(throttle, &cancel));
+        assert!(futures::poll!(&mut released).is_pending());
+        assert_eq!(*slots.throttled().borrow(), 1);
+        let second = second.await.expect("the released slot");
         tokio::time::sleep(Duration::from_secs(61)).await;
-        assert!(futures::poll!(&mut lent).is_pending(), "it is taken");
+        assert!(futures::poll!(&mut released).is_pending(), "the slot is in use");
         drop(second);
-        lent.await.expect("it is free again");
-        assert_eq!(*places.throttled().borrow(), 0);
+        released.await.expect("the slot is free again");
+        assert_eq!(*slots.throttled().borrow(), 0);
 
         cancel.stop(StopReason::Deadline);
-        assert!(places.take(1, &cancel).await.is_err());
+        assert!(slots.acquire(1, &cancel).await.is_err());
     }
+
     #[tokio::test]
-    async fn who_is_to_have_several_places_has_them_at_once_and_no_more_than_there_are() {
-        let (places, cancel) = (DownloadSlots::new(4, Arc::default()), Cancel::default());
-        let mut three = places.take(3, &cancel).await.expect("places");
+    async fn several_slots_are_acquired_at_once_and_no_more_than_exist() {
+        let (slots, cancel) = (DownloadSlots::new(4, Arc::default()), Cancel::default());
+        let mut three = slots.acquire(3, &cancel).await.expect("slots");
         assert_eq!(three.len(), 3);
-        let idle = places.take_idle();
-        assert!(idle.is_some() && places.take_idle().is_none());
-        let mut all = Box::pin(places.take(9, &cancel));
+        let idle = slots.acquire_idle();
+        assert!(idle.is_some() && slots.acquire_idle().is_none());
+        let mut all = Box::pin(slots.acquire(9, &cancel));
         assert!(futures::poll!(&mut all).is_pending());
         drop((three.pop(), idle));
-        assert!(places.take_idle().is_none(), "somebody waits for it");
+        assert!(slots.acquire_idle().is_none(), "a download waits for it");
         drop(three);
-        assert_eq!(all.await.expect("places").len(), 4);
+        assert_eq!(all.await.expect("slots").len(), 4);
     }
 }

@@ -1,4 +1,4 @@
-//! Why a blob is not in the spool.
+//! The errors of a download.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use crate::cancel::Stopped;
 use crate::registry::{Kind, RegistryError};
 use crate::spool::SpoolError;
 
-/// Shared by all who asked for the blob, hence cheap to clone.
+/// Why a blob could not be downloaded. All callers that requested the blob share it, so it is cheap to clone.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FetchError {
-    /// No source gave it.
+    /// No source sent it.
     #[error(transparent)]
     Registry(Arc<RegistryError>),
-    /// It could not be written.
+    /// The spool could not store it.
     #[error(transparent)]
     Spool(Arc<SpoolError>),
-    /// The run is to end; what came is kept.
+    /// The run stops; the received bytes are kept.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }

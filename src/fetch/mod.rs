@@ -1,33 +1,26 @@
-//! Blobs from registries into the spool: many at once, each once.
+//! Downloads blobs from registries into the spool: many at a time, each of them once.
 //!
 //! # Design
 //!
-//! [`Fetcher::fetch`] may be called from any number of tasks. Of those that want the same blob the first fetches it and
-//! the others wait for what comes of it (`once`). At most `max_downloads` blobs travel at a time (`place`); one whose
-//! registries all have to be left alone for a while lends its place, and a limit on the rate may leave fewer. One blob
-//! (`blob`) is a task that reads the socket and a blocking thread that hashes and writes, with a bounded channel between:
+//! [`Fetcher::fetch`] may be called from any number of tasks. Callers that request the same blob share one download (`once`).
+//! At most `max_downloads` connections receive blobs at a time (`download_slot`). A blob whose registries are all throttled
+//! releases its slot, and a limit on the rate may allow fewer.
 //!
-//! ```text
-//! socket ─→ BlobStream ─→ [channel, CHUNKS pieces] ─→ Partial::write ─→ page cache
-//!   task        task                                   thread
-//! ```
-//!
-//! A large blob is asked for in ranges, each claimed before (`claims`), and where places on the link are idle they take some
-//! (`pieces`): a connection may not fill a link that is long and loses packets, and the last blob of all would travel alone.
-//! What they bring lies in files of its own until the first bytes reach it, for the hash of a blob goes from its first byte
-//! to its last.
-//!
-//! A thread and not `block_in_place`, for the next piece is received while the last one is hashed, and a disk that
-//! stalls stops only its own download. A piece is what one read of the socket brought, at most some hundred KiB; so
-//! memory is bounded by blobs × pieces and does not depend on their sizes.
+//! One blob (`download`) is a task that reads the socket and a blocking thread that hashes and writes (`transfer`). A large
+//! blob is requested in ranges, which are allocated before (`range_allocator`). Idle slots download ranges of it in parallel
+//! (`ranges`): one connection may not fill a long link that loses packets, and the last blob of a run would use one connection
+//! alone. Parallel ranges are stored in files of their own until the contiguous bytes reach them, because the hash of a blob
+//! needs its bytes in order.
 
 mod download;
 mod download_slot;
 mod error;
 mod once;
+mod provenance;
 mod range_allocator;
 mod ranges;
 mod size_mismatch;
+mod transfer;
 mod transfer_stats;
 
 use std::num::NonZeroUsize;
@@ -44,37 +37,37 @@ use crate::spool::{Spool, VerifiedBlob};
 
 pub use error::FetchError;
 
-use download::Download;
 use download_slot::DownloadSlots;
 use once::Once;
+use transfer::Transfer;
 use transfer_stats::TransferStats;
 
-/// A blob to be had.
+/// A blob to download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobRequest {
-    /// Digest of the bytes as they travel.
+    /// Digest of the bytes as the registry has them.
     pub digest: Digest,
-    /// Their number, by the manifest.
+    /// The number of bytes, by the manifest.
     pub size: u64,
-    /// Images whose manifests name it, as they were asked for: their sources have it. Best first.
+    /// Images whose manifests name it: their sources have it. In the order of preference.
     pub images: Vec<Reference>,
-    /// How many connections are to be its own, if it is large. Others take what nobody else wants.
+    /// How many connections are reserved for it, if it is large. Idle ones are used in addition.
     pub connections: usize,
 }
 
-/// Fetches blobs.
+/// Downloads blobs.
 pub struct Fetcher {
     registries: Arc<Registries>,
     spool: Spool,
     observer: Arc<dyn Observer>,
-    places: DownloadSlots,
+    slots: DownloadSlots,
     once: Once,
-    traffic: TransferStats,
+    stats: TransferStats,
     since: Instant,
 }
 
 impl Fetcher {
-    /// A fetcher that has at most `max_downloads` blobs on the link at a time.
+    /// A fetcher with at most `max_downloads` connections that receive blobs at a time.
     pub fn new(
         registries: Arc<Registries>,
         spool: Spool,
@@ -82,43 +75,43 @@ impl Fetcher {
         max_downloads: NonZeroUsize,
     ) -> Self {
         Self {
-            places: DownloadSlots::new(max_downloads.get(), registries.limit()),
+            slots: DownloadSlots::new(max_downloads.get(), registries.limit()),
             registries,
             spool,
             observer,
             once: Once::default(),
-            traffic: TransferStats::default(),
+            stats: TransferStats::default(),
             since: Instant::now(),
         }
     }
 
-    /// When it was made.
+    /// When it was created.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Bytes of blobs that came since then.
+    /// Bytes of blobs that were received since then.
     pub fn received(&self) -> u64 {
-        self.traffic.received()
+        self.stats.received()
     }
 
-    /// How many blobs wait for registries that have to be left alone, and so take nothing from the link.
+    /// How many blobs wait for registries that are throttled, and so do not use the link.
     pub fn throttled(&self) -> watch::Receiver<usize> {
-        self.places.throttled()
+        self.slots.throttled()
     }
 
-    /// Brings the blob into the spool, or finds it there. When the run is to end, what came of it stays in the spool.
+    /// Downloads the blob into the spool, or finds it there. When the run stops, the received bytes stay in the spool.
     pub async fn fetch(&self, request: BlobRequest, cancel: &Cancel) -> Result<VerifiedBlob, FetchError> {
         let key = (request.digest, request.size);
-        let download = Download {
+        let transfer = Transfer {
             registries: &self.registries,
             spool: &self.spool,
             observer: &*self.observer,
-            places: &self.places,
-            traffic: &self.traffic,
+            slots: &self.slots,
+            stats: &self.stats,
             request,
             cancel,
         };
-        self.once.run(key, download.run()).await
+        self.once.run(key, download::download(&transfer)).await
     }
 }

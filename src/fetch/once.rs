@@ -1,4 +1,4 @@
-//! The same work once, however many ask for it.
+//! Shares one download among all callers that request the same blob at the same time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,18 +10,17 @@ use crate::spool::VerifiedBlob;
 
 use super::FetchError;
 
-/// Downloads under way, by the digest of the blob and the size that is expected of it: a manifest that lies about
-/// the size must not spoil the blob for those that do not.
+/// Downloads under way, by digest and expected size: a manifest with a wrong size must not break the download of the others.
 #[derive(Default)]
 pub(super) struct Once(Mutex<HashMap<(Digest, u64), Arc<Outcome>>>);
 
-/// What came of one download, once it is known.
+/// The result of one download, once it is known.
 #[derive(Default)]
 struct Outcome(OnceCell<Result<VerifiedBlob, FetchError>>);
 
 impl Once {
-    /// Does `work`, or waits for the one who does it already. If that one goes away before the end, another of
-    /// those who wait does its own.
+    /// Runs `work`, or waits for the same work of another caller. If that caller is dropped before the end, one of the waiting
+    /// callers runs its own.
     pub(super) async fn run(
         &self,
         key: (Digest, u64),
@@ -29,7 +28,7 @@ impl Once {
     ) -> Result<VerifiedBlob, FetchError> {
         let outcome = self.outcomes().entry(key).or_default().clone();
         let result = outcome.0.get_or_init(|| work).await.clone();
-        // Whoever asks later asks anew: the blob may have been removed since, and a fault may have passed.
+        // A later call runs anew: the blob may have been removed since, and an error may have passed.
         let mut outcomes = self.outcomes();
         if outcomes
             .get(&key)

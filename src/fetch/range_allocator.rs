@@ -1,163 +1,179 @@
-//! Which bytes of a blob are whose: claimed before they are asked for, so that none comes twice.
+//! Allocates the ranges of a blob to connections, so that no byte is downloaded twice.
 //!
 //! ```text
-//! 0                first                                                            size
-//! |=== here ===~~~~~|· · · · · ·|==== piece ====|~~~~~ piece ~~~~~|· · · · · · · · · ·|
-//!      the first bytes     free       here            on its way           free
+//! 0             contiguous                                                          size
+//! |=== received ===~~~~~|· · · · · ·|== received ==|~~~~~ running ~~~~~|· · · · · · · · ·|
+//!                             free                                           free
 //! ```
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// No claim is smaller unless there is no more to claim: it is a request, and waits for its first byte.
-const LEAST: u64 = 1 << 20;
+/// The shortest range, unless fewer bytes are free: each is a request, and waits a round trip for its first byte.
+const SHORTEST: u64 = 1 << 20;
 
-/// No claim is larger: the rate of a link may fall, and what was asked for is not taken back.
-const MOST: u64 = 64 << 20;
+/// The longest range: the rate of a link may fall, and a range is not shortened once it is requested.
+const LONGEST: u64 = 64 << 20;
 
-/// As much is claimed as comes in so many seconds by one connection; fewer towards the end, so that all connections end at
-/// about the same time.
+/// A range has the bytes that one connection receives in so many seconds; fewer towards the end, so that all connections end
+/// at about the same time.
 const SECONDS: u64 = 5;
 const SECONDS_AT_END: u64 = 1;
 
-/// Into so many claims what is free is cut at least, as long as that takes seconds.
-const PARTS: u64 = 8;
+/// The free bytes are cut into so many ranges at least, as long as each of them takes seconds.
+const MIN_RANGES: u64 = 8;
 
-/// What is claimed as long as it is not known how fast bytes come.
+/// The length of a range while the speed of a connection is unknown.
 const FIRST: u64 = 4 << 20;
 
-/// Ranges that may lie here: each has a file open.
-const MOST_PIECES: usize = 16;
+/// The most ranges at a time, because each has a file open.
+const MAX_RANGES: usize = 16;
 
-/// Of one blob.
+/// The ranges of one blob.
 #[derive(Debug)]
 pub(super) struct RangeAllocator {
     size: u64,
-    /// Where the claim of the first bytes ends.
-    first: u64,
-    /// By their first bytes; none overlaps another.
-    pieces: BTreeMap<u64, Piece>,
+    /// Where the bytes end that are received from offset 0 on, with those that are allocated to the connection after them.
+    contiguous: u64,
+    /// The ranges behind them, by their first bytes; none overlaps another.
+    ranges: BTreeMap<u64, AllocatedRange>,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct AllocatedRange {
     end: u64,
-    is_here: bool,
+    is_received: bool,
 }
 
-/// What comes after the first bytes.
+/// The bytes that are allocated to a request for what follows the contiguous bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allocation {
+    /// Where they end if the source sends a range.
+    pub(super) end: u64,
+    /// Where they end if the source sends the whole blob.
+    pub(super) end_of_whole: u64,
+}
+
+/// What follows the contiguous bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing.
+    /// The end of the blob.
     End,
-    /// A piece, which can be appended.
-    Here,
-    /// A piece on its way.
-    OnItsWay,
-    /// Bytes that nobody has claimed.
+    /// A received range, which can be appended.
+    Received,
+    /// A range that another connection is receiving.
+    Running,
+    /// Bytes that are not allocated.
     Free,
 }
 
-/// How much is to be claimed of so many free bytes, where one connection brings so many in a second; 0 if nobody knows.
-fn portion(free: u64, pace: u64) -> u64 {
-    let most = match pace {
+/// The length of a range, of so many free bytes, where one connection receives so many in a second; 0 if that is unknown.
+fn range_length(free: u64, bytes_per_second: u64) -> u64 {
+    let most = match bytes_per_second {
         0 => FIRST,
-        pace => pace
+        rate => rate
             .saturating_mul(SECONDS)
-            .min((free / PARTS).max(pace.saturating_mul(SECONDS_AT_END))),
+            .min((free / MIN_RANGES).max(rate.saturating_mul(SECONDS_AT_END))),
     };
-    let most = most.clamp(LEAST, MOST);
-    // No crumbs.
-    if free < most + LEAST { free } else { most }
+    let most = most.clamp(SHORTEST, LONGEST);
+    // A short rest is added to the range.
+    if free < most + SHORTEST { free } else { most }
 }
 
 impl RangeAllocator {
-    /// Of a blob whose first bytes are here, and pieces of it. What of these is not behind the first bytes and each other is
-    /// not accepted.
-    pub(super) fn new(size: u64, first: u64) -> Self {
-        let pieces = BTreeMap::new();
-        Self { size, first, pieces }
+    /// For a blob whose bytes before `contiguous` are received.
+    pub(super) fn new(size: u64, contiguous: u64) -> Self {
+        let ranges = BTreeMap::new();
+        Self {
+            size,
+            contiguous,
+            ranges,
+        }
     }
 
-    /// Notes a piece that lies here. False if it overlaps what is known, or is empty.
-    pub(super) fn found(&mut self, piece: Range<u64>) -> bool {
-        let before = self.pieces.range(..piece.end).next_back();
-        let end = before.map_or(self.first, |(_, before)| before.end.max(self.first));
-        if piece.is_empty() || piece.start < end || piece.end > self.size {
+    /// Adds a range that an earlier run received. False if it overlaps others or is empty.
+    pub(super) fn add_received(&mut self, range: Range<u64>) -> bool {
+        let before = self.ranges.range(..range.end).next_back();
+        let end = before.map_or(self.contiguous, |(_, before)| before.end.max(self.contiguous));
+        if range.is_empty() || range.start < end || range.end > self.size {
             return false;
         }
-        let (end, is_here) = (piece.end, true);
-        self.pieces.insert(piece.start, Piece { end, is_here });
+        let (end, is_received) = (range.end, true);
+        self.ranges
+            .insert(range.start, AllocatedRange { end, is_received });
         true
     }
 
     pub(super) fn next(&self) -> Next {
-        match self.pieces.get(&self.first) {
-            _ if self.first >= self.size => Next::End,
-            Some(piece) if piece.is_here => Next::Here,
-            Some(_) => Next::OnItsWay,
+        match self.ranges.get(&self.contiguous) {
+            _ if self.contiguous >= self.size => Next::End,
+            Some(range) if range.is_received => Next::Received,
+            Some(_) => Next::Running,
             None => Next::Free,
         }
     }
 
-    /// RangeAllocator what comes after the first bytes, for them; without a pace, all that is free. Says where that ends, and where
-    /// it would end with all.
-    pub(super) fn claim_next(&mut self, pace: Option<u64>) -> (u64, u64) {
-        let free = self.free_from(self.first);
+    /// Allocates bytes to the connection after the contiguous bytes; all free ones if `bytes_per_second` is None.
+    pub(super) fn allocate_next(&mut self, bytes_per_second: Option<u64>) -> Allocation {
+        let free = self.free_from(self.contiguous);
         let length = free.end - free.start;
-        self.first += pace.map_or(length, |pace| portion(length, pace));
-        (self.first, free.end)
+        self.contiguous += bytes_per_second.map_or(length, |rate| range_length(length, rate));
+        Allocation {
+            end: self.contiguous,
+            end_of_whole: free.end,
+        }
     }
 
-    /// RangeAllocator a piece, unless nothing is free or too many are here.
-    pub(super) fn claim_piece(&mut self, pace: u64) -> Option<Range<u64>> {
-        if self.pieces.len() >= MOST_PIECES {
+    /// Allocates a range to another connection, unless nothing is free or there are too many ranges.
+    pub(super) fn allocate_range(&mut self, bytes_per_second: u64) -> Option<Range<u64>> {
+        if self.ranges.len() >= MAX_RANGES {
             return None;
         }
         let free = self.gaps().find(|gap| !gap.is_empty())?;
-        let end = free.start + portion(free.end - free.start, pace);
-        let is_here = false;
-        self.pieces.insert(free.start, Piece { end, is_here });
+        let end = free.start + range_length(free.end - free.start, bytes_per_second);
+        let is_received = false;
+        self.ranges
+            .insert(free.start, AllocatedRange { end, is_received });
         Some(free.start..end)
     }
 
-    /// Bytes that nobody has claimed.
+    /// How many bytes are not allocated.
     pub(super) fn free(&self) -> u64 {
         self.gaps().map(|gap| gap.end - gap.start).sum()
     }
 
-    /// The first bytes came as far as this, and nobody is at them.
-    pub(super) fn first_is_at(&mut self, offset: u64) {
-        self.first = offset;
+    /// Records that the contiguous bytes end here, and that no connection is receiving the next ones.
+    pub(super) fn set_contiguous(&mut self, offset: u64) {
+        self.contiguous = offset;
     }
 
-    /// A piece came as far as this, and nobody is at it. It is none if nothing came.
-    pub(super) fn piece_is_at(&mut self, from: u64, offset: u64) {
-        let (end, is_here) = (offset, true);
-        match offset > from {
-            true => self.pieces.insert(from, Piece { end, is_here }),
-            false => self.pieces.remove(&from),
+    /// Records that a range ended at this offset; the rest of it is free again.
+    pub(super) fn range_ended(&mut self, start: u64, offset: u64) {
+        let (end, is_received) = (offset, true);
+        match offset > start {
+            true => self.ranges.insert(start, AllocatedRange { end, is_received }),
+            false => self.ranges.remove(&start),
         };
     }
 
-    /// Takes the piece that comes after the first bytes, to append it: its first byte.
-    pub(super) fn take_next(&mut self) -> Option<u64> {
-        let from = self.first;
-        if self.next() != Next::Here {
+    /// Takes the received range after the contiguous bytes, to append it, and returns its first byte.
+    pub(super) fn take_received(&mut self) -> Option<u64> {
+        let start = self.contiguous;
+        if self.next() != Next::Received {
             return None;
         }
-        self.first = self.pieces.remove(&from)?.end;
-        Some(from)
+        self.contiguous = self.ranges.remove(&start)?.end;
+        Some(start)
     }
 
     fn free_from(&self, start: u64) -> Range<u64> {
-        let after = self.pieces.range(start..).next();
-        start..after.map_or(self.size, |(from, _)| *from)
+        let after = self.ranges.range(start..).next();
+        start..after.map_or(self.size, |(start, _)| *start)
     }
 
     fn gaps(&self) -> impl Iterator<Item = Range<u64>> {
-        let ends = self.pieces.values().map(|piece| piece.end);
-        std::iter::once(self.first)
+        let ends = self.ranges.values().map(|range| range.end);
+        std::iter::once(self.contiguous)
             .chain(ends)
             .map(|end| self.free_from(end))
     }
@@ -172,8 +188,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn as_much_is_claimed_as_comes_in_some_seconds_and_less_at_the_end() {
-        for (free, pace, expected) in [
+    fn a_range_has_the_bytes_of_some_seconds_and_fewer_at_the_end() {
+        for (free, rate, expected) in [
             (100, 0, 4),
             (8, 0, 4),
             (4, 0, 4),
@@ -184,17 +200,17 @@ mod tests {
             (1000, 1000, 64),
             (50, 1000, 50),
         ] {
-            let claimed = portion(free * MIB, pace * MIB);
-            assert_eq!(claimed, expected * MIB, "{free} MiB free, {pace} MiB a second");
+            let length = range_length(free * MIB, rate * MIB);
+            assert_eq!(length, expected * MIB, "{free} MiB free, {rate} MiB a second");
         }
-        assert_eq!(portion(100 * MIB, 1), MIB);
-        assert_eq!(portion(2 * MIB - 1, 1), 2 * MIB - 1, "no crumbs");
+        assert_eq!(range_length(100 * MIB, 1), MIB);
+        assert_eq!(range_length(2 * MIB - 1, 1), 2 * MIB - 1, "no short rest");
     }
 
     #[test]
-    fn only_what_fits_behind_the_first_bytes_and_each_other_is_accepted() {
-        let mut claims = RangeAllocator::new(1000, 100);
-        for (piece, is_accepted) in [
+    fn a_range_that_overlaps_others_is_not_added() {
+        let mut allocator = RangeAllocator::new(1000, 100);
+        for (range, is_added) in [
             (50..120, false),
             (100..200, true),
             (150..250, false),
@@ -206,96 +222,103 @@ mod tests {
             (900..1001, false),
             (320..330, false),
         ] {
-            assert_eq!(claims.found(piece.clone()), is_accepted, "{piece:?}");
+            assert_eq!(allocator.add_received(range.clone()), is_added, "{range:?}");
         }
-        assert_eq!(claims.free(), 600);
+        assert_eq!(allocator.free(), 600);
         assert_eq!(
-            std::iter::from_fn(|| claims.take_next()).collect::<Vec<_>>(),
+            std::iter::from_fn(|| allocator.take_received()).collect::<Vec<_>>(),
             [100, 200, 300]
         );
-        assert_eq!(claims.next(), Next::Free);
+        assert_eq!(allocator.next(), Next::Free);
     }
 
-    /// Whoever is at work, in any order, with what was found at the start.
+    /// One event of a download, in any order.
     #[derive(Clone, Debug)]
     enum Step {
-        First { pace: u64, part: u64 },
-        Claim { pace: u64 },
-        Came { which: prop::sample::Index, part: u64 },
+        /// The connection after the contiguous bytes receives so many percent of its allocation.
+        Contiguous { rate: u64, percent: u64 },
+        /// A parallel range starts.
+        Start { rate: u64 },
+        /// A parallel range ends after so many percent.
+        End {
+            which: prop::sample::Index,
+            percent: u64,
+        },
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let pace = prop_oneof![Just(0), 1..100 * MIB];
+        let rate = prop_oneof![Just(0), 1..100 * MIB];
         let step = prop_oneof![
-            (pace.clone(), 0..=100_u64).prop_map(|(pace, part)| Step::First { pace, part }),
-            pace.prop_map(|pace| Step::Claim { pace }),
-            (any::<prop::sample::Index>(), 0..=100_u64).prop_map(|(which, part)| Step::Came { which, part }),
+            (rate.clone(), 0..=100_u64).prop_map(|(rate, percent)| Step::Contiguous { rate, percent }),
+            rate.prop_map(|rate| Step::Start { rate }),
+            (any::<prop::sample::Index>(), 0..=100_u64)
+                .prop_map(|(which, percent)| Step::End { which, percent }),
         ];
         prop::collection::vec(step, 0..60)
     }
 
     proptest! {
         #[test]
-        fn every_byte_comes_once_and_the_blob_gets_whole(
+        fn every_byte_is_received_once_and_the_blob_gets_complete(
             size in 1..300 * MIB,
             found in prop::collection::vec((0..300 * MIB, 1..20 * MIB), 0..4),
             steps in steps(),
         ) {
-            let mut claims = RangeAllocator::new(size, 0);
-            // What came, as ranges.
-            let mut came: Vec<Range<u64>> = Vec::new();
-            for (from, length) in found {
-                if claims.found(from..from + length) {
-                    came.push(from..from + length);
+            let mut allocator = RangeAllocator::new(size, 0);
+            let mut received: Vec<Range<u64>> = Vec::new();
+            for (start, length) in found {
+                if allocator.add_received(start..start + length) {
+                    received.push(start..start + length);
                 }
             }
             let mut running: Vec<Range<u64>> = Vec::new();
             let mut offset = 0;
-            let finish = |claims: &mut RangeAllocator, running: &mut Vec<Range<u64>>, at: usize, part: u64, came: &mut Vec<Range<u64>>| {
-                let piece = running.remove(at);
-                let reached = piece.start + (piece.end - piece.start) * part / 100;
-                claims.piece_is_at(piece.start, reached);
-                came.push(piece.start..reached);
+            let end = |allocator: &mut RangeAllocator, range: Range<u64>, percent: u64, received: &mut Vec<Range<u64>>| {
+                let reached = range.start + (range.end - range.start) * percent / 100;
+                allocator.range_ended(range.start, reached);
+                received.push(range.start..reached);
             };
-            let advance = |claims: &mut RangeAllocator, pace, part: u64, offset: &mut u64, came: &mut Vec<Range<u64>>| {
-                while claims.take_next().is_some() {
-                    *offset = claims.first;
+            let advance = |allocator: &mut RangeAllocator, rate, percent: u64, offset: &mut u64, received: &mut Vec<Range<u64>>| {
+                while allocator.take_received().is_some() {
+                    *offset = allocator.contiguous;
                 }
-                if claims.next() == Next::Free {
-                    let (end, most) = claims.claim_next(Some(pace));
-                    assert!(end > *offset && end <= most && most <= size);
-                    let reached = *offset + (end - *offset) * part / 100;
-                    came.push(*offset..reached);
-                    claims.first_is_at(reached);
+                if allocator.next() == Next::Free {
+                    let Allocation { end, end_of_whole } = allocator.allocate_next(Some(rate));
+                    assert!(end > *offset && end <= end_of_whole && end_of_whole <= size);
+                    let reached = *offset + (end - *offset) * percent / 100;
+                    received.push(*offset..reached);
+                    allocator.set_contiguous(reached);
                     *offset = reached;
                 }
             };
             for step in steps {
                 match step {
-                    Step::First { pace, part } => advance(&mut claims, pace, part, &mut offset, &mut came),
-                    Step::Claim { pace } => running.extend(claims.claim_piece(pace)),
-                    Step::Came { which, part } if !running.is_empty() => {
-                        let at = which.index(running.len());
-                        finish(&mut claims, &mut running, at, part, &mut came);
+                    Step::Contiguous { rate, percent } => {
+                        advance(&mut allocator, rate, percent, &mut offset, &mut received);
                     }
-                    Step::Came { .. } => {}
+                    Step::Start { rate } => running.extend(allocator.allocate_range(rate)),
+                    Step::End { which, percent } if !running.is_empty() => {
+                        let range = running.remove(which.index(running.len()));
+                        end(&mut allocator, range, percent, &mut received);
+                    }
+                    Step::End { .. } => {}
                 }
-                prop_assert!(claims.pieces.len() <= MOST_PIECES + 4);
+                prop_assert!(allocator.ranges.len() <= MAX_RANGES + 4);
             }
-            while !running.is_empty() {
-                finish(&mut claims, &mut running, 0, 100, &mut came);
+            for range in running {
+                end(&mut allocator, range, 100, &mut received);
             }
-            while claims.next() != Next::End {
-                advance(&mut claims, 0, 100, &mut offset, &mut came);
+            while allocator.next() != Next::End {
+                advance(&mut allocator, 0, 100, &mut offset, &mut received);
             }
-            came.retain(|range| !range.is_empty());
-            came.sort_by_key(|range| range.start);
+            received.retain(|range| !range.is_empty());
+            received.sort_by_key(|range| range.start);
             let mut end = 0;
-            for range in came {
+            for range in received {
                 prop_assert_eq!(range.start, end, "a gap, or twice");
                 end = range.end;
             }
-            prop_assert_eq!((end, claims.free()), (size, 0));
+            prop_assert_eq!((end, allocator.free()), (size, 0));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Ranges of one blob that other connections bring than the one of its first bytes.
+//! Downloads ranges of one blob by further connections, in parallel to the connection after the contiguous bytes.
 //!
-//! Each is a range, claimed before it is asked for, written to a file of its own, and appended when the first bytes reach it.
-//! A piece is asked for once, of the source that gave the first bytes last. Whatever goes wrong ends it: what came stays, the
-//! rest is free again, and there are no more until that source has given something once more. So faults, pauses and the
-//! choice of sources are the business of the first bytes alone.
+//! Each range is allocated before it is requested, written to a file of its own, and appended when the contiguous bytes reach
+//! it. It is requested once, from the source that sent the contiguous bytes last. Any error ends it: the received bytes are
+//! kept, the rest is free again, and no range is started until that source has sent something again. So errors, pauses and the
+//! choice of sources concern only the connection after the contiguous bytes (`download`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,282 +14,283 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Interval;
 
-use super::download::{Download, on_disk};
 use super::download_slot::DownloadSlot;
-use super::range_allocator::{Next, RangeAllocator};
-use super::transfer_stats::rate;
+use super::range_allocator::{Allocation, Next, RangeAllocator};
+use super::transfer::{Transfer, on_disk};
+use super::transfer_stats::bytes_per_second;
 use crate::registry::{BlobRange, PullSource};
 use crate::spool::{Partial, SpoolError};
 
-/// A smaller blob is asked for as a whole.
-pub(super) const LARGE: u64 = 4 << 20;
+/// A smaller blob is requested as a whole.
+pub(super) const MIN_BLOB_SIZE: u64 = 4 << 20;
 
-/// How often it is looked if there is an idle place.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often it is checked whether there is an idle slot.
+const SLOT_CHECK: Duration = Duration::from_millis(100);
 
-/// For so long a blob travels before it is judged how fast all comes.
-const YOUNG: Duration = Duration::from_secs(1);
+/// For so long a blob is downloaded before the rate of the link is known.
+const MEASURE_FOR: Duration = Duration::from_secs(1);
 
-/// What comes sooner than in this part of a second, as fast as all comes, is not worth another connection.
-const SOON: u64 = 4;
+/// Bytes that arrive within this part of a second at the rate of the link are not worth another connection.
+const SHORT_REST: u64 = 4;
 
-/// Of one blob.
+/// The parallel ranges of one blob.
 pub(super) struct Ranges<'a> {
-    download: &'a Download<'a>,
-    claims: RangeAllocator,
-    here: HashMap<u64, Partial>,
-    running: FuturesUnordered<BoxFuture<'a, Result<Piece<'a>, SpoolError>>>,
-    /// DownloadSlots that are the blob's beside that of its first bytes, and how many of them there may be with those in use.
-    places: Vec<DownloadSlot<'a>>,
-    own: usize,
-    /// Who gives ranges, and who else may have the blob, both in the order of preference.
+    transfer: &'a Transfer<'a>,
+    allocator: RangeAllocator,
+    /// Received ranges by their first byte.
+    received: HashMap<u64, Partial>,
+    running: FuturesUnordered<BoxFuture<'a, Result<EndedRange<'a>, SpoolError>>>,
+    /// Unused slots that belong to the blob, and how many of them there may be with those in use.
+    slots: Vec<DownloadSlot<'a>>,
+    own_slots: usize,
+    /// A source that sends ranges, and all that may have the blob in the order of preference.
     source: Option<(PullSource, Vec<PullSource>)>,
-    /// If it is to come whole from one source.
-    is_whole: bool,
+    /// The blob is downloaded whole, by one connection.
+    is_disabled: bool,
     since: Instant,
-    received: u64,
+    /// Bytes of all blobs that were received before.
+    received_before: u64,
 }
 
-/// What came of one.
-struct Piece<'a> {
-    place: DownloadSlot<'a>,
-    from: u64,
-    /// None if nothing came.
+/// A range whose download has ended.
+struct EndedRange<'a> {
+    slot: DownloadSlot<'a>,
+    start: u64,
+    /// None if no byte was received.
     partial: Option<Partial>,
-    is_whole: bool,
+    is_complete: bool,
 }
 
 impl<'a> Ranges<'a> {
-    /// Of a blob that comes whole, if it is small or its sources are not trusted to give parts of the same.
-    pub(super) fn none(download: &'a Download<'a>) -> Self {
+    /// None: for a blob that is small, or whose sources are not trusted to have the same content.
+    pub(super) fn none(transfer: &'a Transfer<'a>) -> Self {
         Self {
-            claims: RangeAllocator::new(download.request.size, 0),
-            here: HashMap::new(),
+            allocator: RangeAllocator::new(transfer.request.size, 0),
+            received: HashMap::new(),
             running: FuturesUnordered::new(),
-            places: Vec::new(),
-            own: 0,
+            slots: Vec::new(),
+            own_slots: 0,
             source: None,
-            is_whole: true,
+            is_disabled: true,
             since: Instant::now(),
-            received: download.traffic.received(),
-            download,
+            received_before: transfer.stats.received(),
+            transfer,
         }
     }
 
-    /// With what an earlier run has left, and places for some.
+    /// With the ranges that an earlier run has received, and with slots for further ones.
     pub(super) async fn open(
-        download: &'a Download<'a>,
-        first: &Partial,
-        places: Vec<DownloadSlot<'a>>,
+        transfer: &'a Transfer<'a>,
+        contiguous: &Partial,
+        slots: Vec<DownloadSlot<'a>>,
     ) -> Result<Self, SpoolError> {
-        let mut pieces = Self::none(download);
-        pieces.is_whole = download.request.size < LARGE;
-        (pieces.own, pieces.places) = (places.len(), places);
-        pieces.claims.first_is_at(first.offset());
-        let (spool, blob, size) = (
-            download.spool.clone(),
-            download.request.digest,
-            download.request.size,
-        );
+        let mut ranges = Self::none(transfer);
+        ranges.is_disabled = transfer.request.size < MIN_BLOB_SIZE;
+        (ranges.own_slots, ranges.slots) = (slots.len(), slots);
+        ranges.allocator.set_contiguous(contiguous.offset());
+        let request = &transfer.request;
+        let (spool, blob, size) = (transfer.spool.clone(), request.digest, request.size);
         let found = on_disk(move || {
-            let found = spool.range_starts(&blob).into_iter();
-            found
-                .map(|from| spool.range(&blob, size, from))
+            let starts = spool.range_starts(&blob).into_iter();
+            starts
+                .map(|start| spool.range(&blob, size, start))
                 .collect::<Result<Vec<_>, _>>()
         });
         let mut useless = Vec::new();
-        for piece in found.await? {
-            // What was being appended when the run ended begins before the end of the first bytes.
-            let from = piece.start().max(first.offset());
-            match pieces.claims.found(from..piece.offset()) {
-                true => drop(pieces.here.insert(from, piece)),
-                false => useless.push(piece),
+        for range in found.await? {
+            // A range that was being appended when the run ended begins before the end of the contiguous bytes.
+            let start = range.start().max(contiguous.offset());
+            match ranges.allocator.add_received(start..range.offset()) {
+                true => drop(ranges.received.insert(start, range)),
+                false => useless.push(range),
             }
         }
         on_disk(move || useless.into_iter().try_for_each(Partial::discard)).await?;
-        Ok(pieces)
+        Ok(ranges)
     }
 
-    /// Bytes that are here.
-    pub(super) fn bytes(&self) -> u64 {
-        self.here.iter().map(|(from, piece)| piece.offset() - from).sum()
+    /// How many bytes are received.
+    pub(super) fn received_bytes(&self) -> u64 {
+        let received = self.received.iter();
+        received.map(|(start, range)| range.offset() - start).sum()
     }
 
-    /// Appends what lies here to the first bytes, as far as it reaches.
-    pub(super) async fn append_to(&mut self, mut first: Partial) -> Result<Partial, SpoolError> {
-        self.claims.first_is_at(first.offset());
-        while let Some(piece) = self.claims.take_next().and_then(|from| self.here.remove(&from)) {
-            let appended = on_disk(move || first.append_range(piece).map(|()| first));
-            first = self.beside(appended).await??;
+    /// Appends the received ranges that follow the contiguous bytes.
+    pub(super) async fn append_received(&mut self, mut contiguous: Partial) -> Result<Partial, SpoolError> {
+        self.allocator.set_contiguous(contiguous.offset());
+        while let Some(start) = self.allocator.take_received() {
+            let Some(range) = self.received.remove(&start) else {
+                break;
+            };
+            let appended = on_disk(move || contiguous.append_range(range).map(|()| contiguous));
+            contiguous = self.run_during(appended).await??;
         }
-        Ok(first)
+        Ok(contiguous)
     }
 
-    /// What comes after the first bytes.
+    /// What follows the contiguous bytes.
     pub(super) fn next(&self) -> Next {
-        self.claims.next()
+        self.allocator.next()
     }
 
-    /// RangeAllocator what comes next for the first bytes: a range to be asked for, and where it ends if the answer is the whole.
-    pub(super) fn claim(&mut self, source: &PullSource) -> (u64, u64) {
-        let pace = (!self.is_whole).then(|| self.download.registries.bytes_per_second(source));
-        let (until, free) = self.claims.claim_next(pace);
-        // Others may claim what is free while this comes.
-        (until, if self.source.is_some() { until } else { free })
+    /// Allocates what follows the contiguous bytes to a request to this source.
+    pub(super) fn allocate_next(&mut self, source: &PullSource) -> Allocation {
+        let rate = (!self.is_disabled).then(|| self.transfer.registries.bytes_per_second(source));
+        let mut allocated = self.allocator.allocate_next(rate);
+        // The free bytes after it may be allocated to parallel ranges meanwhile.
+        if self.source.is_some() {
+            allocated.end_of_whole = allocated.end;
+        }
+        allocated
     }
 
-    /// The source of the first bytes gives ranges, or has failed.
-    pub(super) fn ask(&mut self, source: Option<(&PullSource, Vec<PullSource>)>) {
-        let source = source.filter(|_| !self.is_whole);
-        self.source = source.map(|(source, open)| (source.clone(), open));
+    /// Sets the source of parallel ranges, with all that are usable: one that sends ranges, or none after an error.
+    pub(super) fn set_source(&mut self, source: Option<(PullSource, Vec<PullSource>)>) {
+        self.source = source.filter(|_| !self.is_disabled);
         if self.source.is_none() {
-            self.give_up_places();
+            self.release_slots();
         }
     }
 
-    /// Others have a use for them.
-    fn give_up_places(&mut self) {
-        self.own = 0;
-        self.places.clear();
+    /// Releases the unused slots for other blobs.
+    fn release_slots(&mut self) {
+        self.own_slots = 0;
+        self.slots.clear();
     }
 
-    /// Does `work`, while pieces come.
-    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, SpoolError> {
+    /// Runs the parallel ranges until `work` is done.
+    pub(super) async fn run_during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, SpoolError> {
         let mut work = pin!(work);
-        if self.is_whole {
+        if self.is_disabled {
             return Ok(work.await);
         }
-        let mut glances = tokio::time::interval(GLANCE);
+        let mut checks = tokio::time::interval(SLOT_CHECK);
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(done),
-                came = self.tend(&mut glances) => drop(came?),
+                ended = self.run_once(&mut checks) => drop(ended?),
             }
         }
     }
 
-    /// Waits until one of those that are on their way has come, or will not come.
-    pub(super) async fn one(&mut self) -> Result<(), SpoolError> {
-        let mut glances = tokio::time::interval(GLANCE);
+    /// Waits until one of the running ranges has ended.
+    pub(super) async fn wait_for_one(&mut self) -> Result<(), SpoolError> {
+        let mut checks = tokio::time::interval(SLOT_CHECK);
         while !self.running.is_empty() {
-            if self.tend(&mut glances).await? {
+            if self.run_once(&mut checks).await? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Waits until something happens. True if a piece has ended. May be dropped at any moment.
-    async fn tend(&mut self, glances: &mut Interval) -> Result<bool, SpoolError> {
-        let mut has_come = false;
+    /// Waits until a range has ended or slots are due to be checked, and starts further ranges. Returns whether a range has
+    /// ended. May be dropped at any moment.
+    async fn run_once(&mut self, checks: &mut Interval) -> Result<bool, SpoolError> {
+        let mut has_ended = false;
         tokio::select! {
-            Some(piece) = self.running.next() => {
-                self.came(piece?);
-                has_come = true;
+            Some(ended) = self.running.next() => {
+                self.range_ended(ended?);
+                has_ended = true;
             }
-            _ = glances.tick() => {}
+            _ = checks.tick() => {}
         }
-        self.begin_all();
-        Ok(has_come)
+        self.start_ranges();
+        Ok(has_ended)
     }
 
-    fn came(&mut self, piece: Piece<'a>) {
-        if self.places.len() + self.running.len() < self.own {
-            self.places.push(piece.place);
+    fn range_ended(&mut self, range: EndedRange<'a>) {
+        if self.slots.len() + self.running.len() < self.own_slots {
+            self.slots.push(range.slot);
         }
-        if !piece.is_whole {
-            self.ask(None);
+        if !range.is_complete {
+            self.set_source(None);
         }
-        let reached = piece.partial.as_ref().map_or(piece.from, Partial::offset);
-        self.claims.piece_is_at(piece.from, reached);
-        if let Some(partial) = piece.partial {
-            self.here.insert(piece.from, partial);
+        let end = range.partial.as_ref().map_or(range.start, Partial::offset);
+        self.allocator.range_ended(range.start, end);
+        if let Some(partial) = range.partial {
+            self.received.insert(range.start, partial);
         }
     }
 
-    /// Where it pays, begins with as many as the blob has places for, and as there are idle ones for.
-    fn begin_all(&mut self) {
-        if self.source.is_none() || self.since.elapsed() < YOUNG {
+    /// Starts a range for each slot of the blob and each idle slot, as long as that is worthwhile.
+    fn start_ranges(&mut self) {
+        if self.source.is_none() || self.since.elapsed() < MEASURE_FOR {
             return;
         }
-        while self.is_worth_while()
-            && let Some(place) = self.places.pop().or_else(|| self.download.places.take_idle())
+        while self.is_worthwhile()
+            && let Some(slot) = self.slots.pop().or_else(|| self.transfer.slots.acquire_idle())
         {
-            if !self.begin(place) {
+            if !self.start_range(slot) {
                 return;
             }
         }
-        if !self.is_worth_while() {
-            self.give_up_places();
+        if !self.is_worthwhile() {
+            self.release_slots();
         }
     }
 
-    /// Whether what is free would take long, as fast as all comes.
-    fn is_worth_while(&self) -> bool {
-        let came = self.download.traffic.received().saturating_sub(self.received);
-        self.claims.free() > rate(came, self.since.elapsed()) / SOON
+    /// Whether the free bytes take long at the rate of the link.
+    fn is_worthwhile(&self) -> bool {
+        let received = self.transfer.stats.received();
+        let received = received.saturating_sub(self.received_before);
+        self.allocator.free() > bytes_per_second(received, self.since.elapsed()) / SHORT_REST
     }
 
-    fn begin(&mut self, place: DownloadSlot<'a>) -> bool {
-        let Some((source, open)) = self.source.clone() else {
+    fn start_range(&mut self, slot: DownloadSlot<'a>) -> bool {
+        let Some((source, usable)) = self.source.clone() else {
             return false;
         };
-        // Nothing is claimed of a source before it is known how fast it is.
-        let pace = self.download.registries.bytes_per_second(&source);
-        let Some(range) = (pace > 0).then(|| self.claims.claim_piece(pace)).flatten() else {
+        // The length of a range depends on the speed of the source, so that must be known.
+        let rate = self.transfer.registries.bytes_per_second(&source);
+        let range = (rate > 0).then(|| self.allocator.allocate_range(rate)).flatten();
+        let Some(range) = range else {
             return false;
         };
-        let (blob, Range { start, end }) = (self.download.request.digest, &range);
-        tracing::debug!("blob {blob}: bytes {start} to {end} come by another connection");
+        let (blob, Range { start, end }) = (self.transfer.request.digest, &range);
+        tracing::debug!("blob {blob}: bytes {start} to {end} by another connection");
         self.running
-            .push(Box::pin(fetch(self.download, (source, open), range, place)));
+            .push(Box::pin(download(self.transfer, (source, usable), range, slot)));
         true
     }
 }
 
-async fn fetch<'a>(
-    download: &'a Download<'a>,
-    (source, open): (PullSource, Vec<PullSource>),
+/// Downloads one range from one source.
+async fn download<'a>(
+    transfer: &'a Transfer<'a>,
+    (source, usable): (PullSource, Vec<PullSource>),
     range: Range<u64>,
-    place: DownloadSlot<'a>,
-) -> Result<Piece<'a>, SpoolError> {
-    let wanted = BlobRange {
-        blob: download.request.digest,
-        size: download.request.size,
+    slot: DownloadSlot<'a>,
+) -> Result<EndedRange<'a>, SpoolError> {
+    let range = BlobRange {
+        blob: transfer.request.digest,
+        size: transfer.request.size,
         start: range.start,
         end: range.end,
     };
-    let spool = download.spool.clone();
-    let opened = on_disk(move || spool.range(&wanted.blob, wanted.size, wanted.start));
+    let (registries, spool) = (transfer.registries, transfer.spool.clone());
+    let opened = on_disk(move || spool.range(&range.blob, range.size, range.start));
     let (partial, began) = (opened.await?, Instant::now());
-    let mut attempts =
-        download
-            .registries
-            .attempts(format!("a piece of blob {}", wanted.blob), Vec::new(), open);
+    let what = format!("a range of blob {}", range.blob);
+    let mut attempts = registries.attempts(what, Vec::new(), usable);
     attempts.begin_with(&source);
-    let opened = download
-        .registries
-        .open_blob(&source, wanted, &mut attempts, download.cancel)
-        .await;
-    let (partial, result) = match opened {
-        Ok(stream) if stream.is_range() => download.pour(stream, partial, &mut attempts).await?,
+    let opened = registries.open_blob(&source, range, &mut attempts, transfer.cancel);
+    let (partial, received) = match opened.await {
+        Ok(stream) if stream.is_range() => transfer.write(stream, partial, &mut attempts).await?,
         Ok(_) => (partial, Ok(())),
         Err(error) => (partial, Err(error)),
     };
-    let judged = attempts.assess(partial.offset() - wanted.start, began.elapsed());
-    if let Err(error) = result.and(judged) {
-        tracing::debug!(
-            "blob {}: a piece ends at {}: {error}",
-            wanted.blob,
-            partial.offset()
-        );
+    let end = partial.offset();
+    let assessed = attempts.assess(end - range.start, began.elapsed());
+    if let Err(error) = received.and(assessed) {
+        tracing::debug!("blob {}: a range ended at {end}: {error}", range.blob);
     }
-    Ok(Piece {
-        place,
-        from: wanted.start,
-        is_whole: partial.offset() == wanted.end,
-        partial: match partial.offset() > wanted.start {
+    Ok(EndedRange {
+        slot,
+        start: range.start,
+        is_complete: end == range.end,
+        partial: match end > range.start {
             true => Some(partial),
             false => {
                 on_disk(move || partial.discard()).await?;

@@ -1,22 +1,22 @@
-//! Whose fault it is that a blob is not as long as the manifest says: the manifest's, if what registries have has the blob's
-//! digest.
+//! Finds out whether the manifest or the registries are wrong about a blob's length: the manifest, if the registries' bytes match
+//! the blob's digest.
 
 use crate::cancel::Cancel;
 use crate::oci::{Digest, Hasher};
 use crate::registry::{BlobRange, PullSource, Registries, RegistryError};
 
-/// What is fetched at most to find out. It tells two exit codes apart, and that is worth no more on a slow link.
-const AT_MOST: u64 = 16 << 20;
+/// The most bytes that are downloaded to find out. They decide between two exit codes, which is worth no more on a slow link.
+const MAX_DOWNLOAD: u64 = 16 << 20;
 
-/// No source gives the blob, for the reason `error`. Says what that becomes if the manifest is to blame.
-pub(super) async fn blame(
+/// The error that replaces `error`, with which the download from all sources failed, if the manifest is wrong.
+pub(super) async fn explain(
     error: &RegistryError,
     blob: Digest,
     sources: &[PullSource],
     registries: &Registries,
     cancel: &Cancel,
 ) -> Option<RegistryError> {
-    let (expected, found) = error.lengths().filter(|(_, found)| *found <= AT_MOST)?;
+    let (expected, found) = error.lengths().filter(|(_, found)| *found <= MAX_DOWNLOAD)?;
     for source in sources {
         match digest_of(source, blob, found, registries, cancel).await {
             Ok(digest) if digest == blob => {
@@ -33,7 +33,7 @@ pub(super) async fn blame(
     None
 }
 
-/// The digest of what `source` has as `blob`, if that has `size` bytes.
+/// The digest of the source's bytes for `blob`, if it has `size` of them.
 async fn digest_of(
     source: &PullSource,
     blob: Digest,
@@ -41,16 +41,14 @@ async fn digest_of(
     registries: &Registries,
     cancel: &Cancel,
 ) -> Result<Digest, RegistryError> {
-    let wanted = BlobRange {
+    let whole = BlobRange {
         blob,
         size,
         start: 0,
         end: size,
     };
     let mut attempts = registries.attempts(format!("blob {blob}"), Vec::new(), vec![source.clone()]);
-    let mut stream = registries
-        .open_blob(source, wanted, &mut attempts, cancel)
-        .await?;
+    let mut stream = registries.open_blob(source, whole, &mut attempts, cancel).await?;
     let mut hasher = Hasher::default();
     while let Some(bytes) = stream.next(cancel).await? {
         hasher.update(&bytes);

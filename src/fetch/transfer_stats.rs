@@ -1,16 +1,16 @@
-//! What came over the link.
+//! Counts the bytes of all blobs that a run has received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// All blobs', since the beginning.
+/// The bytes received since the start.
 #[derive(Debug, Default)]
 pub(super) struct TransferStats {
     received: AtomicU64,
 }
 
 impl TransferStats {
-    /// Bytes that came so far.
+    /// Bytes received so far.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
@@ -20,7 +20,7 @@ impl TransferStats {
     }
 }
 
-/// Bytes a second.
-pub(super) fn rate(bytes: u64, took: Duration) -> u64 {
+/// The average rate.
+pub(super) fn bytes_per_second(bytes: u64, took: Duration) -> u64 {
     (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64
 }

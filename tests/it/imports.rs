@@ -49,7 +49,6 @@ const WITHOUT_TOKIO: [&str; 6] = ["store", "spool", "plan", "spec", "oci", "repo
 const KNOWN_CIRCLES: &[&[&str]] = &[
     &["job::error", "job::failure"],
     &["job::reconcile", "job::space"],
-    &["fetch::download", "fetch::ranges"],
 ];
 
 /// Segments of a path: `["crate", "oci", "Digest"]`.

@@ -1,4 +1,4 @@
-//! Blobs through faults.
+//! Downloads single blobs from a registry that fails in many ways.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn goes_on_by_a_closed_range_where_it_broke_off() {
+async fn a_broken_download_is_resumed_by_a_range() {
     let world = World::new(100_000).await;
     let (bytes, first) = (world.bytes.clone(), AtomicUsize::new(0));
     world
@@ -140,7 +140,7 @@ async fn with_odd_ranges(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_200_instead_of_a_206_is_passed_over_up_to_the_offset() {
+async fn a_200_instead_of_a_206_is_skipped_up_to_the_offset() {
     let (world, _) = with_odd_ranges(|_, bytes| Some(Bytes::clone(bytes).into_response())).await;
     assert_eq!(world.starts().len(), 2);
 }
@@ -171,7 +171,7 @@ async fn a_416_and_a_wrong_206_lead_to_a_request_without_range() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_206_that_begins_early_is_passed_over_up_to_the_offset() {
+async fn a_206_that_starts_early_is_skipped_up_to_the_offset() {
     let (world, _) = with_odd_ranges(|seen, bytes| {
         let start = seen.range_start()? - 100;
         let headers = [(header::CONTENT_RANGE, format!("bytes {start}-49999/50000"))];
@@ -182,7 +182,7 @@ async fn a_206_that_begins_early_is_passed_over_up_to_the_offset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_mirror_goes_on_where_the_last_one_broke_off() {
+async fn the_next_mirror_resumes_where_the_last_one_broke_off() {
     let (bytes, dir) = (noise(200_000, 3), tempfile::tempdir().unwrap());
     let (mirror, origin) = (Fake::start().await, Fake::start().await);
     mirror.put_blob("m/a", &bytes);
@@ -210,7 +210,7 @@ async fn the_next_mirror_goes_on_where_the_last_one_broke_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_bytes_are_thrown_away_and_asked_for_elsewhere_twice_each() {
+async fn wrong_bytes_are_discarded_and_each_source_is_asked_twice() {
     let (bytes, dir) = (noise(30_000, 3), tempfile::tempdir().unwrap());
     let (mirror, origin) = (Fake::start().await, Fake::start().await);
     let digest = origin.put_blob("a", &bytes);
@@ -238,7 +238,7 @@ async fn wrong_bytes_are_thrown_away_and_asked_for_elsewhere_twice_each() {
 
 /// A mirror that gives a wrong beginning and breaks off must not spoil what the next one gives, for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spoilt_beginning_is_found_out() {
+async fn a_wrong_beginning_is_detected() {
     let (bytes, dir) = (noise(60_000, 3), tempfile::tempdir().unwrap());
     let (mirror, origin) = (Fake::start().await, Fake::start().await);
     origin.put_blob("a", &bytes);
@@ -300,7 +300,7 @@ async fn two_mirrors_that_were_wrong_together_cost_a_bounded_number_of_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spoilt_partial_of_an_earlier_run_is_found_out() {
+async fn a_wrong_partial_of_an_earlier_run_is_detected() {
     let world = World::new(60_000).await;
     let digest = spoke_precache::oci::Digest::of(&world.bytes);
     drop(Spool::open(world.dir.path()).unwrap());
@@ -316,7 +316,7 @@ async fn a_spoilt_partial_of_an_earlier_run_is_found_out() {
 
 /// A manifest that lies about a blob's size fails alone; those that tell the truth get the blob.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_size_does_not_spoil_the_blob_for_others() {
+async fn a_wrong_size_does_not_break_the_blob_for_others() {
     let world = World::new(1000).await;
     let (fetcher, _) = fetcher(settings(&insecure(&[&world.fake.host()])), world.dir.path());
     let right = request(&world.bytes, &world.from());
@@ -337,7 +337,7 @@ async fn a_wrong_size_does_not_spoil_the_blob_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_length_that_is_not_the_manifests_is_named() {
+async fn a_length_that_differs_from_the_manifest_is_reported() {
     let world = World::new(1000).await;
     let longer = noise(1001, 7);
     world.fake.fault(move |_| Some(longer.clone().into_response()));
@@ -354,7 +354,7 @@ async fn a_length_that_is_not_the_manifests_is_named() {
 
 /// Each byte is one that nobody had before, and yet nothing moves.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_gives_a_byte_at_a_time_is_given_up() {
+async fn a_registry_that_sends_a_byte_at_a_time_is_given_up() {
     let world = World::new(100_000).await;
     let bytes = world.bytes.clone();
     world.fake.fault(move |seen| Some(serve(seen, KIND, &bytes, 1)));
@@ -370,7 +370,7 @@ async fn a_registry_that_gives_a_byte_at_a_time_is_given_up() {
 
 /// Without Content-Length, bytes after the blob's end are not read; fewer are fetched again, as far as they go.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_unknown_length_is_taken_up_to_the_size() {
+async fn a_body_of_unknown_length_is_read_up_to_the_size() {
     let world = World::new(100_000).await;
     let (bytes, first) = (world.bytes.clone(), AtomicUsize::new(0));
     world
@@ -427,7 +427,7 @@ async fn a_stall_in_the_body_or_before_it_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_accepts_and_says_nothing_is_given_up() {
+async fn a_server_that_accepts_and_does_not_answer_is_given_up() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
@@ -458,7 +458,7 @@ async fn a_server_that_accepts_and_says_nothing_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_that_ask_for_one_blob_get_it_by_one_request() {
+async fn many_requests_for_one_blob_share_one_download() {
     let world = World::new(300_000).await;
     let (fetcher, _) = fetcher(settings(&insecure(&[&world.fake.host()])), world.dir.path());
     let cancel = Cancel::default();
@@ -478,7 +478,7 @@ async fn many_that_ask_for_one_blob_get_it_by_one_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_keeps_what_came_and_the_next_run_goes_on_with_it() {
+async fn a_stop_keeps_the_received_bytes_and_the_next_run_resumes() {
     let world = World::new(100_000).await;
     let (bytes, first) = (world.bytes.clone(), AtomicUsize::new(0));
     world
@@ -517,7 +517,7 @@ async fn a_stop_keeps_what_came_and_the_next_run_goes_on_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_told_from_other_errors() {
+async fn a_full_disk_has_its_own_error() {
     let world = World::new(1_000_000).await;
     let mounted = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
@@ -538,7 +538,7 @@ async fn a_full_disk_is_told_from_other_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_wants_quiet_gets_it_and_then_is_asked_again() {
+async fn a_registry_that_throttles_is_asked_again_after_its_retry_after() {
     let world = World::new(1000).await;
     let counts = Mutex::new(HashMap::<String, usize>::new());
     world.fake.fault(move |seen| {

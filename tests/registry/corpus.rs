@@ -1,4 +1,4 @@
-//! Manifests that nobody in this project wrote.
+//! Parses manifests from other projects.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The registry that everybody runs, as Debian has it.
+//! Pulls from a real registry: docker-registry (distribution), as packaged by Debian.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};

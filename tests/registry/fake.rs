@@ -1,4 +1,4 @@
-//! A registry on loopback that holds what it is told and fails where it is told.
+//! A fake registry on loopback, with content and faults that a test sets.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

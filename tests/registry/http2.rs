@@ -1,7 +1,7 @@
-//! HTTP/2, where one connection would carry all blobs, and so its end be the end of each of them.
+//! Downloads by HTTP/2: connections for blobs, and streams and connections that end.
 //!
-//! The server is `h2` itself below TLS. It takes a [`Step`] for each request from a list, and behaves when the list is at
-//! its end.
+//! The server is the crate `h2` over TLS. It takes a [`Step`] for each request from a list, and answers correctly after the end
+//! of the list.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -222,7 +222,7 @@ async fn answer(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_reset_is_gone_on_with_over_the_same_connection() {
+async fn a_reset_stream_is_resumed_over_the_same_connection() {
     for reason in [
         Reason::INTERNAL_ERROR,
         Reason::REFUSED_STREAM,
@@ -240,7 +240,7 @@ async fn a_stream_that_is_reset_is_gone_on_with_over_the_same_connection() {
 
 /// A long link that loses packets is not filled by one connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_blob_has_a_connection_for_itself_and_leaves_it_to_the_next() {
+async fn each_blob_has_its_own_connection_and_passes_it_to_the_next() {
     let server = Server::start(3 * PLACES, &[Step::Meet; 3 * PLACES]).await;
     let log = server.fetch().await;
     assert_eq!(log.received(), 3 * PLACES as u64 * SIZE as u64);
@@ -248,7 +248,7 @@ async fn each_blob_has_a_connection_for_itself_and_leaves_it_to_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_small_shares_a_connection() {
+async fn manifests_and_configs_share_a_connection() {
     let server = Server::start(PLACES, &[Step::Meet; PLACES]).await;
     let (registries, _) = registries(server.settings());
     let manifests = server.shelf.bytes.iter().map(|bytes| {
@@ -268,7 +268,7 @@ async fn what_is_small_shares_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_goaway_lets_what_is_under_way_end() {
+async fn a_graceful_goaway_lets_running_streams_end() {
     let server = Server::start(4, &[Step::Serve, Step::GoAway]).await;
     let log = server.fetch().await;
     assert_eq!(log.received(), 4 * SIZE as u64);
@@ -280,7 +280,7 @@ async fn a_graceful_goaway_lets_what_is_under_way_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abrupt_end_of_the_connection_is_gone_on_with_in_every_blob() {
+async fn after_an_abrupt_end_of_the_connection_every_blob_is_resumed() {
     for step in [Step::Abort, Step::Close] {
         let server = Server::start(4, &[step, Step::Serve, step, Step::Reset(Reason::CANCEL), step]).await;
         let log = server.fetch().await;
@@ -292,7 +292,7 @@ async fn an_abrupt_end_of_the_connection_is_gone_on_with_in_every_blob() {
 /// The kernel of whatever is between us still acknowledges, so TCP does not notice. Without a ping every request would go
 /// over that connection for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_whose_other_end_hangs_is_left() {
+async fn a_connection_whose_server_hangs_is_closed() {
     let server = Server::start(1, &[Step::Hang]).await;
     let log = server.fetch().await;
     assert_eq!(server.connections(), 2, "{:?}", log.retries());

@@ -1,4 +1,4 @@
-//! Logging in, and what must not be said to whom.
+//! Logs in with passwords and tokens, and checks which host gets which secret.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn message(error: &FetchError) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_asked_for_once_and_renewed_when_the_registry_forgot_it() {
+async fn a_token_is_requested_once_and_renewed_when_the_registry_forgot_it() {
     let world = World::with_tokens().await;
     let fetcher = world.fetcher(&world.user());
     for _ in 0..3 {
@@ -142,7 +142,7 @@ async fn a_token_is_asked_for_once_and_renewed_when_the_registry_forgot_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_as_long_as_a_book_is_refused() {
+async fn a_very_long_token_is_refused() {
     let world = World::with_tokens().await;
     let host = world.fake.host();
     world.fake.fault(move |seen| match seen.path.as_str() {
@@ -159,7 +159,7 @@ async fn a_token_as_long_as_a_book_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_that_need_a_token_one_asks() {
+async fn of_many_requests_that_need_a_token_one_requests_it() {
     let world = World::with_tokens().await;
     let fetcher = world.fetcher(&world.user());
     let blobs: Vec<Bytes> = (0..12).map(|seed| noise(1000, seed + 100)).collect();
@@ -187,7 +187,7 @@ async fn an_identity_token_is_posted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_credential_is_named_and_not_told() {
+async fn a_refused_credential_is_named_without_its_content() {
     let world = World::with_tokens().await;
     let auths = json!({ world.fake.host(): {"username": "user", "password": "hunter2x"} });
     let error = world.fetch(&world.fetcher(&auths)).await.unwrap_err();
@@ -211,7 +211,7 @@ async fn a_refused_credential_is_named_and_not_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_refuses_its_own_token_is_not_asked_for_ever() {
+async fn a_registry_that_refuses_its_own_token_is_asked_twice_at_most() {
     let world = World::with_tokens().await;
     let host = world.fake.host();
     world.fake.fault(move |seen| match seen.path.as_str() {
@@ -228,7 +228,7 @@ async fn a_registry_that_refuses_its_own_token_is_not_asked_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_is_sent_when_asked_for_and_only_to_its_repository() {
+async fn a_password_is_sent_after_a_challenge_and_only_to_its_repository() {
     let world = World::with_tokens().await;
     world.fake.put_blob("other", &world.bytes);
     world
@@ -285,7 +285,7 @@ async fn a_redirect_to_another_host_gets_no_credentials_and_is_followed_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_that_fails_does_not_tell_its_url() {
+async fn the_url_of_a_failed_redirect_is_not_reported() {
     let world = World::with_tokens().await;
     let target = format!("http://127.0.0.1:1/x?signature={PASSWORD}");
     world
@@ -311,7 +311,7 @@ async fn a_redirect_that_fails_does_not_tell_its_url() {
 /// As GitLab's: the token server is elsewhere, its URL has a query of its own, and the challenge names neither service nor
 /// scope.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_token_server_may_be_elsewhere() {
+async fn the_token_server_may_be_another_host() {
     let world = World::with_tokens().await;
     let server = Fake::start().await;
     server.fault(|seen| {
@@ -343,7 +343,7 @@ async fn the_token_server_may_be_elsewhere() {
 
 /// Artifactory and Nexus offer both. Who has a password takes what comes first; who has none can only have a token.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_basic_and_bearer_the_first_that_can_be_answered_is_taken() {
+async fn of_basic_and_bearer_the_first_answerable_is_used() {
     for offers_basic_first in [true, false] {
         let world = World::with_tokens().await;
         let host = world.fake.host();
@@ -371,7 +371,7 @@ async fn of_basic_and_bearer_the_first_that_can_be_answered_is_taken() {
 
 /// quay.io gives anybody a token and then answers 401 for a repository that is private or is not there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repository_that_does_not_exist_may_look_like_a_refusal() {
+async fn a_missing_repository_may_be_answered_with_401() {
     let world = World::with_tokens().await;
     let host = world.fake.host();
     world.fake.fault(move |seen| {
@@ -388,9 +388,9 @@ async fn a_repository_that_does_not_exist_may_look_like_a_refusal() {
     let said = message(&error);
     assert!(
         said.ends_with(
-            "the registry answers 401 to a request without credentials, for no pull secret has any for it: UNAUTHORIZED: \
-             access to the requested resource is not authorized\nhint: many registries answer so for a repository that \
-             does not exist, too"
+            "the registry answers 401 to a request without credentials, because no pull secret has any for this repository: UNAUTHORIZED: \
+             access to the requested resource is not authorized\nhint: add credentials for this repository to a pull secret, or correct \
+             the reference: many registries answer so for a repository that does not exist, too"
         ),
         "{said}"
     );

@@ -1,5 +1,4 @@
-//! Registries, spool and fetcher together, against a fake registry with faults, TLS servers with odd certificates, and
-//! docker-registry.
+//! Tests `registry`, `fetch` and `spool` together against a fake registry with faults, TLS servers and docker-registry.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod blobs;
@@ -10,11 +9,11 @@ mod fake;
 mod http2;
 mod login;
 mod manifests;
-mod pieces;
+mod parallel_ranges;
 mod proxies;
-mod quiet;
 mod ranges;
 mod slow;
+mod throttle;
 mod tls;
 
 use std::num::NonZeroUsize;
@@ -29,7 +28,7 @@ use spoke_precache::registry::{ConfText, Registries, RegistrySettings, SystemRoo
 use spoke_precache::report::{Event, Observer};
 use spoke_precache::spool::Spool;
 
-/// Keeps all events.
+/// An observer that keeps all events.
 #[derive(Default)]
 pub(crate) struct Log(Mutex<Vec<Event>>);
 
@@ -54,7 +53,7 @@ impl Log {
             .sum()
     }
 
-    /// For what was waited.
+    /// The reasons for waiting.
     pub(crate) fn waits(&self) -> Vec<String> {
         let events = self.0.lock().unwrap();
         let whys = events.iter().filter_map(|event| match event {
@@ -74,7 +73,7 @@ impl Log {
     }
 }
 
-/// Trusts nobody, gives up soon, and is short of patience.
+/// Settings without any trusted authority, and with short timeouts.
 pub(crate) fn settings(registries_conf: &str) -> RegistrySettings {
     RegistrySettings {
         registries_conf: vec![ConfText {
@@ -88,7 +87,7 @@ pub(crate) fn settings(registries_conf: &str) -> RegistrySettings {
     }
 }
 
-/// A table that makes each host an insecure registry.
+/// A registries.conf that makes each host an insecure registry.
 pub(crate) fn insecure(hosts: &[&str]) -> String {
     let table = |host: &&str| format!("[[registry]]\nlocation = '{host}'\ninsecure = true\n");
     hosts.iter().map(table).collect()
@@ -99,7 +98,7 @@ pub(crate) fn registries(settings: RegistrySettings) -> (Arc<Registries>, Arc<Lo
     (Arc::new(Registries::new(settings, log.clone()).unwrap()), log)
 }
 
-/// A fetcher with a spool of its own.
+/// A fetcher with its own spool.
 pub(crate) fn fetcher(settings: RegistrySettings, spool: &Path) -> (Fetcher, Arc<Log>) {
     let (registries, log) = registries(settings);
     let spool = Spool::open(spool).unwrap();
@@ -120,7 +119,7 @@ pub(crate) fn request(bytes: &Bytes, from: &[String]) -> BlobRequest {
     }
 }
 
-/// Bytes without a pattern, the same each time.
+/// Pseudo-random bytes, the same for each seed.
 pub(crate) fn noise(length: usize, seed: u64) -> Bytes {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let bytes = std::iter::repeat_with(|| {

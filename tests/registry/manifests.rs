@@ -1,4 +1,4 @@
-//! From references to images.
+//! Resolves references to images.
 
 use std::sync::Mutex;
 
@@ -84,7 +84,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_leads_through_the_list_to_manifest_and_config() {
+async fn a_tag_is_resolved_through_the_index_to_manifest_and_config() {
     let world = World::new().await;
     let image = world.resolve(&world.registries(), "a:1").await.unwrap();
     assert_eq!(image.list.unwrap().bytes(), &world.list);
@@ -119,7 +119,7 @@ async fn a_registry_has_a_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_known_is_not_asked_for() {
+async fn known_content_is_not_requested() {
     let world = World::new().await;
     let contents = [&world.list, &world.manifest, &world.config].map(|bytes| Content::new(bytes.clone()));
     let asked = Mutex::new(Vec::new());
@@ -151,7 +151,7 @@ async fn what_is_known_is_not_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_that_lies_is_passed_over() {
+async fn a_mirror_with_wrong_content_is_skipped() {
     let world = World::new().await;
     let mirror = Fake::start().await;
     world.serve(&mirror);
@@ -185,7 +185,7 @@ async fn a_mirror_that_lies_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_way_of_being_unusable_has_its_kind() {
+async fn each_unusable_manifest_has_its_kind_of_error() {
     let world = World::new().await;
     let error = world.resolve(&world.registries(), "a:2").await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");
@@ -254,7 +254,7 @@ async fn each_way_of_being_unusable_has_its_kind() {
 
 /// A mirror for tags only must also give the manifests that its lists name, or a site without another way out is stuck.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_for_tags_gives_all_of_the_image() {
+async fn a_mirror_for_tags_serves_all_of_the_image() {
     let world = World::new().await;
     let conf = format!(
         "[[registry]]\nlocation = 'origin.invalid'\nblocked = true\n[[registry.mirror]]\nlocation = '{}'\n\
@@ -279,7 +279,7 @@ async fn a_mirror_for_tags_gives_all_of_the_image() {
 
 /// A payload or a bundle may name one; what Docker would make of it is not what CRI-O would.
 #[test]
-fn a_name_without_a_registry_is_asked_of_nobody() {
+fn a_name_without_a_registry_is_refused() {
     let (registries, _) = registries(settings(""));
     let error = registries.sources(&reference("busybox:1")).unwrap_err();
     assert_eq!(error.kind(), Kind::Malformed);

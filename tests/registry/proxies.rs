@@ -1,5 +1,5 @@
-//! Which URL goes through which proxy: the cases of Go's `golang.org/x/net/http/httpproxy`, file `proxy_test.go`. And what is
-//! told to whom.
+//! Chooses the proxy for a URL, with the cases of Go (`golang.org/x/net/http/httpproxy`, `proxy_test.go`), and checks which
+//! host gets the proxy's password.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -185,7 +185,7 @@ fn proxy(text: &str) -> Option<Proxy> {
 }
 
 #[test]
-fn urls_go_where_go_sends_them() {
+fn urls_use_the_proxy_that_go_chooses() {
     for (http, https, no, to, expected) in FOR_URL {
         let proxies = Proxies {
             http: proxy(http),
@@ -277,7 +277,7 @@ fn through(host: &str, registries_conf: &str) -> RegistrySettings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_is_followed_past_the_proxy_and_told_no_password_of_its() {
+async fn a_redirect_past_the_proxy_gets_no_proxy_password() {
     let body = noise(1000, 1);
     let content = body.clone();
     let (target, at_target) = listener(move |_| {
@@ -315,7 +315,7 @@ async fn a_redirect_is_followed_past_the_proxy_and_told_no_password_of_its() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ipv6_address_behind_a_tunnel_is_refused_in_words() {
+async fn an_ipv6_address_behind_a_tunnel_is_refused_with_a_hint() {
     let (proxy, at_proxy) = listener(|_| b"HTTP/1.1 200 OK\r\n\r\n".to_vec());
     let error = fetch("[fd00::1]:5000", &noise(10, 1), through(&proxy, ""))
         .await

@@ -1,4 +1,4 @@
-//! What may change between the pieces of one blob: ranges, ETags, sizes, redirects, tokens, encodings.
+//! Resumes blobs by ranges while something changes in between: ETags, sizes, redirects, tokens, encodings.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ fn with_etag(mut response: Response, etag: &'static str) -> Response {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_has_no_ranges_is_passed_over_to_where_we_are() {
+async fn an_answer_without_ranges_is_skipped_up_to_the_offset() {
     let world = broken_off(|_, _, bytes| {
         let headers = [(header::ACCEPT_RANGES, "none")];
         Some((headers, bytes.clone()).into_response())
@@ -55,7 +55,7 @@ async fn a_registry_that_has_no_ranges_is_passed_over_to_where_we_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ranges_are_asked_for_where_accept_ranges_is_not_said() {
+async fn ranges_are_requested_without_accept_ranges() {
     let world = broken_off(|_, _, _| None).await;
     let (result, _) = world.fetch().await;
     assert_eq!(text(&result.unwrap()), world.bytes);
@@ -78,7 +78,7 @@ async fn a_registry_that_refused_one_range_is_asked_for_the_next() {
 
 /// The digest names the content; an ETag is the registry's affair, and differs between the hosts of one CDN.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_etag_that_changes_under_a_partial_means_nothing() {
+async fn a_changed_etag_is_ignored() {
     let world = broken_off(|_, seen, bytes| {
         assert_eq!(seen.header(header::IF_RANGE), None);
         Some(with_etag(serve(seen, KIND, bytes, usize::MAX), "\"two\""))
@@ -90,7 +90,7 @@ async fn an_etag_that_changes_under_a_partial_means_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_change_under_a_partial_are_found_out_and_cost_the_blob_once_more() {
+async fn bytes_that_change_during_a_download_cost_the_blob_once_more() {
     let world = broken_off(|number, seen, _| {
         (number == 1).then(|| with_etag(serve(seen, KIND, &noise(SIZE, 99), usize::MAX), "\"two\""))
     })
@@ -102,7 +102,7 @@ async fn bytes_that_change_under_a_partial_are_found_out_and_cost_the_blob_once_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_size_that_changes_under_a_partial_is_named() {
+async fn a_size_that_changes_during_a_download_is_reported() {
     for whole in [false, true] {
         let world = broken_off(move |_, seen, _| {
             let longer = noise(SIZE + 1, 7);
@@ -149,7 +149,7 @@ async fn the_wrong_content_once_is_an_accident_and_twice_is_not() {
 
 /// Each URL works once and for one request; the one after is refused as a CDN does it.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_range_follows_the_redirect_anew_for_its_url_expires() {
+async fn each_range_follows_the_redirect_anew_because_its_url_expires() {
     let (world, cdn) = (World::new(SIZE).await, Fake::start().await);
     let (host, handed_out) = (cdn.host(), AtomicUsize::new(0));
     world.fake.fault(move |seen| {
@@ -207,7 +207,7 @@ async fn a_token_that_expires_between_ranges_is_renewed() {
 
 /// The bytes of a layer are a gzip, so nginx and GCS may say so in the wrong place.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_content_encoding_that_is_only_said_changes_nothing() {
+async fn a_content_encoding_header_alone_changes_nothing() {
     let world = World::new(SIZE).await;
     let bytes = world.bytes.clone();
     world.fake.fault(move |seen| {
@@ -221,7 +221,7 @@ async fn a_content_encoding_that_is_only_said_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_encoding_that_was_not_asked_for_never_becomes_the_blob() {
+async fn an_encoding_that_was_not_requested_is_never_stored() {
     for chunked in [false, true] {
         let world = World::new(SIZE).await;
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -1,4 +1,4 @@
-//! Sources that send next to nothing, or nothing at all, beside others and alone.
+//! Downloads from slow and silent sources, with and without a faster source.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Pair {
         vec![format!("{}/a:1", self.origin.host())]
     }
 
-    /// First bytes of what both were asked for.
+    /// The first bytes of the ranges that both were asked for.
     fn starts(&self) -> [Vec<usize>; 2] {
         [&self.mirror, &self.origin].map(|fake| {
             let seen = fake.seen("/blobs/");
@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-/// Ranges of a size ten times a second, for blobs.
+/// Answers requests for blobs with chunks of this size, ten times a second.
 fn slow(fake: &Fake, bytes: &Bytes, piece: usize) {
     let bytes = bytes.clone();
     fake.fault(move |seen: &Seen| {
@@ -73,7 +73,7 @@ fn slow(fake: &Fake, bytes: &Bytes, piece: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trickling_mirror_is_left_for_the_origin_with_what_it_brought() {
+async fn a_trickling_mirror_is_left_for_the_origin_and_its_bytes_are_kept() {
     let pair = Pair::new(9 * MIB).await;
     slow(&pair.mirror, &pair.bytes, 1);
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ async fn a_trickling_mirror_is_left_for_the_origin_with_what_it_brought() {
     let why = log.retries();
     assert!(why[0].contains("going on with"), "{why:?}");
 
-    // Whoever comes next does not find it out again.
+    // The next blob is not requested from the mirror again.
     let next = noise(MIB, 4);
     for fake in [&pair.mirror, &pair.origin] {
         fake.put_blob("a", &next);
@@ -151,7 +151,7 @@ async fn a_mirror_that_trickles_a_manifest_is_left() {
 
 /// 20 kB/s each: the origin is tried, turns out no better, and the mirror is returned to for good.
 #[tokio::test(flavor = "multi_thread")]
-async fn between_two_slow_sources_nothing_goes_back_and_forth() {
+async fn connections_do_not_alternate_between_two_slow_sources() {
     let pair = Pair::new(700_000).await;
     for fake in [&pair.mirror, &pair.origin] {
         slow(fake, &pair.bytes, 2_000);
@@ -182,27 +182,27 @@ async fn a_mirror_that_is_only_half_as_fast_is_kept() {
     assert!(pair.starts()[1].is_empty(), "the origin is not asked");
 }
 
-/// The only source there is goes on, and the log says how slowly.
+/// The only source goes on, and its rate is reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_single_source_that_trickles_is_kept_and_told_of() {
+async fn a_single_source_that_trickles_is_kept_and_reported() {
     let (fake, bytes) = (Fake::start().await, noise(MIB, 3));
     fake.put_blob("a", &bytes);
     slow(&fake, &bytes, 1);
-    let why = told(&fake.host(), &bytes, "sends only").await;
+    let why = reported_wait(&fake.host(), &bytes, "sends only").await;
     assert!(why.contains("bytes a second"), "{why}");
     assert_eq!(fake.seen("/blobs/").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_accepts_and_says_nothing_is_told_of() {
+async fn a_registry_that_accepts_and_does_not_answer_is_reported() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = silent.local_addr().unwrap().to_string();
-    let why = told(&host, &noise(1000, 1), "no answer from").await;
+    let why = reported_wait(&host, &noise(1000, 1), "no answer from").await;
     assert!(why.contains(&format!("no answer from `{host}` for ")), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_server_that_accepts_and_says_nothing_is_told_of_by_its_name() {
+async fn a_token_server_that_does_not_answer_is_reported_by_its_name() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = silent.local_addr().unwrap().to_string();
     let (fake, bytes) = (Fake::start().await, noise(1000, 1));
@@ -212,12 +212,12 @@ async fn a_token_server_that_accepts_and_says_nothing_is_told_of_by_its_name() {
         let headers = [(header::WWW_AUTHENTICATE, challenge.clone())];
         Some((StatusCode::UNAUTHORIZED, headers).into_response())
     });
-    let why = told(&fake.host(), &bytes, "no answer from").await;
+    let why = reported_wait(&fake.host(), &bytes, "no answer from").await;
     assert!(why.contains(&format!("no answer from `{host}`")), "{why}");
 }
 
-/// Fetches until a wait is told of that says `what`.
-async fn told(host: &str, bytes: &Bytes, what: &str) -> String {
+/// Downloads until a wait is reported whose reason contains `what`.
+async fn reported_wait(host: &str, bytes: &Bytes, what: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let settings = RegistrySettings {
         idle_timeout: Duration::from_secs(30),
@@ -234,7 +234,7 @@ async fn told(host: &str, bytes: &Bytes, what: &str) -> String {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        panic!("nobody is told: {:?}", log.waits());
+        panic!("nothing is reported: {:?}", log.waits());
     };
     tokio::join!(fetch, wait).1
 }

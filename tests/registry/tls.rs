@@ -1,4 +1,4 @@
-//! Certificates as sites have them.
+//! Downloads over TLS with the certificates that sites have: private authorities, self-signed, expired, client certificates.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -164,7 +164,7 @@ fn trusting(pem: Pem) -> RegistrySettings {
 const FOR_LOOPBACK: &str = "-addext subjectAltName=IP:127.0.0.1";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_private_authority_is_trusted_when_configured_or_the_systems() {
+async fn a_private_authority_is_trusted_from_the_settings_or_the_system() {
     let (certificates, body) = (Certificates::new(), noise(1000, 1));
     certificates.self_signed("ca", "");
     certificates.signed("leaf", "ca");
@@ -204,6 +204,9 @@ async fn a_self_signed_leaf_is_trusted_only_if_just_that_is_configured() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Refused, "{error}");
+    let text = error.to_string();
+    let expected = "self-signed certificate that is not trusted\nhint: put this certificate into `/etc/containers/certs.d/";
+    assert!(text.contains(expected), "{text}");
     // Where OpenShift puts a cluster's additionalTrustBundle.
     let system = |name| RegistrySettings {
         system_roots: SystemRoots::Pem(vec![certificates.pem(name)]),
@@ -238,7 +241,7 @@ async fn its_name_and_its_dates_must_be_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certs_d_has_authorities_and_who_we_are_to_one_host() {
+async fn certs_d_has_authorities_and_client_certificates_for_one_host() {
     let (certificates, body) = (Certificates::new(), noise(1000, 1));
     certificates.self_signed("ca", "");
     certificates.signed("leaf", "ca");
@@ -298,7 +301,7 @@ async fn certs_d_has_authorities_and_who_we_are_to_one_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_cluster_has_authorities_for_all_and_for_one_host_and_one_that_is_torn_stops_nothing() {
+async fn the_cluster_has_authorities_for_all_and_for_one_host_and_invalid_ones_are_skipped() {
     let (certificates, body) = (Certificates::new(), noise(1000, 1));
     certificates.self_signed("ca", "");
     certificates.signed("leaf", "ca");
@@ -327,7 +330,7 @@ async fn the_cluster_has_authorities_for_all_and_for_one_host_and_one_that_is_to
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn https_is_not_left_for_http_unless_insecure() {
+async fn http_is_not_used_instead_of_https_unless_insecure() {
     let (certificates, body) = (Certificates::new(), noise(1000, 1));
     let plain = crate::fake::Fake::start().await;
     let digest = plain.put_blob("a", &body);
@@ -361,7 +364,7 @@ async fn https_is_not_left_for_http_unless_insecure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_of_plain_http_is_told_from_a_broken_one() {
+async fn a_registry_of_plain_http_is_recognised() {
     let (plain, body) = (crate::fake::Fake::start().await, noise(1000, 1));
     plain.put_blob("a", &body);
     let error = fetch(&plain.host(), &body, settings("")).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Registries that want to be left alone, or would be better off.
+//! Downloads from registries that throttle with `Retry-After` or answer with errors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,11 @@ fn http_date(at: SystemTime) -> String {
     at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// Four workers, twelve blobs: whoever has nothing to do at that moment must not ask either.
+/// Four workers, twelve blobs: idle workers must not ask either.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_asks_for_quiet_gets_it_from_all_workers() {
-    const QUIET: Duration = Duration::from_secs(2);
-    /// A request may be on its way when the answer leaves.
+async fn a_registry_that_throttles_is_left_alone_by_all_workers() {
+    const THROTTLE: Duration = Duration::from_secs(2);
+    /// A request may be under way when the answer is sent.
     const UNDER_WAY: Duration = Duration::from_millis(200);
     for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
         let (fake, dir) = (Fake::start().await, tempfile::tempdir().unwrap());
@@ -52,14 +52,14 @@ async fn a_registry_that_asks_for_quiet_gets_it_from_all_workers() {
         let within = asked
             .iter()
             .map(|at| at.saturating_duration_since(refused))
-            .filter(|after| (UNDER_WAY..QUIET).contains(after));
+            .filter(|after| (UNDER_WAY..THROTTLE).contains(after));
         assert_eq!(within.collect::<Vec<_>>(), [], "{status}");
-        let after = asked.iter().filter(|at| **at >= refused + QUIET).count();
+        let after = asked.iter().filter(|at| **at >= refused + THROTTLE).count();
         assert!(after >= 1, "{status}: {} requests", asked.len());
     }
 }
 
-/// Every answer an error, of every kind that a gateway has; then all is well.
+/// Every answer is an error of a gateway, of every kind; then all requests succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_errors_is_waited_out_with_growing_pauses() {
     const STORM: Duration = Duration::from_millis(1500);

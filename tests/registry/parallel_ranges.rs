@@ -1,4 +1,4 @@
-//! One large blob by several connections, where one does not fill the link.
+//! Downloads one large blob in ranges by several parallel connections.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ const KIND: &str = "application/octet-stream";
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
 
-/// Of blobs in repositories `other-<seed>`.
+/// The size of blobs in repositories `other-<seed>`.
 const OTHER: usize = 4 * MIB;
 
-/// Each connection brings 3 MiB a second: eight seconds by one.
+/// Each connection sends 3 MiB a second: one needs eight seconds.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A registry of slow connections that answers as `instead` says, which gets the number of the request, from 1.
+/// A registry with slow connections. `instead` may replace an answer; it gets the number of the request, from 1.
 async fn slow(instead: impl Fn(usize, &Seen, &Bytes) -> Option<Response> + Send + Sync + 'static) -> World {
     let world = World::new(SIZE).await;
     let (bytes, count) = (world.bytes.clone(), AtomicUsize::new(0));
@@ -46,7 +46,7 @@ async fn slow(instead: impl Fn(usize, &Seen, &Bytes) -> Option<Response> + Send 
     world
 }
 
-/// A machine with much to do makes pauses that are no fault of the registry's.
+/// Long timeouts, because a busy machine makes pauses that the registry does not cause.
 fn patient(world: &World) -> RegistrySettings {
     RegistrySettings {
         idle_timeout: Duration::from_secs(20),
@@ -61,7 +61,7 @@ async fn fetch(world: &World) -> (Result<VerifiedBlob, FetchError>, Arc<Log>) {
     (fetcher.fetch(request, &Cancel::default()).await, log)
 }
 
-/// What was asked for, by first byte.
+/// The requested ranges, by first byte.
 fn ranges(world: &World) -> Vec<Range<usize>> {
     let seen = world.fake.seen("/blobs/");
     let mut ranges: Vec<_> = seen.iter().map(|seen| seen.range().unwrap_or(0..SIZE)).collect();
@@ -84,7 +84,7 @@ fn names(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_places_bring_pieces_and_every_byte_is_asked_for_once() {
+async fn idle_slots_download_ranges_and_every_byte_is_requested_once() {
     let world = slow(|_, _, _| None).await;
     let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
@@ -95,7 +95,7 @@ async fn idle_places_bring_pieces_and_every_byte_is_asked_for_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_blob_is_asked_for_as_a_whole() {
+async fn a_small_blob_is_requested_as_a_whole() {
     let world = World::new(3 * MIB).await;
     let (bytes, pause) = (world.bytes.clone(), PAUSE);
     world
@@ -107,16 +107,16 @@ async fn a_small_blob_is_asked_for_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_there_are_no_ranges_the_first_answer_brings_all() {
+async fn without_ranges_the_first_answer_has_the_whole_blob() {
     let world = slow(|_, _, bytes| Some(bytes.clone().into_response())).await;
     let (result, log) = fetch(&world).await;
     assert_eq!(text(&result.unwrap()), world.bytes);
     assert_eq!((world.starts().len(), log.received()), (1, SIZE as u64));
 }
 
-/// Their faults are nobody's but theirs: a registry that does not want as many connections gets fewer.
+/// A registry that refuses parallel connections gets fewer, and the download does not fail.
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_that_cannot_be_had_are_brought_with_the_first_bytes() {
+async fn ranges_that_fail_are_downloaded_by_the_first_connection() {
     for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::OK] {
         let under_way = Arc::new(AtomicUsize::new(0));
         let world = slow(move |_, seen, bytes| {
@@ -137,7 +137,7 @@ async fn pieces_that_cannot_be_had_are_brought_with_the_first_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_piece_that_breaks_off_is_continued_where_it_ended() {
+async fn a_range_that_breaks_off_is_resumed_where_it_ended() {
     let world =
         slow(|number, seen, bytes| (number % 3 == 0).then(|| serve(seen, KIND, bytes, MIB / 2))).await;
     let (result, log) = fetch(&world).await;
@@ -146,7 +146,7 @@ async fn a_piece_that_breaks_off_is_continued_where_it_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
+async fn ranges_of_a_stopped_run_are_not_requested_again() {
     let world = slow(|_, _, _| None).await;
     let mut received = 0;
     for _ in 0..2 {
@@ -154,7 +154,7 @@ async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
         let cancel = Cancel::default();
         let fetch = fetcher.fetch(request(&world.bytes, &world.from()), &cancel);
         let stop = async {
-            // By then there are pieces.
+            // By then there are parallel ranges.
             let begun = world.fake.seen("/blobs/").len();
             while world.fake.seen("/blobs/").len() < begun + 4 {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -168,7 +168,7 @@ async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
         let left = names(&world);
         assert!(left.iter().any(|name| name.contains(".from-")), "{left:?}");
         drop(fetcher);
-        // The threads that write have it for a moment yet.
+        // The writing threads keep it locked for a moment.
         while Spool::open(world.dir.path()).is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -181,9 +181,9 @@ async fn what_a_stopped_run_leaves_is_not_asked_for_again() {
     assert_eq!(names(&world).len(), 1, "{:?}", names(&world));
 }
 
-/// Then each source has to give all of it, so that a mistake has a name.
+/// After that each source has to send all of it, so that the source of a wrong digest is known.
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_that_turn_out_to_be_wrong_cost_the_blob_once_more_and_then_it_comes_whole() {
+async fn wrong_ranges_cost_the_blob_once_more_and_then_it_is_downloaded_whole() {
     let world =
         slow(|number, seen, _| (number == 3).then(|| serve(seen, KIND, &noise(SIZE, 98), usize::MAX))).await;
     let (result, log) = fetch(&world).await;
@@ -197,9 +197,9 @@ async fn pieces_that_turn_out_to_be_wrong_cost_the_blob_once_more_and_then_it_co
     assert!(world.starts().iter().skip(1).any(Option::is_none));
 }
 
-/// And it gives them back at the end.
+/// It releases them at the end.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_is_to_have_several_connections_has_them_though_others_wait() {
+async fn a_blob_gets_its_reserved_connections_although_others_wait() {
     let world = slow(|_, _, _| None).await;
     let (fetcher, log) = fetcher(patient(&world), world.dir.path());
     let large = BlobRequest {
@@ -229,6 +229,6 @@ async fn a_blob_that_is_to_have_several_connections_has_them_though_others_wait(
     let large = is_large[..before].iter().filter(|is_large| **is_large).count();
     assert!(
         large >= 4,
-        "{is_large:?}: its own places bring it, not only those that are left at the end"
+        "{is_large:?}: its reserved slots download it, not only those that are idle at the end"
     );
 }
