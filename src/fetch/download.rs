@@ -38,6 +38,8 @@ use super::transfer::{Transfer, on_disk};
 use super::{FetchError, size_mismatch};
 
 /// Downloads the requested blob, or finds it in the spool.
+///
+/// The futures of its steps are boxed: nested in each other they would overflow the stack of a thread in debug builds.
 pub(super) async fn download(transfer: &Transfer<'_>) -> Result<VerifiedBlob, FetchError> {
     let (spool, blob) = (transfer.spool.clone(), transfer.request.digest);
     if let Some(found) = on_disk(move || spool.verified(&blob)).await? {
@@ -65,11 +67,11 @@ pub(super) async fn download(transfer: &Transfer<'_>) -> Result<VerifiedBlob, Fe
     };
     let slots = transfer.slots.acquire(connections, transfer.cancel).await?;
     let result = match Download::begin(transfer, &partial, slots).await {
-        Ok(download) => download.run(partial).await,
+        Ok(download) => Box::pin(download.run(partial)).await,
         Err(error) => Err(error),
     };
     let result = match result {
-        Err(FetchError::Registry(error)) => Err(explain(transfer, error).await),
+        Err(FetchError::Registry(error)) => Err(Box::pin(explain(transfer, error)).await),
         result => result,
     };
     transfer.observer.observe(match &result {
@@ -239,7 +241,7 @@ impl<'a> Download<'a> {
             partial,
             &mut self.attempts,
         );
-        let (partial, received) = self.ranges.run_during(answer).await??;
+        let (partial, received) = self.ranges.run_during(Box::pin(answer)).await??;
         let after = partial.offset();
         self.provenance.received(&source, before, after);
         let assessed = self.attempts.assess(after - before, began.elapsed());

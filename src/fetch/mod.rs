@@ -112,6 +112,6 @@ impl Fetcher {
             request,
             cancel,
         };
-        self.once.run(key, download::download(&transfer)).await
+        self.once.run(key, Box::pin(download::download(&transfer))).await
     }
 }

@@ -322,7 +322,7 @@ async fn an_ipv6_address_behind_a_tunnel_is_refused_with_a_hint() {
         .unwrap_err();
     assert!(at_proxy.lock().unwrap()[0].starts_with("connect [fd00::1]:5000 "));
     assert!(
-        error.to_string().contains("hint: list it in `NO_PROXY`"),
+        error.to_string().contains("hint: list the address in `NO_PROXY`"),
         "{error}"
     );
     assert_eq!(error.kind(), Kind::Refused);
