@@ -46,10 +46,7 @@ const ONLY_IN: [(&str, &[&str]); 6] = [
 const WITHOUT_TOKIO: [&str; 6] = ["store", "spool", "plan", "spec", "oci", "report"];
 
 /// Circles of imports that still exist, by module. None may grow, and no other may appear.
-const KNOWN_CIRCLES: &[&[&str]] = &[
-    &["job::error", "job::failure"],
-    &["job::reconcile", "job::space"],
-];
+const KNOWN_CIRCLES: &[&[&str]] = &[&["job::error", "job::failure"], &["job::reconcile", "job::space"]];
 
 /// Segments of a path: `["crate", "oci", "Digest"]`.
 type Segments = Vec<String>;
