@@ -252,9 +252,9 @@ fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a line of the log says about the time that the rest takes: `12.3 MiB to go: about 1 min 5 s at 99.9 Mbit/s`.
+/// The estimated time in a line of the log: `12.3 MiB left to download: about 1 min 5 s at 99.9 Mbit/s`.
 fn time_to_go(line: &str) -> Option<Duration> {
-    let (_, rest) = line.split_once(" to go: about ")?;
+    let (_, rest) = line.split_once(" left to download: about ")?;
     let (time, _) = rest.split_once(" at ")?;
     let words: Vec<&str> = time.split(' ').collect();
     let seconds = words.chunks(2).map(|pair| {

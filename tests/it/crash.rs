@@ -166,7 +166,7 @@ fn kill_at(registry: &Registry, image: &Image, others: &Others, calls: &str, nth
 }
 
 /// Not `eprintln!`: the test runner hides what passing tests print.
-fn tell(what: &str) {
+fn report(what: &str) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 
@@ -188,7 +188,7 @@ fn after_a_kill_at_any_step_the_next_program_repairs_the_store() {
             nth += every;
         }
         if long() {
-            tell(&format!("killed at {kills} steps, up to the last of {calls}"));
+            report(&format!("killed at {kills} steps, up to the last of {calls}"));
         }
     }
     if long() {
@@ -199,7 +199,7 @@ fn after_a_kill_at_any_step_the_next_program_repairs_the_store() {
             let mut nth = 1;
             loop {
                 // Only for the run that is killed.
-                registry.mend();
+                registry.end_faults();
                 registry.fault(Fault::on(&image.layers[0].digest).slow(SLOW).times(1));
                 if !kill_at(&registry, &image, &others, calls, nth, 2 * kills) {
                     break;
@@ -207,13 +207,13 @@ fn after_a_kill_at_any_step_the_next_program_repairs_the_store() {
                 kills += 1;
                 nth += every;
             }
-            registry.mend();
-            tell(&format!(
+            registry.end_faults();
+            report(&format!(
                 "killed at {kills} steps, up to the last of {calls} of a large blob"
             ));
         }
     }
-    tell(&format!("killed at {kills} steps"));
+    report(&format!("killed at {kills} steps"));
     assert!(kills >= KILLS, "only {kills} kills");
 }
 

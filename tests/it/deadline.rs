@@ -43,7 +43,7 @@ fn small_images_are_whole_when_the_large_one_is_cut_off() {
     assert_eq!(run.images("pulled"), names[1..], "{run}");
     assert_eq!(run.images("pending"), names[..1], "{run}");
 
-    registry.mend();
+    registry.end_faults();
     let rest = world.run(&[]).exits(0);
     assert_eq!(rest.images("pulled"), names[..1], "{rest}");
     let resumed = rest.total("bytesResumed");

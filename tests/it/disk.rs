@@ -238,7 +238,7 @@ fn a_second_run_fails_at_once_and_plan_and_verify_disturb_none() {
     assert!(!first.has_ended());
     first.signal(Signal::TERM);
     first.wait().exits(143);
-    registry.mend();
+    registry.end_faults();
     world.run(&args).exits(0);
 }
 

@@ -188,7 +188,7 @@ fn a_disk_that_another_program_fills_keeps_what_came() {
             "{kind}: {run}"
         );
         disk.free_again();
-        registry.mend();
+        registry.end_faults();
         let next = world.run(&args).exits(0);
         assert!(
             there >= MIB && next.total("bytesResumed") >= there,

@@ -216,7 +216,7 @@ fn a_token_that_expires_is_renewed() {
         registry.revoke_tokens();
     }
     assert!(!run.has_ended());
-    registry.mend();
+    registry.end_faults();
     run.wait().exits(0);
 }
 
@@ -229,7 +229,7 @@ fn content_that_does_not_match_its_digest_is_refused() {
     registry.fault(Fault::on("/blobs/").flip(70_000));
     world.run(&["--image", &name]).exits(6);
     sound(&world);
-    registry.mend();
+    registry.end_faults();
     world.run(&["--image", &name]).exits(0);
     sound(&world);
 }
@@ -323,7 +323,7 @@ fn endless_run(registry: &Registry, world: &TestNode, args: &[&str]) -> crate::t
 /// After a run that was cut off, another one does the rest.
 fn goes_on(registry: &Registry, world: &TestNode) -> Run {
     sound(world);
-    registry.mend();
+    registry.end_faults();
     let (whole, endless) = (registry.tagged("zoo/base"), registry.tagged("zoo/compressions"));
     let run = world.run(&["--image", &whole, "--image", &endless]).exits(0);
     sound(world);

@@ -82,7 +82,7 @@ impl Failing {
     }
 
     /// Ends the failures. Returns how many operations failed.
-    pub(crate) fn mend(&self) -> u64 {
+    pub(crate) fn end_faults(&self) -> u64 {
         std::mem::take(&mut *self.rules.lock().unwrap()).failed
     }
 }

@@ -1,9 +1,9 @@
 //! Tests the program as a whole, against a registry that fails on command, with podman and skopeo as the reference.
 //!
 //! One binary, so that it links once. `image`, `registry` and `link` are helpers that examples and benches include too;
-//! `test_node`, `stock`, `failing_filesystem`, `compare` and `needs` are for tests alone; the other modules are tests, one story each.
-//! Tests that need root or a tool print why they are skipped; with `CI=true` they fail. `SPOKE_LONG=1` adds
-//! what takes minutes, `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` takes the stock tools from another Debian.
+//! `test_node`, `stock`, `failing_filesystem`, `compare` and `needs` are helpers of tests alone. The other modules are tests.
+//! Tests that need root or a tool print why they are skipped; with `CI=true` they fail. `SPOKE_LONG=1` adds the tests that take
+//! minutes. `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` uses the podman of another Debian.
 
 #![allow(clippy::unwrap_used)]
 

@@ -193,7 +193,7 @@ fn a_registry_that_gives_no_parts_is_asked_once_and_nothing_fails() {
         ),
         ("a cut", Fault::on("/blobs/").cut(2), 20),
     ] {
-        registry.mend();
+        registry.end_faults();
         // The config comes first, and as it should.
         registry.fault(Fault::on("/blobs/").times(1));
         registry.fault(fault);
@@ -210,7 +210,7 @@ fn a_registry_that_gives_no_parts_is_asked_once_and_nothing_fails() {
         assert_eq!(planned(&plan, "unpackedGuessed"), guess, "{name}");
         assert!(!plan.stderr.contains("WARN"), "{name}: {plan}");
     }
-    registry.mend();
+    registry.end_faults();
     let plan = world.plan(&["-o", "json"]).exits(0);
     assert!(planned(&plan, "unpackedEstimate") < guess / 2, "{plan}");
     assert_eq!(planned(&plan, "unpackedGuessed"), 0, "{plan}");

@@ -327,7 +327,7 @@ fn a_large_blob_goes_on_from_its_last_record_after_a_power_failure() {
     let loss = medium.lose_power();
     let sent = came();
     drop(run);
-    registry.mend();
+    registry.end_faults();
     registry.clear_log();
 
     let dir = tempfile::tempdir().unwrap();

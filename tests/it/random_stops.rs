@@ -145,7 +145,7 @@ struct Stopped {
     latency: Option<Duration>,
 }
 
-/// Starts it below `wrapper`, and stops it after a delay. `process` finds the process that is to be told, of the one that
+/// Starts it below `wrapper`, and stops it after a delay. `process` finds the process that gets the signal, of the one that
 /// was started.
 fn stop_after(
     world: &TestNode,
@@ -168,25 +168,25 @@ fn stop_after(
     let running = world.start_under(&wrapper, "run", &args);
     let process = process(&running);
     until_it_listens(process);
-    let tell = |signal| {
+    let send = |signal| {
         let pid = Pid::from_raw(process.try_into().unwrap()).unwrap();
         // It may have gone meanwhile.
         let _ = rustix::process::kill_process(pid, signal);
     };
-    let mut told = Instant::now() + delay;
+    let mut sent = Instant::now() + delay;
     if let Some(signal) = how.signal() {
         std::thread::sleep(delay);
-        told = Instant::now();
-        tell(signal);
+        sent = Instant::now();
+        send(signal);
         if let Some(pause) = again {
             std::thread::sleep(pause);
-            tell(Signal::TERM);
+            send(Signal::TERM);
             std::thread::sleep(pause / 4);
-            tell(Signal::INT);
+            send(Signal::INT);
         }
     }
     let run = running.wait();
-    let latency = told.elapsed();
+    let latency = sent.elapsed();
     let (code, phase) = match run.code {
         0 => (0, "Succeeded"),
         // On a busy machine the order of several pending signals is unknown.
@@ -264,7 +264,7 @@ fn at_any_instant_it_is_gone_within_a_second_and_keeps_what_it_has() {
             });
             let wrapper = ["unshare", "--mount", "--propagation", "private"];
             let stopped = stop_after(&world, &wrapper, &args, (how, delay, again), Running::id);
-            registry.mend();
+            registry.end_faults();
             match stopped.latency {
                 Some(latency) => {
                     assert!(
@@ -290,7 +290,7 @@ fn at_any_instant_it_is_gone_within_a_second_and_keeps_what_it_has() {
         );
         assert_eq!(left_in_spool(&world), Vec::<String>::new(), "{run}");
     }
-    tell("exit latency", latencies, ended);
+    report("exit latency", latencies, ended);
 }
 
 /// As in a container: no other process reaps children, and signals without a handler are ignored.
@@ -324,7 +324,7 @@ fn as_process_1_it_leaves_as_anybody_does() {
         latencies.iter().all(|latency| *latency < BEARABLE),
         "{latencies:?}"
     );
-    registry.mend();
+    registry.end_faults();
     let kept = kept(&world);
     let run = world.start_under(&wrapper, "run", &args);
     let process = process_1_of(&run);
@@ -337,7 +337,7 @@ fn as_process_1_it_leaves_as_anybody_does() {
     let run = run.wait().exits(0);
     assert_eq!(run.total("bytesResumed"), kept, "{run}");
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
-    tell("exit latency of process 1", latencies, 0);
+    report("exit latency of process 1", latencies, 0);
 }
 
 fn children(process: u32) -> Vec<u32> {
@@ -361,7 +361,7 @@ fn process_1_of(running: &Running) -> u32 {
     }
 }
 
-fn tell(what: &str, mut latencies: Vec<Duration>, ended: usize) {
+fn report(what: &str, mut latencies: Vec<Duration>, ended: usize) {
     latencies.sort_unstable();
     let late = latencies.iter().filter(|latency| **latency > PROMISED).count();
     let (count, median) = (latencies.len(), latencies.get(latencies.len() / 2));

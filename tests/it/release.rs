@@ -419,7 +419,7 @@ fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() 
     let world = TestNode::trusting(&[registry.host()]);
     let run = world.run(&[&args[..], &["--deadline", "3s"]].concat()).exits(124);
     assert!(run.stdout.starts_with(&format!("Timeout: {unknown}\n")), "{run}");
-    registry.mend();
+    registry.end_faults();
 
     // The payload is here, and only the layers below it are missing.
     registry.fault(Fault::on(base).stall(100));
@@ -432,7 +432,7 @@ fn a_run_that_ends_before_the_release_image_is_whole_does_not_count_one_image() 
     );
     assert!(run.stdout.starts_with(&missing), "{run}");
     assert_eq!(run.images("pending"), wanted, "{run}");
-    registry.mend();
+    registry.end_faults();
 
     let world = TestNode::trusting(&[registry.host()]);
     let run = world

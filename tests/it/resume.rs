@@ -114,7 +114,7 @@ fn kills_in_the_middle_of_blobs_cost_next_to_nothing() {
         assert_eq!(run.wait().code, 1009);
     }
     let there = spooled_bytes(&world);
-    registry.mend();
+    registry.end_faults();
     let run = world.run(&args).exits(0);
     let wire = sent(&registry);
     let bound = unique * 102 / 100 + PER_KILL * kills;
@@ -140,7 +140,7 @@ fn a_stopped_run_keeps_all_downloaded_bytes() {
     assert_eq!(ended.total("bytesFetched"), 3 * MIB, "{ended}");
     // The node is shut down and comes up again.
     fs::write(spool(&world).join("lock"), "another boot\n").unwrap();
-    registry.mend();
+    registry.end_faults();
     let run = world.run(&args).exits(0);
     assert_eq!(run.total("bytesResumed"), 3 * MIB, "{run}");
     assert_eq!(sent(&registry), unique_bytes(&image));
@@ -175,7 +175,7 @@ fn a_power_loss_costs_what_came_since_the_last_record() {
     fs::write(spool(&world).join("lock"), "another boot\n").unwrap();
 
     registry.clear_log();
-    registry.mend();
+    registry.end_faults();
     let run = world.run(&args).exits(0);
     assert_eq!(run.total("bytesResumed"), durable, "{run}");
     let left = unique_bytes(&image) - durable;
@@ -206,7 +206,7 @@ fn a_wiped_graph_root_takes_no_fetched_bytes_along() {
     fs::remove_dir_all(world.graph_root()).unwrap();
 
     let there = 3 * MIB + image.layers[1].blob.len() as u64;
-    registry.mend();
+    registry.end_faults();
     let run = world.run(&args).exits(0);
     assert_eq!(run.total("bytesResumed"), there, "{run}");
     assert_eq!(sent(&registry), unique_bytes(&image));

@@ -106,9 +106,9 @@ fn a_failing_spool_is_named_and_the_next_run_goes_on() {
         }
         disk.fail(story.rule);
         let run = world.run(&args);
-        registry.mend();
+        registry.end_faults();
         let rule = story.rule;
-        match disk.mend() {
+        match disk.end_faults() {
             0 => wrong.push(format!("{rule:?}: nothing failed: {run}")),
             count => failed += count,
         }
@@ -168,7 +168,7 @@ fn a_blob_that_cannot_be_read_back_is_not_the_images_fault() {
                 errno: libc::EIO,
             });
             let run = world.run(&args);
-            assert!(disk.mend() > 0, "{name}: nothing failed: {run}");
+            assert!(disk.end_faults() > 0, "{name}: nothing failed: {run}");
             let run = run.exits(7).says("the disk fails").says("Input/output error");
             assert_eq!(run.images("pending"), [&registry.tagged(name)], "{run}");
             assert_eq!(
@@ -212,7 +212,7 @@ fn a_report_that_cannot_be_written_is_no_success() {
             errno,
         });
         let run = world.run(&args);
-        assert!(disk.mend() > 0, "{op:?}: nothing failed: {run}");
+        assert!(disk.end_faults() > 0, "{op:?}: nothing failed: {run}");
         let run = run.exits(code).says("cannot write the report `");
         assert!(run.report.is_null(), "{op:?}: {run}");
         let names = fs::read_dir(&backing)

@@ -231,7 +231,7 @@ fn a_signal_that_the_parent_ignores_stays_ignored() {
     run.signal(Signal::HUP);
     std::thread::sleep(A_WHILE);
     assert!(!run.has_ended());
-    registry.mend();
+    registry.end_faults();
     run.wait().exits(0);
 }
 

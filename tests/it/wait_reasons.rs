@@ -94,7 +94,7 @@ fn an_unavailable_blob_is_the_reason_of_its_image() {
     let args = ["--image", &registry.tagged("busy"), "--deadline", "4s"];
     let run = world.run(&args).exits(124);
     assert!(reasons(&run)[0].contains("503"), "{run}");
-    registry.mend();
+    registry.end_faults();
     let run = world.run(&args).exits(0);
     assert!(reasons(&run).is_empty(), "{run}");
 }

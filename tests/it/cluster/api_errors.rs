@@ -180,7 +180,7 @@ fn a_busy_api_is_waited_for() {
     has_asked(&api);
     // After 3 s it logs what it waits for.
     std::thread::sleep(Duration::from_millis(3500));
-    api.mend();
+    api.end_faults();
     let run = running.wait().exits(0);
     let run = run
         .says("waiting up to 60s for the cluster's API, which is busy or unreachable")
@@ -237,7 +237,7 @@ fn an_api_that_hangs_holds_up_neither_the_pull_nor_the_end() {
     let running = start(&world, &api, &[ALL], &images);
     has_begun(&api);
     api.fault(Fault::hang("/"));
-    registry.mend();
+    registry.end_faults();
     let mended = Instant::now();
     let run = running.wait().exits(0);
     // A pause before the registry is asked again, the pull, and 2 s for the farewell.

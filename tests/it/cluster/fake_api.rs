@@ -173,7 +173,7 @@ impl ApiDouble {
     }
 
     /// From now on it does as it should.
-    pub(super) fn mend(&self) {
+    pub(super) fn end_faults(&self) {
         lock(&self.shared.faults).clear();
     }
 

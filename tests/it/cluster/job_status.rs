@@ -32,7 +32,7 @@ fn a_refused_event_does_not_stop_the_others() {
         "{failed}"
     );
     assert!(reasons(&api).len() > 1, "the failed step is told too: {failed}");
-    registry.mend();
+    registry.end_faults();
 
     // None is allowed, but annotations are.
     let api = ApiDouble::start();

@@ -114,7 +114,7 @@ fn settings_of_the_cluster_are_used_and_the_job_is_annotated() {
     registry.fault(RegistryFault::on("/manifests/").status(503));
     let running = start(&world, &api, &[], &["--image", &registry.tagged("zoo/base")]);
     has_begun(&api);
-    registry.mend();
+    registry.end_faults();
     let run = running
         .wait()
         .exits(0)
@@ -245,7 +245,7 @@ fn the_jobs_own_end_is_no_end_of_the_run() {
     has_begun(&api);
     std::thread::sleep(Duration::from_secs(3));
     assert!(!running.has_ended());
-    registry.mend();
+    registry.end_faults();
     let end = start_time + Duration::from_secs(60);
     let run = running.wait().exits(0);
     let run = run.says(&format!("Kubernetes kills the Job at {end}"));
@@ -275,7 +275,7 @@ fn the_pods_of_an_indexed_job_annotate_it_side_by_side() {
         assert!(begin.elapsed() < PATIENCE, "{:?}", api.patches());
         std::thread::sleep(Duration::from_millis(10));
     }
-    registry.mend();
+    registry.end_faults();
     for (index, (_world, running)) in pods.into_iter().enumerate() {
         let run = running.wait().exits(0);
         assert!(says(index, "Succeeded"), "{index}: {run}");

@@ -15,7 +15,7 @@ use crate::test_node::TestNode;
 
 /// In each layer.
 const LAYER: usize = 300_000;
-/// What one harmed connection may cost: the kernel's buffer that a reset destroys, and the head of an answer.
+/// What one broken connection may cost: the kernel's buffer that a reset destroys, and the head of an answer.
 const PER_HARM: u64 = 192 << 10;
 /// Heads of answers, manifests and configs.
 const SLACK: u64 = 128 << 10;
@@ -74,11 +74,11 @@ fn a_release_is_complete_through_a_proxy_that_breaks_connections() {
             })
             .collect();
         let ours = TestNode::trusting(&[proxy.host()]);
-        let (before, harmed) = (proxy.passed(), proxy.harmed());
-        proxy.harm(harms.iter().copied());
+        let (before, harmed) = (proxy.passed(), proxy.broken_connections());
+        proxy.break_next(harms.iter().copied());
         let run = ours.run(&["--platform-image", &release.by_digest()]);
         assert_eq!(run.code, 0, "seed {seed}: {harms:?}: {run}");
-        let (passed, harmed) = (proxy.passed() - before, proxy.harmed() - harmed);
+        let (passed, harmed) = (proxy.passed() - before, proxy.broken_connections() - harmed);
         let allowed = unique * 102 / 100 + SLACK + harmed * PER_HARM;
         assert!(
             passed <= allowed,
@@ -94,7 +94,7 @@ fn a_release_is_complete_through_a_proxy_that_breaks_connections() {
         // Not `eprintln!`: the test runner hides what passing tests print.
         let _ = writeln!(
             std::io::stderr(),
-            "seed {seed}: {harmed} connections harmed, {passed} bytes passed for {unique} of layers, in {:?}",
+            "seed {seed}: {harmed} connections broken, {passed} bytes passed for {unique} of layers, in {:?}",
             run.took
         );
     }

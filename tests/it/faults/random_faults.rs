@@ -236,7 +236,7 @@ impl Stage {
     /// Plays a case.
     fn play(&self, case: &Case) -> Toll {
         for registry in [&self.origin, &self.mirror, &self.elsewhere] {
-            registry.mend();
+            registry.end_faults();
             registry.clear_log();
         }
         for trouble in &case.troubles {

@@ -70,7 +70,7 @@ fn pull(quality: Quality, megabytes: u64, outage: Duration) {
     }
     link.cut();
     std::thread::sleep(outage);
-    link.mend();
+    link.end_faults();
     let run = run.wait().exits(0);
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
     let received = link.received().unwrap();

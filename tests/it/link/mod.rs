@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// It passes again.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn end_faults(&self) {
         self.forwarder.set_up(true);
     }
 

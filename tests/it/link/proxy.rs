@@ -71,7 +71,7 @@ impl Proxy {
     }
 
     /// Breaks the next connections like this, one each; replaces the earlier list.
-    pub(crate) fn harm(&self, harms: impl IntoIterator<Item = Harm>) {
+    pub(crate) fn break_next(&self, harms: impl IntoIterator<Item = Harm>) {
         *self.shared.harms() = harms.into_iter().collect();
     }
 
@@ -81,7 +81,7 @@ impl Proxy {
     }
 
     /// Connections that were broken so far.
-    pub(crate) fn harmed(&self) -> u64 {
+    pub(crate) fn broken_connections(&self) -> u64 {
         self.shared.harmed.load(Ordering::Relaxed)
     }
 }

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 use super::{files, list, objects, parse, text, title, top};
 
-/// Kinds that are not Kubernetes' own, and the fields of theirs that may be used: the path (`[]` for a list's elements), its
-/// type, and `+` before it if it must be there; null is nothing, for kubectl leaves it out. `{}` after a path is an object or list of any form.
+/// Kinds that are not Kubernetes' own, and their fields that may be used: the path (`[]` for a list's elements), its type, and
+/// `+` before it if it is required; null counts as missing, because kubectl omits it. `{}` after a path is an object or list of
+/// any form.
 const FOREIGN: &[(&str, &str, &[&str])] = &[
     (
         "security.openshift.io/v1",

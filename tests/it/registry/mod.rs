@@ -164,7 +164,7 @@ impl Registry {
     }
 
     /// Behaves again.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn end_faults(&self) {
         lock(&self.shared.faults).clear();
     }
 

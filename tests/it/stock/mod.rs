@@ -1,9 +1,9 @@
 //! Runs podman, skopeo and containers-storage on a test node, as the reference.
 //!
-//! They run as on a node: in a mount namespace of their own where the [`TestNode`]'s `/var/lib/containers`,
-//! `/var/cache/containers`, `/etc/containers` and `/run` are the machine's. So they read the configuration that the product reads, keep their
-//! blob-info cache in the world, and leave nothing mounted. With `SPOKE_STOCK_ROOT` set to what `.ci/stock-trixie`
-//! prints, the same tools of another Debian are used in the same way.
+//! They run as on a node: in a mount namespace of their own, where `/var/lib/containers`, `/var/cache/containers`,
+//! `/etc/containers` and `/run` are those of the [`TestNode`]. So they read the same configuration as the program, keep their
+//! blob-info cache in the node, and leave nothing mounted. With `SPOKE_STOCK_ROOT` set to what `.ci/stock-trixie` prints, the
+//! tools of another Debian run in the same way.
 
 pub(crate) mod docker_registry;
 pub(crate) mod hello;
