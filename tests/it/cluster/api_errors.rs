@@ -58,7 +58,7 @@ fn an_api_that_refuses_is_not_waited_for() {
         ),
         (vec![Fault::echo("/")], "a field has another type"),
         (vec![Fault::nonsense("/")], "is not as expected"),
-        (vec![Fault::half("/")], "it is cut off at line 1"),
+        (vec![Fault::half("/")], "it is truncated at line 1"),
         (
             vec![Fault::long("/", 100 << 20)],
             "it is longer than 4194304 bytes",
