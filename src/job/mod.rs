@@ -10,7 +10,7 @@
 //! ```
 //!
 //! *Namers* are the images that name other images: the release image and the index images. They are pulled like every other
-//! image, but first. While a release image is being pulled, [`prefetch`] downloads what it names; no decision depends on that.
+//! image, but first. While a release image is being pulled, `prefetch` downloads what it names; no decision depends on that.
 //! An image is reported as present only if a snapshot after the last write contains it. If one image fails, the outcome lists
 //! it and the run continues; a [`JobError`] ends the run.
 //!
