@@ -93,21 +93,21 @@ pub struct PinOutcome {
 
 /// Pins the images of a run to `target`; without one, warns if the kubelet is about to remove images.
 pub async fn pin_images(
-    order: &JobConfig,
+    config: &JobConfig,
     outcome: &Outcome,
     target: Option<&PinTarget>,
     api: Option<&Api>,
     cancel: &Cancel,
 ) -> PinOutcome {
     let Some(target) = target else {
-        let warnings = threshold_warning(order).await.into_iter().collect();
+        let warnings = threshold_warning(config).await.into_iter().collect();
         return PinOutcome {
             is_pinned: false,
             warnings,
         };
     };
     let mut warnings = Vec::new();
-    let done = pin(order, outcome, target, api, cancel, &mut warnings).await;
+    let done = pin(config, outcome, target, api, cancel, &mut warnings).await;
     let is_pinned = done.is_ok() && *target == PinTarget::Api;
     match done {
         Ok(count) => tracing::info!("{} pinned", Count(count, "image")),
@@ -117,23 +117,23 @@ pub async fn pin_images(
 }
 
 /// A warning if the disk usage is close to the kubelet's threshold.
-async fn threshold_warning(order: &JobConfig) -> Option<String> {
-    let (graph_root, threshold) = (order.graph_root.clone(), order.image_gc_high_threshold);
+async fn threshold_warning(config: &JobConfig) -> Option<String> {
+    let (graph_root, threshold) = (config.graph_root.clone(), config.image_gc_high_threshold);
     let space = on_a_thread(move || Ok(Space::of(&graph_root).ok())).await;
     space.ok()??.nearness(threshold)
 }
 
 /// Returns the number of pinned images; adds a warning for each other one.
 async fn pin(
-    order: &JobConfig,
+    config: &JobConfig,
     outcome: &Outcome,
     target: &PinTarget,
     api: Option<&Api>,
     cancel: &Cancel,
     warnings: &mut Vec<String>,
 ) -> Result<usize, PinError> {
-    let (graph_root, conf) = (order.graph_root.clone(), order.storage_conf.clone());
-    let (platform, cancel) = (order.platform.clone(), cancel.clone());
+    let (graph_root, conf) = (config.graph_root.clone(), config.storage_conf.clone());
+    let (platform, cancel) = (config.platform.clone(), cancel.clone());
     let images = outcome.plan.images.iter();
     let references: Vec<Reference> = images.map(|image| image.reference.clone()).collect();
     let digests = outcome.digests.clone();

@@ -135,22 +135,22 @@ pub fn read(
 }
 
 fn head(collection: &Collection<'_>, package: &str, requested: &str) -> Result<Head, CatalogError> {
-    let Some(known) = collection.packages.get(package) else {
+    let Some(collected) = collection.packages.get(package) else {
         return Err(CatalogError::NoPackage {
             package: package.to_owned(),
             similar: similar(package, collection.names.iter().map(String::as_str)),
         });
     };
-    if let Some((what, name)) = &known.duplicate {
+    if let Some((what, name)) = &collected.duplicate {
         return Err(CatalogError::Duplicate {
             package: package.to_owned(),
             what,
             name: name.clone(),
         });
     }
-    let channels = || known.channels.keys().cloned().collect();
+    let channels = || collected.channels.keys().cloned().collect();
     let channel = match requested {
-        "" => known.default_channel.as_str(),
+        "" => collected.default_channel.as_str(),
         requested => requested,
     };
     if channel.is_empty() {
@@ -159,12 +159,12 @@ fn head(collection: &Collection<'_>, package: &str, requested: &str) -> Result<H
             channels: channels(),
         });
     }
-    let Some(entries) = known.channels.get(channel) else {
+    let Some(entries) = collected.channels.get(channel) else {
         return Err(CatalogError::NoChannel {
             package: package.to_owned(),
             channel: channel.to_owned(),
             channels: channels(),
-            similar: similar(channel, known.channels.keys().map(String::as_str)),
+            similar: similar(channel, collected.channels.keys().map(String::as_str)),
         });
     };
     let (package, channel) = (package.to_owned(), channel.to_owned());
@@ -177,7 +177,7 @@ fn head(collection: &Collection<'_>, package: &str, requested: &str) -> Result<H
             channel,
             entries: entries.iter().map(|entry| entry.name.clone()).collect(),
         }),
-        [head] => images(known, package, channel, head),
+        [head] => images(collected, package, channel, head),
         ref heads => Err(CatalogError::SeveralHeads {
             package,
             channel,
@@ -186,11 +186,11 @@ fn head(collection: &Collection<'_>, package: &str, requested: &str) -> Result<H
     }
 }
 
-fn images(known: &Package, package: String, channel: String, bundle: &str) -> Result<Head, CatalogError> {
+fn images(collected: &Package, package: String, channel: String, bundle: &str) -> Result<Head, CatalogError> {
     let Some(Bundle {
         image,
         related_images,
-    }) = known.bundles.get(bundle)
+    }) = collected.bundles.get(bundle)
     else {
         return Err(CatalogError::NoBundle {
             package,
@@ -214,10 +214,10 @@ fn images(known: &Package, package: String, channel: String, bundle: &str) -> Re
         related_images: Vec::new(),
         without_image: Vec::new(),
     };
-    let mut known = HashSet::new();
+    let mut references = HashSet::new();
     if !image.is_empty() {
         let image = reference("image".to_owned(), image)?;
-        known.insert(image.clone());
+        references.insert(image.clone());
         head.bundle_image = Some(image);
     }
     for (index, related) in related_images.iter().enumerate() {
@@ -226,14 +226,14 @@ fn images(known: &Package, package: String, channel: String, bundle: &str) -> Re
             continue;
         }
         let reference = reference(format!("relatedImages[{index}].image"), &related.image)?;
-        if known.insert(reference.clone()) {
+        if references.insert(reference.clone()) {
             head.related_images.push(RelatedImage {
                 name: related.name.clone(),
                 reference,
             });
         }
     }
-    if known.is_empty() {
+    if references.is_empty() {
         return Err(CatalogError::NoImages {
             package,
             bundle: head.bundle,

@@ -1,4 +1,4 @@
-//! Keeps what the cluster should know of a running Job: its progress, current failures, and the events to send.
+//! Tracks the state of a run for the cluster: its progress, its current failures, and the events to send.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

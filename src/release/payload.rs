@@ -279,7 +279,7 @@ spec:
             (
                 "{name: 4.16.3}",
                 "{name: 4.16.4}",
-                "`metadata.name` is `4.16.4`, but `release-manifests/release-metadata`",
+                "`metadata.name` is `4.16.4`, but `version` of `release-manifests/release-metadata` is `4.16.3`",
             ),
             ("- name: cli", "- title: cli", "`spec.tags[1].name` is missing"),
             (

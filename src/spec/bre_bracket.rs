@@ -14,14 +14,14 @@ const MAX_NAME: usize = 32;
 pub(super) struct ByteSet([bool; 256]);
 
 impl ByteSet {
-    /// The bytes for which `test` holds.
+    /// The bytes for which `test` is true.
     pub(super) fn of(test: impl Fn(u8) -> bool) -> Self {
         Self(std::array::from_fn(|byte| u8::try_from(byte).is_ok_and(&test)))
     }
 
     /// The bytes that are not in the set.
     pub(super) fn complement(&self) -> Self {
-        Self(self.0.map(|holds| !holds))
+        Self(self.0.map(|is_member| !is_member))
     }
 
     fn add(&mut self, from: u8, to: u8) {

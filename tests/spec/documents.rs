@@ -87,7 +87,7 @@ fn every_file_of_the_hub_is_read_or_named() {
 }
 
 #[test]
-fn the_configs_of_the_hub_mean_what_they_say() {
+fn the_configs_of_the_hub_have_their_documented_meaning() {
     let Some(config) = talm("deploy-pre-caching/pre-caching-config-cr.yaml") else {
         return;
     };
@@ -115,9 +115,9 @@ fn the_configs_of_the_hub_mean_what_they_say() {
     );
 }
 
-/// The examples are commented out, their digests are too short and one name has a capital: all that is mended here.
+/// The examples are commented out, their digests are too short, and one name has an upper-case letter; the test repairs that.
 #[test]
-fn the_commented_examples_are_understood_too() {
+fn the_commented_examples_are_read() {
     let (Some(config), Some(overrides)) = (
         talm("config-pre-cache/precachingconfig.yaml"),
         talm("config-pre-cache/overrides.yaml"),
@@ -185,9 +185,9 @@ fn the_commented_examples_are_understood_too() {
     );
 }
 
-/// A ConfigMap as the hub's tests expect it, in all forms; and the hub's status, from which it makes that.
+/// The ConfigMaps that the hub's tests expect, and the hub's statuses from which it generates them.
 #[test]
-fn what_the_hub_writes_is_what_we_print() {
+fn the_printed_keys_equal_those_of_the_hub() {
     let Some(expected) = corpus("expected/talm-pre-cache-spec.json") else {
         return;
     };
@@ -221,7 +221,7 @@ fn what_the_hub_writes_is_what_we_print() {
     );
 }
 
-/// The PreCachingConfig that asks for what the hub made of its policies.
+/// The PreCachingConfig that requests the same images as the hub's status.
 fn pre_caching_config(status: &Value) -> String {
     let with_unit = status["spaceRequired"].as_str().map(|gib| format!("{gib} GiB"));
     serde_json::json!({
@@ -269,7 +269,7 @@ fn hub_keys(status: &Value) -> BTreeMap<String, String> {
     )
 }
 
-/// Key by key.
+/// Compares all keys.
 fn same_keys(spec: &VersionSpec, expected: &BTreeMap<String, String>, case: &Value) {
     for (key, value) in spec.keys() {
         let expected = expected.get(key).map_or("", String::as_str);
@@ -304,7 +304,7 @@ fn a_config_and_what_the_policies_add_give_the_asserted_config_map() {
             // The hub's policies name these two.
             platform_image: Some(data["platform.image"].parse().unwrap()),
             operators_indexes: vec![data["operators.indexes"].parse().unwrap()],
-            // The hub falls back to the overrides where the PreCachingConfig is silent.
+            // The hub uses the overrides for fields that the PreCachingConfig does not set.
             packages_and_channels: overrides.packages_and_channels.clone(),
             exclude_patterns: overrides.exclude_patterns.clone(),
             ..read(&config).spec

@@ -26,7 +26,7 @@ fn grep(locale: &str, patterns: &str, images: &[(String, String)]) -> Option<Vec
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A grep that refuses its patterns does not read on.
+    // grep stops reading if it refuses the patterns.
     let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
     let output = child.wait_with_output().unwrap();
     if output.status.code() == Some(2) {
@@ -44,7 +44,7 @@ fn line((name, pullspec): &(String, String)) -> String {
     format!("\"{name}${pullspec}\"\n")
 }
 
-/// The same of ours.
+/// Which lines this program's patterns match.
 fn ours(patterns: &[String], images: &[(String, String)]) -> Option<Vec<bool>> {
     let excludes = Excludes::new(patterns).ok()?;
     images
@@ -75,8 +75,8 @@ fn images() -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// Ranges of patterns, the special and the ill-formed ones far more frequent than people write them.
-fn piece() -> impl Strategy<Value = &'static str> {
+/// Fragments of patterns, with far more special and malformed ones than people write.
+fn fragment() -> impl Strategy<Value = &'static str> {
     prop_oneof![
         6 => prop::sample::select(vec!["a", "b", "ab", "aws", "ocp", "-", "/", "@", ":", "\"", "$", "q", "0", "4.8", "fec", "csi", "Z", "_"]),
         3 => prop::sample::select(vec![".", "*", "^", "$", ".*", "+", "?", "|", "(", ")", "{", "}", "]"]),
@@ -89,24 +89,26 @@ fn piece() -> impl Strategy<Value = &'static str> {
     ]
 }
 
-/// A pattern: half of them a soup of pieces, half made of groups, alternatives and repetitions that fit.
+/// A pattern: half of them random fragments, half well-formed groups, alternatives and repetitions.
 fn pattern() -> impl Strategy<Value = String> {
-    let soup = prop::collection::vec(piece(), 1..9).prop_map(|pieces| pieces.concat());
-    let well_formed = piece().prop_map(str::to_owned).prop_recursive(4, 12, 3, |inner| {
-        prop_oneof![
-            2 => prop::collection::vec(inner.clone(), 1..4).prop_map(|parts| parts.concat()),
-            1 => inner.clone().prop_map(|part| format!("\\({part}\\)")),
-            1 => inner.clone().prop_map(|part| format!("\\({part}\\)\\1")),
-            1 => inner.clone().prop_map(|part| format!("\\({part}\\)*")),
-            1 => (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}\\|{b}")),
-            1 => (inner.clone(), prop::sample::select(vec!["*", "\\+", "\\?", "\\{1,2\\}", "\\{2\\}"]))
-                .prop_map(|(part, repeat)| part + repeat),
-        ]
-    });
+    let soup = prop::collection::vec(fragment(), 1..9).prop_map(|fragments| fragments.concat());
+    let well_formed = fragment()
+        .prop_map(str::to_owned)
+        .prop_recursive(4, 12, 3, |inner| {
+            prop_oneof![
+                2 => prop::collection::vec(inner.clone(), 1..4).prop_map(|parts| parts.concat()),
+                1 => inner.clone().prop_map(|part| format!("\\({part}\\)")),
+                1 => inner.clone().prop_map(|part| format!("\\({part}\\)\\1")),
+                1 => inner.clone().prop_map(|part| format!("\\({part}\\)*")),
+                1 => (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}\\|{b}")),
+                1 => (inner.clone(), prop::sample::select(vec!["*", "\\+", "\\?", "\\{1,2\\}", "\\{2\\}"]))
+                    .prop_map(|(part, repeat)| part + repeat),
+            ]
+        });
     prop_oneof![soup, well_formed]
 }
 
-/// Where we knowingly do not answer as grep does.
+/// Whether the result deliberately differs from grep's.
 fn is_exception(
     pattern: &str,
     grep: Option<&[bool]>,

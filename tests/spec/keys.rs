@@ -8,7 +8,7 @@ use spoke_precache::spec::from_keys;
 use crate::corpus;
 
 #[test]
-fn reads_the_config_maps_of_the_hub() {
+fn the_config_maps_of_the_hub_are_read() {
     let Some(expected) = corpus("expected/talm-pre-cache-spec.json") else {
         return;
     };

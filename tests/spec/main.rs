@@ -10,7 +10,7 @@ mod references;
 
 use std::path::Path;
 
-/// A file of the corpus, or a loud `None` where the corpus is not at hand.
+/// A file of the corpus; `None`, with a message, if the corpus is missing.
 fn corpus(file: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../shared/corpus")

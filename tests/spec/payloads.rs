@@ -7,7 +7,7 @@ use spoke_precache::spec::Excludes;
 use crate::corpus;
 
 #[test]
-fn reads_real_releases_and_selects_as_the_hub_does() {
+fn real_releases_are_read_and_selected_as_by_the_hub() {
     let Some(expected) = corpus("expected/release-payload.json") else {
         return;
     };
@@ -47,9 +47,9 @@ fn reads_real_releases_and_selects_as_the_hub_does() {
     }
 }
 
-/// They have no tags: the operator's tests need none. What comes before `spec` is read.
+/// These payloads have no tags, because the operator's tests need none. Everything before `spec` is read.
 #[test]
-fn reads_the_operators_payloads_as_far_as_they_go() {
+fn the_operators_payloads_are_read_up_to_their_missing_tags() {
     for directory in [
         "payloadtest",
         "payloadtest-2",

@@ -11,7 +11,7 @@ use serde_json::Value;
 use spoke_precache::oci::Reference;
 use spoke_precache::spec::{VersionSpec, from_document, from_keys};
 
-/// Version specs in a quick test.
+/// The number of version specs in a quick test.
 const SPECS: u32 = 400;
 
 fn image() -> impl Strategy<Value = Reference> {
@@ -26,8 +26,7 @@ fn image() -> impl Strategy<Value = Reference> {
     prop::sample::select(names.to_vec()).prop_map(|name| name.parse().unwrap())
 }
 
-/// What would mean something else if it were not quoted, and any text at all: of one line, without the blanks around it
-/// that are not a pattern's.
+/// Texts that need quotes, and any other text: one line, without surrounding blanks, which do not belong to a pattern.
 fn pattern() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
@@ -43,7 +42,7 @@ fn pattern() -> impl Strategy<Value = String> {
             let line = pieces.concat().replace(['\n', '\0'], "");
             line.trim_matches([' ', '\t', '\r', '\u{feff}']).to_owned()
         })
-        .prop_filter("a blank pattern is none", |line| !line.is_empty())
+        .prop_filter("a blank pattern is ignored", |line| !line.is_empty())
 }
 
 fn space() -> impl Strategy<Value = u64> {
@@ -100,7 +99,7 @@ fn specs() -> Vec<VersionSpec> {
 }
 
 #[test]
-fn what_is_printed_reads_as_itself() {
+fn a_printed_spec_parses_as_the_same_spec() {
     for spec in specs() {
         for (form, text) in [("YAML", spec.to_yaml()), ("JSON", spec.to_json())] {
             let document = from_document(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));

@@ -14,7 +14,7 @@ fn parse(text: &str) -> Option<Reference> {
     }
 }
 
-/// What `Parse`, which fills nothing in, says of a text, turned into what normalising makes of it.
+/// The normalised form of the result of `Parse`, which adds no defaults.
 fn normalised(domain: &str, repository: &str) -> String {
     match (
         domain.contains(['.', ':']) || domain == "localhost",
@@ -27,7 +27,7 @@ fn normalised(domain: &str, repository: &str) -> String {
 }
 
 #[test]
-fn agrees_with_every_case() {
+fn references_agree_with_every_case() {
     let Some(text) = corpus("expected/reference-cases.json") else {
         return;
     };

@@ -96,7 +96,7 @@ fn after_comma(position: &Option<TextPosition>) -> String {
 /// Reads the version spec from the bytes of a YAML or JSON file.
 ///
 /// # Errors
-/// If there is none, more than one, or an invalid one.
+/// If the file has no version spec, more than one, or an invalid one.
 pub fn from_document(bytes: &[u8]) -> Result<SpecDocument, DocumentError> {
     let documents = yaml_tree::parse(text(bytes)?)?;
     let mut objects = Vec::new();
