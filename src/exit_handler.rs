@@ -151,7 +151,7 @@ impl ExitHandler {
         Ok(match (self.mode, outcome, self.output) {
             (Mode::Plan, Some(outcome), OutputForm::Text) => {
                 let space = outcome
-                    .verdict
+                    .space_check
                     .as_ref()
                     .map(ToString::to_string)
                     .unwrap_or_default();
@@ -164,7 +164,7 @@ impl ExitHandler {
                 serde_json::to_string_pretty(&PlanDocument::new(
                     &outcome.plan,
                     &outcome.operators,
-                    outcome.verdict.as_ref(),
+                    outcome.space_check.as_ref(),
                     self.limit.get().and_then(|limit| limit.report(Timestamp::now())),
                 ))?
             }

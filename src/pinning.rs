@@ -120,7 +120,7 @@ pub async fn pin_images(
 async fn threshold_warning(config: &JobConfig) -> Option<String> {
     let (graph_root, threshold) = (config.graph_root.clone(), config.image_gc_high_threshold);
     let space = on_a_thread(move || Ok(Space::of(&graph_root).ok())).await;
-    space.ok()??.nearness(threshold)
+    space.ok()??.threshold_warning(threshold)
 }
 
 /// Returns the number of pinned images; adds a warning for each other one.

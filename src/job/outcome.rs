@@ -6,7 +6,7 @@ use crate::cancel::Cancel;
 use crate::exit_code::{Ending, Failure};
 use crate::oci::{Digest, Reference, ResolvedImage};
 use crate::plan::{ImageAction, Plan};
-use crate::preflight::Verdict;
+use crate::preflight::SpaceCheck;
 use crate::report::OperatorReport;
 
 use super::Mode;
@@ -26,7 +26,7 @@ pub struct Outcome {
     /// The requested operators, and what the catalogs list for them.
     pub operators: Vec<OperatorReport>,
     /// Whether that plan fits on the disk, if that was checked.
-    pub verdict: Option<Verdict>,
+    pub space_check: Option<SpaceCheck>,
     /// One for each requested image that is missing and for each operator that no catalog has. In [`Mode::Plan`], only for
     /// what is unavailable.
     pub failures: Vec<Failure>,
@@ -38,7 +38,7 @@ impl Outcome {
         mode: Mode,
         plan: Plan,
         operators: &Operators,
-        verdict: Option<Verdict>,
+        space_check: Option<SpaceCheck>,
         states: &ImageStates,
         os_images: Option<OsImages>,
     ) -> Self {
@@ -56,7 +56,7 @@ impl Outcome {
                 (None, ImageAction::Pull(_) | ImageAction::Failed(_)) => Some(Failure::Incomplete),
             }
         });
-        let space = verdict.as_ref().filter(|verdict| !verdict.fits);
+        let space = space_check.as_ref().filter(|space_check| !space_check.fits);
         let failures = failures
             .chain(operators.failures())
             .chain(space.map(|_| Failure::Space))
@@ -66,7 +66,7 @@ impl Outcome {
             plan,
             digests,
             os_images,
-            verdict,
+            space_check,
             failures,
         }
     }

@@ -11,7 +11,7 @@ use super::{Mode, stale_blobs};
 use crate::cancel::Cancel;
 use crate::oci::LayerId;
 use crate::plan::{ImageAction, LayerAction, Plan};
-use crate::preflight::{Demand, Holds, Space, Spaces, Verdict, verdict};
+use crate::preflight::{Demand, FilesystemUse, Space, SpaceCheck, Spaces, check_space};
 use crate::report::Size;
 use crate::store::unpack::SpaceBudget;
 
@@ -29,12 +29,12 @@ const CERTAIN_HALVES: u64 = 3;
 ///
 /// # Errors
 /// When the free space cannot be read.
-pub(super) fn check(config: &JobConfig, demand: Demand) -> Result<Verdict, JobError> {
+pub(super) fn check(config: &JobConfig, demand: Demand) -> Result<SpaceCheck, JobError> {
     let spaces = Spaces {
         store: Space::of(&config.graph_root)?,
         spool: Space::of(&config.spool)?,
     };
-    Ok(verdict(&spaces, demand, config.image_gc_high_threshold))
+    Ok(check_space(&spaces, demand, config.image_gc_high_threshold))
 }
 
 /// Checks again after files were removed. XFS releases blocks a little later, and the kernel's figures lag behind.
@@ -42,14 +42,14 @@ pub(super) async fn check_after_removal(
     config: &JobConfig,
     demand: Demand,
     cancel: &Cancel,
-) -> Result<Verdict, JobError> {
-    let mut verdict = check(config, demand)?;
+) -> Result<SpaceCheck, JobError> {
+    let mut space_check = check(config, demand)?;
     let start = Instant::now();
-    while !verdict.fits && start.elapsed() < SETTLING_TIME {
+    while !space_check.fits && start.elapsed() < SETTLING_TIME {
         cancel.sleep(SETTLING_INTERVAL).await?;
-        verdict = check(config, demand)?;
+        space_check = check(config, demand)?;
     }
-    Ok(verdict)
+    Ok(space_check)
 }
 
 /// The space that the plan and `spaceRequired` demand.
@@ -99,13 +99,13 @@ pub(super) fn fits_for_certain(
 /// The warning to show if everything fits, less than `spaceRequired` is free, and no release is requested.
 pub(super) fn less_than_required(config: &JobConfig, demand: Demand) -> Result<Option<String>, JobError> {
     let required = config.spec.space_required;
-    let verdict = check(config, Demand { required, ..demand })?;
+    let space_check = check(config, Demand { required, ..demand })?;
     let message = format!(
         "`spaceRequired` is {}, and less is free below the kubelet's threshold; the plan fits, and `spaceRequired` is not \
          enforced because no release is requested",
         Size(required)
     );
-    Ok((config.spec.platform_image.is_none() && !verdict.fits).then_some(message))
+    Ok((config.spec.platform_image.is_none() && !space_check.fits).then_some(message))
 }
 
 /// The space on the store's disk that remains below the kubelet's threshold after the plan, for layers that are larger than
@@ -116,9 +116,9 @@ pub(super) fn spare(config: &JobConfig, plan: &Plan) -> Result<SpaceBudget, JobE
         store: plan.totals.unpacked_estimate,
         ..Demand::default()
     };
-    let verdict = check(config, demand)?;
-    let mut checks = verdict.checks.iter();
-    let store = checks.find(|check| matches!(check.holds, Holds::Both | Holds::Store));
+    let space_check = check(config, demand)?;
+    let mut checks = space_check.filesystems.iter();
+    let store = checks.find(|check| matches!(check.used_for, FilesystemUse::Both | FilesystemUse::Store));
     let (spare, reserve) = store.map_or((0, 0), |check| {
         (
             check.headroom.saturating_sub(check.needed),

@@ -8,7 +8,7 @@ use super::error::JobError;
 use super::snapshot::Snapshot;
 use crate::oci::Digest;
 use crate::plan::Plan;
-use crate::preflight::{Holds, Verdict};
+use crate::preflight::{FilesystemUse, SpaceCheck};
 use crate::report::Size;
 use crate::spool::{Spool, SpoolEntry};
 
@@ -38,16 +38,16 @@ pub(super) fn stale(plan: &Plan, snapshot: &Snapshot, now: SystemTime) -> Vec<Sp
 }
 
 /// All blobs that the plan does not need, if the plan does not fit with them and fits without them.
-pub(super) fn in_the_way(verdict: &Verdict, plan: &Plan, spooled: &[SpoolEntry]) -> Vec<SpoolEntry> {
+pub(super) fn in_the_way(space_check: &SpaceCheck, plan: &Plan, spooled: &[SpoolEntry]) -> Vec<SpoolEntry> {
     let needed: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
     let unneeded = spooled.iter().filter(|entry| !needed.contains(&entry.digest));
     let unneeded: Vec<SpoolEntry> = unneeded.copied().collect();
     let bytes = total_bytes(&unneeded);
-    let fits_without = verdict.checks.iter().all(|check| match check.holds {
-        Holds::Both | Holds::Spool => check.shortfall <= bytes,
-        Holds::Store => check.shortfall == 0,
+    let fits_without = space_check.filesystems.iter().all(|check| match check.used_for {
+        FilesystemUse::Both | FilesystemUse::Spool => check.shortfall <= bytes,
+        FilesystemUse::Store => check.shortfall == 0,
     });
-    if verdict.fits || !fits_without {
+    if space_check.fits || !fits_without {
         return Vec::new();
     }
     unneeded

@@ -1,4 +1,4 @@
-//! The space of a file system, as the kubelet counts it.
+//! Reads the capacity and the available space of a file system, as the kubelet counts them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,29 +7,29 @@ use rustix::io::Errno;
 
 use super::{Mount, Threshold};
 
-/// Percent of the capacity: what a node writes in a few days of logs and images of its own.
+/// Percent of the capacity. A node's own logs and images take about as much in a few days, so with less headroom the threshold
+/// counts as near.
 const NEAR: u8 = 3;
 
-/// The file system that holds a path, at one moment.
+/// The file system of a path, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// The path that was examined: the one in question, or the nearest of its ancestors that exists.
+    /// The given path, or its nearest ancestor that exists.
     pub path: PathBuf,
     /// The file system's `st_dev`.
     pub device: u64,
     /// `f_blocks * f_frsize`, in bytes.
     pub capacity: u64,
-    /// `f_bavail * f_frsize`, in bytes: what is left without the blocks that are reserved for root, for so the kubelet
-    /// counts, though root could have them.
+    /// `f_bavail * f_frsize`, in bytes: without the blocks that are reserved for root, as the kubelet counts.
     pub available: u64,
-    /// The mount, when it is known.
+    /// The mount, if it is known.
     pub mount: Option<Mount>,
 }
 
-/// Why the space is not known.
+/// Why the space is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
-    /// The path cannot be looked at.
+    /// The path cannot be read.
     #[error("cannot read the free space of `{}`: {source}", path.display())]
     Unreadable {
         /// Which path.
@@ -38,12 +38,12 @@ pub enum SpaceError {
         source: io::Error,
     },
     /// A file system without a size, as pseudo file systems are.
-    #[error("the file system of `{}` has no capacity: not a place for a store", .0.display())]
+    #[error("the file system of `{}` has no capacity\nhint: a pseudo file system cannot contain a store or a spool", .0.display())]
     NoCapacity(PathBuf),
 }
 
 impl Space {
-    /// Reads the space of the file system that holds `path` or will hold it once it is created.
+    /// Reads the space of the file system of `path`, which need not exist yet.
     pub fn of(path: &Path) -> Result<Self, SpaceError> {
         let unreadable = |path: &Path, source: io::Error| SpaceError::Unreadable {
             path: path.to_owned(),
@@ -77,31 +77,31 @@ impl Space {
         })
     }
 
-    /// Bytes that are used or kept back, as the kubelet counts.
+    /// Bytes that are used or reserved, as the kubelet counts.
     pub fn used(&self) -> u64 {
         self.capacity - self.available.min(self.capacity)
     }
 
-    /// Bytes that can be filled before the kubelet begins to remove images.
+    /// Bytes that can be filled before the kubelet starts to remove images.
     pub fn headroom(&self, threshold: Threshold) -> u64 {
         self.available.saturating_sub(threshold.reserve(self.capacity))
     }
 
-    /// What to tell whoever left it like this, if the kubelet's line is near.
-    pub fn nearness(&self, threshold: Threshold) -> Option<String> {
+    /// A warning if the threshold is near.
+    pub fn threshold_warning(&self, threshold: Threshold) -> Option<String> {
         let headroom = self.headroom(threshold);
         let is_near = u128::from(headroom) * 100 < u128::from(self.capacity) * u128::from(NEAR);
         (is_near && threshold.percent() < 100).then(|| {
             format!(
-                "`{}` is {} % full, and from {threshold} % on the kubelet removes images that no container uses, these among \
-                 them\nhint: free some space, or pin the images with `--pin`",
+                "`{}` is {} % full; from {threshold} % on the kubelet removes images that no container uses, and the cached \
+                 images are such images\nhint: free some space, or pin the images with `--pin`",
                 self.path.display(),
                 u128::from(self.used()) * 100 / u128::from(self.capacity.max(1)),
             )
         })
     }
 
-    /// Whether both draw on the same blocks. Subvolumes of one btrfs differ in `st_dev` but not in the block device.
+    /// Whether both have the same blocks. Subvolumes of one btrfs differ in `st_dev` but not in the block device.
     pub fn shares_blocks_with(&self, other: &Self) -> bool {
         let block_device = |space: &Self| match &space.mount {
             Some(mount) if mount.name.starts_with('/') => Some(mount.name.clone()),
@@ -121,15 +121,18 @@ mod tests {
     #[test]
     fn a_path_that_does_not_exist_yet_has_the_space_of_its_ancestor() {
         let directory = tempfile::tempdir().unwrap();
-        let there = Space::of(directory.path()).unwrap();
-        let to_come = Space::of(&directory.path().join("var/lib/containers/storage")).unwrap();
-        assert_eq!(to_come.path, directory.path());
-        assert_eq!((there.device, there.capacity), (to_come.device, to_come.capacity));
-        assert!(there.shares_blocks_with(&to_come));
+        let existing = Space::of(directory.path()).unwrap();
+        let missing = Space::of(&directory.path().join("var/lib/containers/storage")).unwrap();
+        assert_eq!(missing.path, directory.path());
+        assert_eq!(
+            (existing.device, existing.capacity),
+            (missing.device, missing.capacity)
+        );
+        assert!(existing.shares_blocks_with(&missing));
     }
 
     #[test]
-    fn a_file_in_the_way_is_an_error_that_names_it() {
+    fn a_path_below_a_file_is_an_error_with_the_path() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let below = file.path().join("storage");
         let error = Space::of(&below).unwrap_err();

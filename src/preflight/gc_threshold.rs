@@ -1,16 +1,16 @@
-//! The kubelet's `imageGCHighThresholdPercent`, and how much of a file system lies below it.
+//! Holds the kubelet's `imageGCHighThresholdPercent`, and calculates the space that must stay free below it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// How full the image file system may become, in percent, before the kubelet removes images that are not used.
+/// How full the image file system may become, in percent, before the kubelet removes unused images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Threshold(u8);
 
-/// Not a percentage that can be worked with.
+/// The text is no valid percentage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the threshold must be a whole percentage from 1 to 100: `{0}`")]
 pub struct ThresholdError(String);
@@ -29,7 +29,7 @@ impl Threshold {
         self.0
     }
 
-    /// The fewest available bytes at which the kubelet leaves the images alone. It collects when
+    /// The fewest available bytes at which the kubelet removes no images. It collects when
     /// `100 - available*100/capacity >= threshold` in integers (kubernetes `image_gc_manager.go`), and the division
     /// rounds down: with 85, it collects as soon as less than 16 % are available, not 15. At 100 it never does
     /// (kubernetes `kubelet.go`: "set 100, Disable image GC").
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// The kubelet's own sum.
+    /// The kubelet's own formula.
     fn kubelet_collects(available: u64, capacity: u64, threshold: u8) -> bool {
         let usage = 100 - i128::from(available) * 100 / i128::from(capacity);
         usage >= i128::from(threshold)
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_reserve_is_the_exact_line_at_which_the_kubelet_begins(
+        fn the_kubelet_starts_exactly_below_the_reserve(
             capacity in 1..=1_u64 << 50,
             threshold in 1..=99_u8,
         ) {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn at_100_nothing_is_kept_back() {
+    fn at_100_nothing_is_reserved() {
         assert_eq!(Threshold::new(100).unwrap().reserve(u64::MAX), 0);
     }
 

@@ -1,8 +1,8 @@
-//! Before the first blob: is there space for what the plan needs?
+//! Checks before the first download whether the plan fits on the disk.
 //!
-//! A node whose image file system fills up beyond the kubelet's threshold loses images that nobody uses at the moment,
-//! which is what pre-cached images are. So the measure is not what the disk has but what it has below that line.
-//! [`Space`] reads the numbers, [`verdict()`] compares them and reads nothing.
+//! Above its image garbage collection threshold the kubelet removes images that no container uses, and pre-cached images are
+//! such images. So only the space below that threshold counts. [`Space`] reads the numbers; [`check_space`] compares them and
+//! reads nothing.
 
 mod filesystem;
 mod gc_threshold;
@@ -16,4 +16,6 @@ mod tests;
 pub use filesystem::{Space, SpaceError};
 pub use gc_threshold::{Threshold, ThresholdError};
 pub use mount::Mount;
-pub use space_check::{Cause, Check, Demand, Holds, NotEnoughSpace, Spaces, Verdict, verdict};
+pub use space_check::{
+    Cause, Demand, FilesystemCheck, FilesystemUse, NotEnoughSpace, SpaceCheck, Spaces, check_space,
+};

@@ -1,4 +1,4 @@
-//! Which mount holds a path, for messages: `/dev/sda4 (xfs at /var/lib/containers)` says more than the path.
+//! Finds the mount of a path, for messages: `/dev/sda4 (xfs at /var/lib/containers)`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::report::Printable;
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The device, such as `/dev/sda4`, or what stands for it.
+    /// The device, such as `/dev/sda4`, or the name that stands for it.
     pub name: String,
     /// Its type, such as `xfs`.
     pub file_system: String,
@@ -19,20 +19,20 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The mount that `path`, absolute and without symbolic links, lies on; `device` is its `st_dev`. None when the
-    /// mount is of a kind that sysinfo leaves out, such as tmpfs and NFS: a message is poorer then, no number wrong.
+    /// The mount of `path`, which is absolute and without symbolic links; `device` is its `st_dev`. None for kinds that
+    /// sysinfo leaves out, such as tmpfs and NFS; only messages use it.
     pub(super) fn of(path: &Path, device: u64) -> Option<Self> {
-        // Sizes come from statvfs on the path itself; asking each mount for its own could hang on a dead one.
+        // Without sizes: reading them could hang on a dead mount, and statvfs on the path gives them.
         let disks = Disks::new_with_refreshed_list_specifics(DiskRefreshKind::nothing()).ok()?;
-        let holding = disks
+        let found = disks
             .iter()
             .filter(|disk| disk.id() == Some(device) && path.starts_with(disk.mount_point()))
             // Of two mounts on one directory, the last covers the other.
             .max_by_key(|disk| disk.mount_point().components().count())?;
         Some(Self {
-            name: holding.name().to_string_lossy().into_owned(),
-            file_system: holding.file_system().to_string_lossy().into_owned(),
-            mount_point: holding.mount_point().to_owned(),
+            name: found.name().to_string_lossy().into_owned(),
+            file_system: found.file_system().to_string_lossy().into_owned(),
+            mount_point: found.mount_point().to_owned(),
         })
     }
 }

@@ -1,14 +1,14 @@
-//! Whether it fits. Pure: numbers in, numbers and words out.
+//! Compares the space that a run needs with the space below the kubelet's threshold, and words the result.
 //!
 //! ```text
 //! |---------------------------- capacity ----------------------------|
-//! |------ used ------|------ headroom ------|-- the kubelet's line --|
+//! |------ used ------|------ headroom ------|------ reserve -------|
 //!                    |-- needed --|                                     fits
 //!                    |----------- needed ---------|                     shortfall
 //! ```
 //!
-//! The spool and the store usually lie on one file system and are checked together: at the worst moment all blobs are
-//! in the spool and all layers unpacked. On two, each is checked against its own.
+//! The spool and the store are usually on one file system and are checked together: at the worst moment all blobs are in the
+//! spool and all layers are unpacked. On two file systems, each is checked on its own.
 
 use std::fmt;
 
@@ -19,12 +19,13 @@ use crate::report::Printable;
 
 const GIB: u128 = 1 << 30;
 
-/// How to find what may go. No command that removes whatever no container uses: cached images are among that.
-const REMOVE: &str = "remove images one by one that nothing needs: `podman images --filter dangling=true` lists those without \
-                      a name, `crictl images --pinned` all and which are pinned, `crictl ps --all` which are in use; what is \
-                      cached for an update is neither pinned nor in use";
+/// How to find images to remove. Not `prune`: it removes every image that no container uses, and cached images are such
+/// images.
+const REMOVE: &str = "remove unneeded images one by one: `podman images --filter dangling=true` lists images without a name, \
+                      `crictl images --pinned` shows which are pinned, `crictl ps --all` which are in use; images cached for \
+                      an update are neither pinned nor in use";
 
-/// The file systems in question.
+/// The file systems of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spaces {
     /// Of the graph root.
@@ -33,23 +34,23 @@ pub struct Spaces {
     pub spool: Space,
 }
 
-/// What is asked of them, in bytes.
+/// The space that a run needs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Compressed bytes that are still to be fetched into the spool.
+    /// Compressed bytes to download into the spool.
     pub spool: u64,
-    /// What the layers that are still to be unpacked will take up in the store.
+    /// Estimated disk space of the layers to unpack into the store.
     pub store: u64,
-    /// `spaceRequired` of the version spec, for everything that is wanted; 0 when it says nothing.
+    /// `spaceRequired` of the version spec, for everything that is requested; 0 if it is not set.
     pub required: u64,
-    /// What of everything that is wanted lies here already: unpacked layers in the store and bytes in the spool. It is
-    /// taken off `required`, so that a second run need not find the same space once more.
+    /// The requested content that the node already has: unpacked layers in the store and bytes in the spool. Subtracted from
+    /// `required`, so that a second run does not need the same space again.
     pub cached: u64,
 }
 
-/// What a file system holds of ours.
+/// What a run uses a file system for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum FilesystemUse {
     /// The graph root and the spool.
     Both,
     /// The graph root.
@@ -58,65 +59,65 @@ pub enum Holds {
     Spool,
 }
 
-/// Which demand is the larger.
+/// Which need is the larger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
-    /// What the plan needs.
+    /// The plan.
     Plan,
-    /// The version spec's `spaceRequired`, less what is cached.
+    /// The version spec's `spaceRequired`, minus what is cached.
     SpaceRequired,
 }
 
-/// One file system against what is asked of it; all in bytes.
+/// The check of one file system; all sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// What it holds.
-    pub holds: Holds,
-    /// Its numbers.
+pub struct FilesystemCheck {
+    /// What a run uses it for.
+    pub used_for: FilesystemUse,
+    /// Its capacity and available space.
     pub space: Space,
-    /// What has to fit.
+    /// How much has to fit.
     pub needed: u64,
-    /// What decides `needed`.
+    /// What determines `needed`.
     pub cause: Cause,
-    /// What fits below the kubelet's line.
+    /// How much fits below the kubelet's threshold.
     pub headroom: u64,
-    /// `needed` less `headroom`, 0 if it fits.
+    /// `needed` minus `headroom`, 0 if it fits.
     pub shortfall: u64,
 }
 
-/// The answer, with every number that led to it. `Display` gives it in full, several lines.
+/// The result, with all its numbers. `Display` writes it in several lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct SpaceCheck {
     /// Whether everything fits.
     pub fits: bool,
-    /// The kubelet's line.
+    /// The kubelet's threshold.
     pub threshold: Threshold,
-    /// What was asked.
+    /// What the run needs.
     pub demand: Demand,
-    /// One check, or two if the spool has a file system of its own.
-    pub checks: Vec<Check>,
+    /// One, or two if the spool has a file system of its own.
+    pub filesystems: Vec<FilesystemCheck>,
 }
 
-/// A verdict that is no; its text is the verdict's.
+/// A failed space check; its text is that of the check.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.to_string().trim_end())]
-pub struct NotEnoughSpace(pub Box<Verdict>);
+pub struct NotEnoughSpace(pub Box<SpaceCheck>);
 
-/// Holds `demand` against what lies below `threshold`. Where nothing is to be fetched or unpacked it always fits,
-/// however full the disk is and whatever is required: the work is done.
-pub fn verdict(spaces: &Spaces, demand: Demand, threshold: Threshold) -> Verdict {
+/// Compares `demand` with the space below `threshold`. With nothing to download or unpack it always fits, however full the
+/// disk is and whatever is required.
+pub fn check_space(spaces: &Spaces, demand: Demand, threshold: Threshold) -> SpaceCheck {
     let idle = demand.spool == 0 && demand.store == 0;
     let required = demand.required.saturating_sub(demand.cached);
-    let check = |holds, space: &Space, planned: u64, required: u64| {
+    let check = |used_for, space: &Space, planned: u64, required: u64| {
         let headroom = space.headroom(threshold);
         let (needed, cause) = match (idle, required > planned) {
             (true, _) => (0, Cause::Plan),
             (false, true) => (required, Cause::SpaceRequired),
             (false, false) => (planned, Cause::Plan),
         };
-        Check {
-            holds,
+        FilesystemCheck {
+            used_for,
             space: space.clone(),
             needed,
             cause,
@@ -124,25 +125,25 @@ pub fn verdict(spaces: &Spaces, demand: Demand, threshold: Threshold) -> Verdict
             shortfall: needed.saturating_sub(headroom),
         }
     };
-    let checks = if spaces.store.shares_blocks_with(&spaces.spool) {
+    let filesystems = if spaces.store.shares_blocks_with(&spaces.spool) {
         let planned = demand.store.saturating_add(demand.spool);
-        vec![check(Holds::Both, &spaces.store, planned, required)]
+        vec![check(FilesystemUse::Both, &spaces.store, planned, required)]
     } else {
         vec![
-            check(Holds::Store, &spaces.store, demand.store, required),
-            check(Holds::Spool, &spaces.spool, demand.spool, 0),
+            check(FilesystemUse::Store, &spaces.store, demand.store, required),
+            check(FilesystemUse::Spool, &spaces.spool, demand.spool, 0),
         ]
     };
-    Verdict {
-        fits: checks.iter().all(|check| check.shortfall == 0),
+    SpaceCheck {
+        fits: filesystems.iter().all(|check| check.shortfall == 0),
         threshold,
         demand,
-        checks,
+        filesystems,
     }
 }
 
-impl Verdict {
-    /// The verdict as a result.
+impl SpaceCheck {
+    /// The check as a result.
     pub fn into_result(self) -> Result<Self, NotEnoughSpace> {
         if self.fits {
             Ok(self)
@@ -152,11 +153,11 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for SpaceCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for check in &self.checks {
+        for check in &self.filesystems {
             check.sentence(self.threshold, f)?;
-            // Operators are told to grep a pod's log for this line.
+            // The line of TALM's script; operators search a pod's log for it.
             writeln!(
                 f,
                 "highThresholdPercent: {} diskSize: {} used: {}",
@@ -165,14 +166,14 @@ impl fmt::Display for Verdict {
                 gib_up(check.space.used())
             )?;
         }
-        for check in self.checks.iter().filter(|check| check.shortfall > 0) {
+        for check in self.filesystems.iter().filter(|check| check.shortfall > 0) {
             check.hint(&self.demand, f)?;
         }
         Ok(())
     }
 }
 
-impl Check {
+impl FilesystemCheck {
     fn sentence(&self, threshold: Threshold, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.shortfall > 0 {
             "not enough space for precaching: "
@@ -181,8 +182,8 @@ impl Check {
         })?;
         write!(
             f,
-            "{} may need {}, {} can be filled before the kubelet collects images at {threshold} % of {} on ",
-            self.holds,
+            "{} may need {}; {} can be filled before the kubelet removes images at {threshold} % of {} on ",
+            self.used_for,
             gib_up(self.needed),
             gib_down(self.headroom),
             gib_down(self.space.capacity)
@@ -202,30 +203,30 @@ impl Check {
     }
 
     fn hint(&self, demand: &Demand, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.cause, self.holds) {
+        match (self.cause, self.used_for) {
             (Cause::SpaceRequired, _) => writeln!(
                 f,
-                "hint: `spaceRequired` is {}, of which {} are cached; the plan itself needs {}: lower it, or enlarge the file \
+                "hint: lower `spaceRequired` ({}, of which {} are cached; the plan itself needs {}), or enlarge the file \
                  system, or {REMOVE}",
                 gib_up(demand.required),
                 gib_down(demand.cached.min(demand.required)),
-                gib_up(match self.holds {
-                    Holds::Both => demand.store.saturating_add(demand.spool),
-                    Holds::Store | Holds::Spool => demand.store,
+                gib_up(match self.used_for {
+                    FilesystemUse::Both => demand.store.saturating_add(demand.spool),
+                    FilesystemUse::Store | FilesystemUse::Spool => demand.store,
                 })
             ),
-            (Cause::Plan, Holds::Spool) => {
-                writeln!(f, "hint: put the spool (`--spool`) on a larger file system")
+            (Cause::Plan, FilesystemUse::Spool) => {
+                writeln!(f, "hint: move the spool (`--spool`) to a larger file system")
             }
-            (Cause::Plan, Holds::Both | Holds::Store) => writeln!(
+            (Cause::Plan, FilesystemUse::Both | FilesystemUse::Store) => writeln!(
                 f,
-                "hint: leave out images (`excludePrecachePatterns`, `--exclude`), or enlarge the file system, or {REMOVE}"
+                "hint: exclude images (`excludePrecachePatterns`, `--exclude`), or enlarge the file system, or {REMOVE}"
             ),
         }
     }
 }
 
-impl fmt::Display for Holds {
+impl fmt::Display for FilesystemUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Both => "store and spool",
@@ -235,8 +236,8 @@ impl fmt::Display for Holds {
     }
 }
 
-/// GiB with two decimals. Demands are rounded up and supplies down, so that the two never look equal when it does not
-/// fit.
+/// GiB with two decimals. Needed space is rounded up and available space down, so that the two never look equal if the plan
+/// does not fit.
 fn gib_up(bytes: u64) -> String {
     gib((u128::from(bytes) * 100).div_ceil(GIB))
 }

@@ -1,28 +1,28 @@
-//! The verdict as JSON: the plan document's `space`. All sizes in bytes.
+//! Writes the space check as JSON: `space` in the plan document. All sizes in bytes.
 
 use serde::{Serialize, Serializer};
 
-use super::{Cause, Holds, Threshold, Verdict};
+use super::{Cause, FilesystemUse, SpaceCheck, Threshold};
 
-impl Serialize for Verdict {
+impl Serialize for SpaceCheck {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        VerdictDocument::of(self).serialize(serializer)
+        SpaceDocument::of(self).serialize(serializer)
     }
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct VerdictDocument {
+struct SpaceDocument {
     fits: bool,
     high_threshold_percent: Threshold,
     required: u64,
     cached: u64,
-    file_systems: Vec<CheckDocument>,
+    file_systems: Vec<FilesystemDocument>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct CheckDocument {
+struct FilesystemDocument {
     holds: &'static [&'static str],
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,13 +35,13 @@ struct CheckDocument {
     shortfall: u64,
 }
 
-impl VerdictDocument {
-    fn of(verdict: &Verdict) -> Self {
-        let checks = verdict.checks.iter().map(|check| CheckDocument {
-            holds: match check.holds {
-                Holds::Both => &["store", "spool"],
-                Holds::Store => &["store"],
-                Holds::Spool => &["spool"],
+impl SpaceDocument {
+    fn of(check: &SpaceCheck) -> Self {
+        let filesystems = check.filesystems.iter().map(|check| FilesystemDocument {
+            holds: match check.used_for {
+                FilesystemUse::Both => &["store", "spool"],
+                FilesystemUse::Store => &["store"],
+                FilesystemUse::Spool => &["spool"],
             },
             path: check.space.path.to_string_lossy().into_owned(),
             mount: check.space.mount.as_ref().map(ToString::to_string),
@@ -53,11 +53,11 @@ impl VerdictDocument {
             shortfall: check.shortfall,
         });
         Self {
-            fits: verdict.fits,
-            high_threshold_percent: verdict.threshold,
-            required: verdict.demand.required,
-            cached: verdict.demand.cached,
-            file_systems: checks.collect(),
+            fits: check.fits,
+            high_threshold_percent: check.threshold,
+            required: check.demand.required,
+            cached: check.demand.cached,
+            file_systems: filesystems.collect(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The verdict's arithmetic as tables, its words, and the numbers against `df` and `stat` on real file systems.
+//! Tests the space check's arithmetic and texts, and compares its numbers with `df` and `stat` on real file systems.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -42,7 +42,7 @@ fn demand(spool: u64, store: u64, required: u64, cached: u64) -> Demand {
 
 #[test]
 fn on_one_file_system_everything_has_to_fit_together() {
-    // 100 GiB with the line at 85: 16 GiB stay free. (available, demand, fits, needed, headroom, shortfall)
+    // 100 GiB with the threshold at 85 %: 16 GiB stay free. (available, demand, fits, needed, headroom, shortfall)
     for (available, demand, fits, needed, headroom, shortfall) in [
         (50, demand(10, 20, 0, 0), true, 30, 34, 0),
         (46, demand(10, 20, 0, 0), true, 30, 30, 0),
@@ -61,12 +61,17 @@ fn on_one_file_system_everything_has_to_fit_together() {
         (16, demand(0, 1, 0, 0), false, 1, 0, 1),
         (10, demand(1, 0, 0, 0), false, 1, 0, 1),
     ] {
-        let verdict = verdict(&one(100, available), demand, Threshold::default());
-        let [check] = verdict.checks.as_slice() else {
-            panic!("{verdict:?}");
+        let check = check_space(&one(100, available), demand, Threshold::default());
+        let [filesystem] = check.filesystems.as_slice() else {
+            panic!("{check:?}");
         };
         assert_eq!(
-            (verdict.fits, check.needed, check.headroom, check.shortfall),
+            (
+                check.fits,
+                filesystem.needed,
+                filesystem.headroom,
+                filesystem.shortfall
+            ),
             (fits, needed * GIB, headroom * GIB, shortfall * GIB),
             "{available} {demand:?}"
         );
@@ -74,7 +79,7 @@ fn on_one_file_system_everything_has_to_fit_together() {
 }
 
 #[test]
-fn the_threshold_moves_the_line() {
+fn the_threshold_decides_the_headroom() {
     for (percent, headroom) in [(1, 0), (50, 0), (51, 0), (60, 9), (85, 34), (99, 48), (100, 50)] {
         let threshold = Threshold::new(percent).unwrap();
         assert_eq!(space(4, 100, 50).headroom(threshold), headroom * GIB, "{percent}");
@@ -82,7 +87,7 @@ fn the_threshold_moves_the_line() {
 }
 
 #[test]
-fn on_two_file_systems_each_has_its_own_share() {
+fn on_two_file_systems_each_is_checked_on_its_own() {
     let spaces = |store, spool| Spaces {
         store: space(4, 100, store),
         spool: space(5, 100, spool),
@@ -92,17 +97,17 @@ fn on_two_file_systems_each_has_its_own_share() {
         (35, 26, demand(10, 20, 0, 0), [1, 0]),
         (36, 25, demand(10, 20, 0, 0), [0, 1]),
         (20, 20, demand(10, 20, 0, 0), [16, 6]),
-        // What is required is required of the store.
+        // `spaceRequired` counts for the store.
         (36, 26, demand(10, 20, 25, 0), [5, 0]),
     ] {
-        let verdict = verdict(&spaces(store, spool), demand, Threshold::default());
-        let found: Vec<u64> = verdict.checks.iter().map(|check| check.shortfall).collect();
+        let check = check_space(&spaces(store, spool), demand, Threshold::default());
+        let found: Vec<u64> = check.filesystems.iter().map(|check| check.shortfall).collect();
         assert_eq!(
             found,
             shortfalls.map(|gib| gib * GIB),
             "{store} {spool} {demand:?}"
         );
-        assert_eq!(verdict.fits, shortfalls == [0, 0]);
+        assert_eq!(check.fits, shortfalls == [0, 0]);
     }
 }
 
@@ -114,32 +119,33 @@ fn absurd_demands_do_not_overflow() {
         required: u64::MAX,
         cached: 0,
     };
-    let verdict = verdict(&one(100, 100), absurd, Threshold::default());
-    assert_eq!(verdict.checks[0].needed, u64::MAX);
-    assert!(!verdict.fits);
+    let check = check_space(&one(100, 100), absurd, Threshold::default());
+    assert_eq!(check.filesystems[0].needed, u64::MAX);
+    assert!(!check.fits);
 }
 
 #[test]
-fn a_disk_that_is_left_near_the_line_is_told_of() {
-    let told = |available, percent| space(5, 100, available).nearness(Threshold::new(percent).unwrap());
+fn a_disk_near_the_threshold_gets_a_warning() {
+    let warning =
+        |available, percent| space(5, 100, available).threshold_warning(Threshold::new(percent).unwrap());
     // At 85 % the kubelet wants 16 % available.
-    assert_eq!(told(19, 85), None);
-    let text = told(18, 85).unwrap();
+    assert_eq!(warning(19, 85), None);
+    let text = warning(18, 85).unwrap();
     assert!(
-        text.contains(" is 82 % full, and from 85 % on the kubelet removes"),
+        text.contains(" is 82 % full; from 85 % on the kubelet removes"),
         "{text}"
     );
-    assert!(told(0, 85).unwrap().contains(" is 100 % full"));
-    assert_eq!(told(0, 100), None, "it never does");
+    assert!(warning(0, 85).unwrap().contains(" is 100 % full"));
+    assert_eq!(warning(0, 100), None, "it never removes images");
 }
 
 #[test]
-fn a_yes_gives_its_numbers() {
-    let verdict = verdict(&one(100, 50), demand(10, 20, 0, 0), Threshold::default());
+fn a_passed_check_gives_its_numbers() {
+    let check = check_space(&one(100, 50), demand(10, 20, 0, 0), Threshold::default());
     assert_eq!(
-        verdict.to_string(),
+        check.to_string(),
         "\
-space suffices: store and spool may need 30.00 GiB, 34.00 GiB can be filled before the kubelet collects images at 85 % \
+space suffices: store and spool may need 30.00 GiB; 34.00 GiB can be filled before the kubelet removes images at 85 % \
 of 100.00 GiB on /dev/sda4 (xfs at /var)
 highThresholdPercent: 85 diskSize: 100.00 GiB used: 50.00 GiB
 "
@@ -147,42 +153,42 @@ highThresholdPercent: 85 diskSize: 100.00 GiB used: 50.00 GiB
 }
 
 #[test]
-fn a_no_gives_its_numbers_and_what_would_help() {
+fn a_failed_check_gives_its_numbers_and_hints() {
     let mut tight = demand(10, 20, 0, 0);
     tight.store += 1;
-    let error = verdict(&one(100, 46), tight, Threshold::default())
+    let error = check_space(&one(100, 46), tight, Threshold::default())
         .into_result()
         .unwrap_err();
     assert_eq!(
         error.to_string(),
         "\
-not enough space for precaching: store and spool may need 30.01 GiB, 30.00 GiB can be filled before the kubelet \
-collects images at 85 % of 100.00 GiB on /dev/sda4 (xfs at /var): 0.01 GiB short
+not enough space for precaching: store and spool may need 30.01 GiB; 30.00 GiB can be filled before the kubelet \
+removes images at 85 % of 100.00 GiB on /dev/sda4 (xfs at /var): 0.01 GiB short
 highThresholdPercent: 85 diskSize: 100.00 GiB used: 54.00 GiB
-hint: leave out images (`excludePrecachePatterns`, `--exclude`), or enlarge the file system, or remove images one by one \
-that nothing needs: `podman images --filter dangling=true` lists those without a name, `crictl images --pinned` all and \
-which are pinned, `crictl ps --all` which are in use; what is cached for an update is neither pinned nor in use"
+hint: exclude images (`excludePrecachePatterns`, `--exclude`), or enlarge the file system, or remove unneeded images one \
+by one: `podman images --filter dangling=true` lists images without a name, `crictl images --pinned` shows which are \
+pinned, `crictl ps --all` which are in use; images cached for an update are neither pinned nor in use"
     );
 
-    let required = verdict(&one(100, 46), demand(3, 9, 40, 5), Threshold::default());
+    let required = check_space(&one(100, 46), demand(3, 9, 40, 5), Threshold::default());
     assert!(
         required.to_string().ends_with(
-            "what is cached for an update is neither pinned nor in use\n"
+            "images cached for an update are neither pinned nor in use\n"
         ) && required.to_string().contains(
-            "hint: `spaceRequired` is 40.00 GiB, of which 5.00 GiB are cached; the plan itself needs 12.00 GiB: lower \
-             it, or enlarge the file system, or remove images one by one"
+            "hint: lower `spaceRequired` (40.00 GiB, of which 5.00 GiB are cached; the plan itself needs 12.00 GiB), or \
+             enlarge the file system, or remove unneeded images one by one"
         ),
         "{required}"
     );
-    // It takes cached images too.
+    // `prune` removes cached images, too.
     assert!(!format!("{error}{required}").contains("prune"), "{error}");
 }
 
 #[test]
-fn machines_get_bytes() {
-    let verdict = verdict(&one(100, 46), demand(10, 30, 35, 0), Threshold::default());
+fn the_json_has_bytes() {
+    let check = check_space(&one(100, 46), demand(10, 30, 35, 0), Threshold::default());
     assert_eq!(
-        serde_json::to_value(&verdict).unwrap(),
+        serde_json::to_value(&check).unwrap(),
         serde_json::json!({
             "fits": false, "highThresholdPercent": 85, "required": 35 * GIB, "cached": 0,
             "fileSystems": [{

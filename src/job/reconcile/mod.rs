@@ -31,7 +31,7 @@ use crate::fetch::Fetcher;
 use crate::image_request::{ImageRequest, dedupe};
 use crate::oci::{LayerId, Reference};
 use crate::plan::Plan;
-use crate::preflight::Verdict;
+use crate::preflight::SpaceCheck;
 use crate::registry::Registries;
 use crate::report::{Event, ImagePhase, Observer, Span, Step};
 
@@ -130,7 +130,7 @@ impl<'a> Reconciler<'a> {
             true => self.storage.remove_leftovers().await?,
             false => self.storage.warn_of_leftovers(observer.as_ref()).await?,
         }
-        let mut verdict = None;
+        let mut space_check = None;
         loop {
             let requests = dedupe(self.naming.requests.iter().cloned());
             let resolved = self.snapshot_and_resolve(&requests, steps).await;
@@ -168,12 +168,12 @@ impl<'a> Reconciler<'a> {
                 let checked = self
                     .check_space(&plan, &snapshot, scope, must_fit, round_steps)
                     .await;
-                verdict = Some(checked.map_err(|error| self.ended_by(scope, Step::Preflight, error))?);
+                space_check = Some(checked.map_err(|error| self.ended_by(scope, Step::Preflight, error))?);
             }
             // If the namers that are left are unavailable, the other images are still missing.
             let is_done = !self.pulls(scope) || is_idle && self.resolve_queue.pending() == 0;
             if scope == Scope::Everything && is_done {
-                return self.finish(plan, &snapshot, verdict, steps).await;
+                return self.finish(plan, &snapshot, space_check, steps).await;
             }
             if !is_idle {
                 self.is_first &= scope == Scope::Namers;
@@ -231,7 +231,7 @@ impl<'a> Reconciler<'a> {
         &self,
         plan: Plan,
         snapshot: &Snapshot,
-        verdict: Option<Verdict>,
+        space_check: Option<SpaceCheck>,
         steps: Steps<'_>,
     ) -> Result<Outcome, JobError> {
         if self.pulls(Scope::Everything) {
@@ -250,7 +250,12 @@ impl<'a> Reconciler<'a> {
         let os_images = self.os_images(&plan, snapshot);
         let states = &self.states;
         Ok(Outcome::of(
-            self.mode, plan, operators, verdict, states, os_images,
+            self.mode,
+            plan,
+            operators,
+            space_check,
+            states,
+            os_images,
         ))
     }
 

@@ -11,7 +11,7 @@ use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking, space, stale_blobs};
 use crate::plan::{ImageAction, ImageToPlan, Plan};
-use crate::preflight::Verdict;
+use crate::preflight::SpaceCheck;
 use crate::report::{Count, Event, ImagePhase, Step};
 
 impl Reconciler<'_> {
@@ -103,39 +103,39 @@ impl Reconciler<'_> {
         scope: Scope,
         must_fit: bool,
         steps: Steps<'_>,
-    ) -> Result<Verdict, JobError> {
+    ) -> Result<SpaceCheck, JobError> {
         steps.start(Step::Preflight);
         let demand = space::demand(self.config, self.mode, scope, plan, snapshot);
-        let mut verdict = space::check(self.config, demand)?;
-        if must_fit && !verdict.fits {
+        let mut space_check = space::check(self.config, demand)?;
+        if must_fit && !space_check.fits {
             // The leftovers of killed runs were removed a moment ago.
-            verdict = space::check_after_removal(self.config, demand, self.cancel).await?;
+            space_check = space::check_after_removal(self.config, demand, self.cancel).await?;
         }
         // Unresolved images may need any blob.
         if must_fit
             && self.resolve_queue.pending() == 0
             && let Some(spool) = self.storage.locked_spool().cloned()
         {
-            let blobs = stale_blobs::in_the_way(&verdict, plan, &snapshot.spooled);
+            let blobs = stale_blobs::in_the_way(&space_check, plan, &snapshot.spooled);
             if !blobs.is_empty() {
                 run_blocking(move || stale_blobs::remove(&blobs, &spool, "the space is needed")).await?;
-                verdict = space::check_after_removal(self.config, demand, self.cancel).await?;
+                space_check = space::check_after_removal(self.config, demand, self.cancel).await?;
             }
         }
         if must_fit {
-            verdict = verdict.into_result()?;
+            space_check = space_check.into_result()?;
         }
-        if verdict.fits
+        if space_check.fits
             && scope == Scope::Everything
             && let Some(message) = space::less_than_required(self.config, demand)?
         {
             self.observer.observe(Event::Warned { message });
         }
-        let reason = match verdict.fits {
+        let reason = match space_check.fits {
             true => "SpaceSuffices",
             false => Failure::Space.reason(),
         };
-        steps.end(Step::Preflight, verdict.fits, reason, verdict.to_string());
-        Ok(verdict)
+        steps.end(Step::Preflight, space_check.fits, reason, space_check.to_string());
+        Ok(space_check)
     }
 }
