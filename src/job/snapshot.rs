@@ -34,19 +34,19 @@ pub(super) struct ImageInStore {
     /// Its layers that are present, base first.
     pub(super) layers: Vec<LayerId>,
     /// Damage of its big data. This and the following fields are filled when the image is verified.
-    pub(super) data: Vec<Damage>,
+    pub(super) data_damage: Vec<Damage>,
     /// Its layers, base first, as its config lists them.
-    pub(super) places: Vec<ExpectedLayer>,
+    pub(super) expected_layers: Vec<ExpectedLayer>,
     /// The blob of each layer, as its manifest lists it.
     pub(super) blobs: Vec<LayerBlob>,
     /// Damage of each layer's files outside its tree; `None` for a missing layer.
-    pub(super) frames: Vec<Option<Vec<Damage>>>,
+    pub(super) link_damage: Vec<Option<Vec<Damage>>>,
     /// Its layers in the graph root that have to be unpacked again.
     pub(super) damaged: Vec<LayerId>,
     /// Describes a damaged layer of an additional store that is below a layer of the graph root.
-    pub(super) unmendable: Option<String>,
+    pub(super) damaged_below: Option<String>,
     /// Its layers of which only files outside the tree are damaged.
-    pub(super) unframed: Vec<(ExpectedLayer, Option<LayerBlob>)>,
+    pub(super) damaged_links: Vec<(ExpectedLayer, Option<LayerBlob>)>,
 }
 
 impl ImageInStore {
@@ -55,7 +55,7 @@ impl ImageInStore {
         self.damaged
             .iter()
             .copied()
-            .chain(self.unframed.iter().map(|(place, _)| place.id))
+            .chain(self.damaged_links.iter().map(|(place, _)| place.id))
     }
 }
 
@@ -81,13 +81,13 @@ impl Snapshot {
                         message,
                     }),
                     layers: inventory.chain_of(image).unwrap_or_default(),
-                    data: Vec::new(),
-                    places: Vec::new(),
+                    data_damage: Vec::new(),
+                    expected_layers: Vec::new(),
                     blobs: Vec::new(),
-                    frames: Vec::new(),
+                    link_damage: Vec::new(),
                     damaged: Vec::new(),
-                    unmendable: None,
-                    unframed: Vec::new(),
+                    damaged_below: None,
+                    damaged_links: Vec::new(),
                 };
                 images.insert(reference.clone(), found);
             }

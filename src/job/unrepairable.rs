@@ -14,7 +14,7 @@ pub(super) fn in_additional_stores(
     snapshot: &Snapshot,
 ) -> Vec<(Reference, Reason)> {
     let unrepairable = references.iter().filter_map(|reference| {
-        let layer = snapshot.image(reference)?.unmendable.as_ref()?;
+        let layer = snapshot.image(reference)?.damaged_below.as_ref()?;
         let message = format!(
             "{layer} is damaged, and layers of the graph root are built on it\nhint: remove the image with `crictl rmi` or `podman rmi`, and run again"
         );

@@ -1,7 +1,8 @@
-//! Reads again what the store has of the wanted images: each layer once, however many images have it, several at a time.
+//! Verifies the requested images: reads every layer and record in the store again, and finds what is damaged.
 //!
-//! What was read is remembered until it is told to [`Verifier::forget`]; only the small files around a layer's tree are
-//! looked at each time, for those are mended here.
+//! Each layer is read once, however many images have it, several layers at a time. Results are kept until
+//! [`Verifier::forget`]. The small files around a layer's tree, such as `link` and `lower`, are read each time, because this
+//! module repairs them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -25,19 +26,20 @@ use crate::store::{
     ExpectedLayer, HostState, Inventory, LayerDamage, LayerState, Store, StoreError, StoreLocation,
 };
 
-/// How often it is said how far the reading is: a store of 50 GB takes minutes.
-const NOTICE: Duration = Duration::from_secs(10);
+/// How often the log reports progress: reading a store of 50 GB takes minutes.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What was read so far.
+/// Verifies layers, and keeps the results.
 pub(super) struct Verifier {
     observer: Arc<dyn Observer>,
     layers: HashMap<ExpectedLayer, LayerState>,
-    told: HashSet<String>,
-    /// Layers whose surroundings were to be mended, whatever came of it.
-    tried: HashSet<LayerId>,
-    /// Layers that were written anew.
+    /// Warnings that were reported; each is reported once.
+    reported: HashSet<String>,
+    /// Layers whose links were repaired, successfully or not.
+    link_repairs: HashSet<LayerId>,
+    /// Layers that were unpacked again.
     rewritten: HashSet<LayerId>,
-    /// Of the threads that read. What mends holds the store's locks and keeps its own.
+    /// Disk priority of the reading threads. Repairs hold the store's locks and keep their own.
     priority: IoPriority,
 }
 
@@ -46,185 +48,189 @@ impl Verifier {
         Self {
             observer,
             layers: HashMap::new(),
-            told: HashSet::new(),
-            tried: HashSet::new(),
+            reported: HashSet::new(),
+            link_repairs: HashSet::new(),
             rewritten: HashSet::new(),
             priority,
         }
     }
 
-    /// Layers that were read and have to be unpacked anew. None of an additional store: nothing is written there, and an
-    /// image that is damaged there is brought whole into the graph root.
+    /// Layers that have to be unpacked again. None of an additional store: nothing is written there, and an image that is
+    /// damaged there is pulled into the graph root as a whole.
     pub(super) fn damaged(&self) -> HashSet<LayerId> {
-        let damaged = self.layers.iter().filter(|(place, state)| {
-            place.location == StoreLocation::GraphRoot && matches!(state, LayerState::Damaged(_))
+        let damaged = self.layers.iter().filter(|(layer, state)| {
+            layer.location == StoreLocation::GraphRoot && matches!(state, LayerState::Damaged(_))
         });
-        damaged.map(|(place, _)| place.id).collect()
+        damaged.map(|(layer, _)| layer.id).collect()
     }
 
-    /// The layers were written since.
+    /// Forgets the results of layers that were written since.
     pub(super) fn forget(&mut self, layers: &HashSet<LayerId>) {
-        self.layers.retain(|place, _| !layers.contains(&place.id));
-        self.tried.retain(|id| !layers.contains(id));
+        self.layers.retain(|layer, _| !layers.contains(&layer.id));
+        self.link_repairs.retain(|id| !layers.contains(id));
     }
 
-    /// The layers were unpacked anew. Another time would make them no better.
+    /// Notes layers that were unpacked again. If they are still damaged, another time will not help.
     pub(super) fn note_rewritten(&mut self, layers: &[LayerId]) {
         self.rewritten.extend(layers);
     }
 
-    /// Whether a layer of the image is damaged though it was unpacked anew.
-    pub(super) fn is_beyond_repair(&self, seen: &ImageInStore) -> bool {
-        seen.damaged.iter().any(|layer| self.rewritten.contains(layer))
+    /// Whether a layer of the image is damaged although it was unpacked again.
+    pub(super) fn is_beyond_repair(&self, image: &ImageInStore) -> bool {
+        image.damaged.iter().any(|layer| self.rewritten.contains(layer))
     }
 
-    /// Reads every image that was seen, as far as it was not read before, and notes in `sight` what is wrong with it.
-    pub(super) async fn examine(
+    /// Reads every image of the snapshot, except layers that were read before, and records its damage in the snapshot.
+    pub(super) async fn verify(
         &mut self,
-        sight: &mut Snapshot,
-        at_once: NonZeroUsize,
+        snapshot: &mut Snapshot,
+        threads: NonZeroUsize,
         cancel: &Cancel,
     ) -> Result<(), JobError> {
-        let inventory = Arc::clone(&sight.inventory);
-        let mut places = HashSet::new();
-        for seen in sight.images_mut() {
-            let (inventory, id, priority) = (Arc::clone(&inventory), seen.id, self.priority);
+        let inventory = Arc::clone(&snapshot.inventory);
+        let mut layers = HashSet::new();
+        for image in snapshot.images_mut() {
+            let (inventory, id, priority) = (Arc::clone(&inventory), image.id, self.priority);
             let read = run_blocking(move || {
                 let _lowered = priority.lower();
-                let Some(image) = inventory.image(&id) else {
+                let Some(record) = inventory.image(&id) else {
                     return Ok(Default::default());
                 };
-                let places = inventory.expected_layers(image)?.unwrap_or_default();
-                let blobs = inventory.blobs_of(image)?;
-                let frame = |(index, place)| inventory.check_links(place, blobs.get(index));
-                let frames: Result<Vec<_>, StoreError> = places.iter().enumerate().map(frame).collect();
-                Ok((inventory.check_data(image)?, places, blobs, frames?))
+                let layers = inventory.expected_layers(record)?.unwrap_or_default();
+                let blobs = inventory.blobs_of(record)?;
+                let check_links = |(index, layer)| inventory.check_links(layer, blobs.get(index));
+                let links: Result<Vec<_>, StoreError> = layers.iter().enumerate().map(check_links).collect();
+                Ok((inventory.check_data(record)?, layers, blobs, links?))
             });
-            (seen.data, seen.places, seen.blobs, seen.frames) = read.await?;
-            places.extend(seen.places.iter().copied());
+            (
+                image.data_damage,
+                image.expected_layers,
+                image.blobs,
+                image.link_damage,
+            ) = read.await?;
+            layers.extend(image.expected_layers.iter().copied());
         }
-        self.read(places, &inventory, at_once, cancel).await?;
-        for seen in sight.images_mut() {
-            let flaw = self.judge(seen, &inventory);
-            // What was seen at first sight and is nothing of all that was read is the image's record.
-            let record = seen.flaw.take().map(|reason| Reason {
+        self.read(layers, &inventory, threads, cancel).await?;
+        for image in snapshot.images_mut() {
+            let damage = self.assess(image, &inventory);
+            // The snapshot found a flaw that none of the files explains: the image's record is damaged.
+            let record = image.flaw.take().map(|reason| Reason {
                 failure: Failure::Store,
                 ..reason
             });
-            seen.flaw = flaw.or(record);
+            image.flaw = damage.or(record);
         }
         Ok(())
     }
 
+    /// Reads layers on several threads, except those that were read before.
     async fn read(
         &mut self,
-        places: HashSet<ExpectedLayer>,
+        layers: HashSet<ExpectedLayer>,
         inventory: &Arc<Inventory>,
-        at_once: NonZeroUsize,
+        threads: NonZeroUsize,
         cancel: &Cancel,
     ) -> Result<(), JobError> {
-        let todo: Vec<ExpectedLayer> = places
+        let unread = layers
             .into_iter()
-            .filter(|it| !self.layers.contains_key(it))
-            .collect();
-        let (all, bytes) = (todo.len(), Arc::new(AtomicU64::new(0)));
-        if all > 0 {
-            tracing::info!("reading {all} layers");
+            .filter(|layer| !self.layers.contains_key(layer));
+        let unread: Vec<ExpectedLayer> = unread.collect();
+        let (total, bytes) = (unread.len(), Arc::new(AtomicU64::new(0)));
+        if total > 0 {
+            tracing::info!("reading {total} layers");
         }
         let priority = self.priority;
-        let check = |place: ExpectedLayer| {
+        let check = |layer: ExpectedLayer| {
             let (inventory, cancel, bytes) = (Arc::clone(inventory), cancel.clone(), Arc::clone(&bytes));
             run_blocking(move || {
                 let _lowered = priority.lower();
-                match inventory.check_layer(&place, &cancel, &bytes) {
-                    Ok(state) => Ok((place, state)),
+                match inventory.check_layer(&layer, &cancel, &bytes) {
+                    Ok(state) => Ok((layer, state)),
                     Err(StoreError::Cancelled(stopped)) => Err(stopped.into()),
                     Err(error) => Err(error.into()),
                 }
             })
         };
-        let mut checks = stream::iter(todo).map(check).buffer_unordered(at_once.get());
-        let mut notice = tokio::time::interval_at(tokio::time::Instant::now() + NOTICE, NOTICE);
+        let mut checks = stream::iter(unread).map(check).buffer_unordered(threads.get());
+        let mut progress =
+            tokio::time::interval_at(tokio::time::Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
         let mut done = 0;
         loop {
             tokio::select! {
                 checked = checks.next() => match checked {
                     None => return Ok(()),
                     Some(checked) => {
-                        let (place, state) = checked?;
+                        let (layer, state) = checked?;
                         done += 1;
-                        self.tell_layer(&layer_of(inventory, &place), &state);
-                        // One that is missing may come.
+                        self.report_layer(&describe(inventory, &layer), &state);
+                        // A missing layer may be pulled later.
                         if !matches!(state, LayerState::Missing) {
-                            self.layers.insert(place, state);
+                            self.layers.insert(layer, state);
                         }
                     }
                 },
-                _ = notice.tick() => {
+                _ = progress.tick() => {
                     let read = Size(bytes.load(Ordering::Relaxed));
-                    tracing::info!("read {done} of {all} layers, {read}");
+                    tracing::info!("read {done} of {total} layers, {read}");
                 }
                 stopped = cancel.stopped() => return Err(stopped.into()),
             }
         }
     }
 
-    /// What is wrong with an image: the first damage by name, and how many there are.
-    fn judge(&mut self, seen: &mut ImageInStore, inventory: &Inventory) -> Option<Reason> {
+    /// Collects the damage of one image into the snapshot. Returns the first damage and how many more there are.
+    fn assess(&mut self, image: &mut ImageInStore, inventory: &Inventory) -> Option<Reason> {
         let (mut first, mut count, mut missing) = (None, 0, None);
         let mut note = |damage: String, more: u64| {
             first.get_or_insert(damage);
             count += more;
         };
-        for damage in &seen.data {
-            let damage = match &seen.additional {
-                Some(root) => {
-                    let root = root.display();
-                    format!(
-                        "image {} of the additional image store `{root}`: {damage}",
-                        seen.id
-                    )
-                }
-                None => format!("image {}: {damage}", seen.id),
+        for damage in &image.data_damage {
+            let id = image.id;
+            let damage = match image.additional.as_ref().map(|root| root.display()) {
+                Some(root) => format!("image {id} of the additional image store `{root}`: {damage}"),
+                None => format!("image {id}: {damage}"),
             };
-            self.tell(damage.clone());
+            self.warn_once(damage.clone());
             note(damage, 1);
         }
-        seen.damaged.clear();
-        seen.unframed.clear();
-        seen.unmendable = None;
-        let mut out_of_reach = None;
-        for (index, (place, frame)) in seen.places.iter().zip(&seen.frames).enumerate() {
-            let (Some(state), Some(frame)) = (self.layers.get(place).cloned(), frame) else {
-                missing.get_or_insert(place.id);
+        image.damaged.clear();
+        image.damaged_links.clear();
+        image.damaged_below = None;
+        let mut damaged_elsewhere = None;
+        for (index, (layer, links)) in image.expected_layers.iter().zip(&image.link_damage).enumerate() {
+            let (Some(state), Some(links)) = (self.layers.get(layer).cloned(), links) else {
+                missing.get_or_insert(layer.id);
                 continue;
             };
-            let layer = layer_of(inventory, place);
-            for damage in frame {
-                let damage = format!("{layer}: {damage}");
-                self.tell(damage.clone());
+            let name = describe(inventory, layer);
+            for damage in links {
+                let damage = format!("{name}: {damage}");
+                self.warn_once(damage.clone());
                 note(damage, 1);
             }
-            let is_ours = place.location == StoreLocation::GraphRoot;
-            if is_ours && out_of_reach.is_some() {
-                seen.unmendable = out_of_reach.clone();
+            let is_in_graph_root = layer.location == StoreLocation::GraphRoot;
+            if is_in_graph_root && damaged_elsewhere.is_some() {
+                image.damaged_below = damaged_elsewhere.clone();
             }
             match state {
                 LayerState::Damaged(LayerDamage {
                     shown: damages,
                     count,
                 }) => {
-                    match is_ours {
-                        true => seen.damaged.push(place.id),
-                        false => out_of_reach = Some(layer.clone()),
+                    match is_in_graph_root {
+                        true => image.damaged.push(layer.id),
+                        false => damaged_elsewhere = Some(name.clone()),
                     }
                     if let Some(damage) = damages.first() {
-                        note(format!("{layer}: {damage}"), count);
+                        note(format!("{name}: {damage}"), count);
                     }
                 }
-                _ if frame.is_empty() => {}
-                _ if is_ours => seen.unframed.push((*place, seen.blobs.get(index).copied())),
-                _ => out_of_reach = Some(layer),
+                _ if links.is_empty() => {}
+                _ if is_in_graph_root => image
+                    .damaged_links
+                    .push((*layer, image.blobs.get(index).copied())),
+                _ => damaged_elsewhere = Some(name),
             }
         }
         match (first, missing) {
@@ -245,57 +251,57 @@ impl Verifier {
         }
     }
 
-    /// Mends what surrounds the layers whose trees are sound. Says whether anything was done.
-    pub(super) async fn mend_frames(
+    /// Repairs the links of layers whose trees are intact. Returns whether anything was repaired.
+    pub(super) async fn repair_links(
         &mut self,
-        sight: &Snapshot,
+        snapshot: &Snapshot,
         store: &Arc<Store>,
         host: &HostState,
         cancel: &Cancel,
     ) -> Result<bool, JobError> {
-        let mut has_mended = false;
-        for seen in sight.images() {
-            for (place, blob) in &seen.unframed {
-                // Its way leads through those below it.
-                let below = seen.places.iter().take_while(|it| it.id != place.id);
-                let is_unsound =
+        let mut has_repaired = false;
+        for image in snapshot.images() {
+            for (layer, blob) in &image.damaged_links {
+                // `lower` contains the links of all layers below, so these have to be intact.
+                let below = image.expected_layers.iter().take_while(|it| it.id != layer.id);
+                let is_damaged =
                     |it: &ExpectedLayer| matches!(self.layers.get(it), None | Some(LayerState::Damaged(_)));
-                if below.into_iter().any(is_unsound) || !self.tried.insert(place.id) {
+                if below.into_iter().any(is_damaged) || !self.link_repairs.insert(layer.id) {
                     continue;
                 }
                 let (store, host, cancel) = (Arc::clone(store), host.clone(), cancel.clone());
-                let (inventory, place, blob) = (Arc::clone(&sight.inventory), *place, *blob);
-                let mend = move || store.repair_links(&place, blob.as_ref(), &inventory, &host, &cancel);
-                let mended = run_blocking(move || match mend() {
+                let (inventory, layer, blob) = (Arc::clone(&snapshot.inventory), *layer, *blob);
+                let repair = move || store.repair_links(&layer, blob.as_ref(), &inventory, &host, &cancel);
+                let repaired = run_blocking(move || match repair() {
                     Err(StoreError::Stopped { stopped, .. }) => Err(stopped.into()),
                     Err(error @ (StoreError::InUse { .. } | StoreError::Conflict { .. })) => Ok(Some(error)),
                     done => Ok(done.map(|()| None)?),
                 });
-                match mended.await? {
-                    None => has_mended = true,
-                    Some(error) => self.tell(error.to_string()),
+                match repaired.await? {
+                    None => has_repaired = true,
+                    Some(error) => self.warn_once(error.to_string()),
                 }
             }
         }
-        Ok(has_mended)
+        Ok(has_repaired)
     }
 
-    fn tell_layer(&mut self, layer: &str, state: &LayerState) {
+    fn report_layer(&mut self, layer: &str, state: &LayerState) {
         match state {
             LayerState::Intact | LayerState::Missing => {}
             LayerState::Unproven(reason) => {
-                self.tell(format!("{layer} was not compared with its tar: {reason}"));
+                self.warn_once(format!("{layer} was not compared with its tar: {reason}"));
             }
             LayerState::Damaged(LayerDamage {
                 shown: damages,
                 count,
             }) => {
                 for damage in damages {
-                    self.tell(format!("{layer}: {damage}"));
+                    self.warn_once(format!("{layer}: {damage}"));
                 }
                 if *count > damages.len() as u64 {
-                    self.tell(format!(
-                        "{layer}: {count} damages, of which the first {} are told",
+                    self.warn_once(format!(
+                        "{layer}: {count} damages, of which the first {} are listed",
                         damages.len()
                     ));
                 }
@@ -303,22 +309,22 @@ impl Verifier {
         }
     }
 
-    /// Into log and report, once.
-    fn tell(&mut self, message: String) {
-        if self.told.insert(message.clone()) {
+    /// Writes a warning to log and report, each message once.
+    fn warn_once(&mut self, message: String) {
+        if self.reported.insert(message.clone()) {
             self.observer.observe(Event::Warned { message });
         }
     }
 }
 
-/// For messages.
-fn layer_of(inventory: &Inventory, place: &ExpectedLayer) -> String {
-    match inventory.additional_root(place.location) {
+/// The layer's name in messages.
+fn describe(inventory: &Inventory, layer: &ExpectedLayer) -> String {
+    match inventory.additional_root(layer.location) {
         Some(root) => format!(
             "layer {} of the additional image store `{}`",
-            place.id,
+            layer.id,
             root.display()
         ),
-        None => format!("layer {}", place.id),
+        None => format!("layer {}", layer.id),
     }
 }

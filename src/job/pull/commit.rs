@@ -1,91 +1,105 @@
-//! Images whose layers are all here, on their way into the store.
+//! Commits images to the store: their staged layers, then their records, several images with one sync.
 
 use std::sync::Arc;
 
-use super::super::error::TaskError;
 use super::repair::LayerRepair;
 use crate::cancel::Cancel;
+use crate::job::error::{JobError, TaskError};
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::store::{ImageCommit, LayerCommit, StagedLayer, Store};
 
-/// An image that can be committed.
-pub(in crate::job) struct Ready {
-    /// Of the plan.
-    pub(in crate::job) index: usize,
-    pub(in crate::job) image: Arc<ResolvedImage>,
-    pub(in crate::job) name: Reference,
-    /// Those of its layers that are not in the store and came with no other image, base first.
-    pub(in crate::job) staged: Vec<StagedLayer>,
+/// An image whose layers are all staged or in the store.
+pub(super) struct ReadyImage {
+    /// Its index in the plan.
+    pub(super) index: usize,
+    pub(super) image: Arc<ResolvedImage>,
+    pub(super) reference: Reference,
+    /// The layers that are neither in the store nor committed with an earlier image, base first.
+    pub(super) staged: Vec<StagedLayer>,
 }
 
-/// What a commit brought into the store.
-pub(in crate::job) struct Committed {
-    pub(in crate::job) layers: Vec<LayerId>,
-    /// False if somebody had removed a layer that the image shares with others.
-    pub(in crate::job) image: Result<bool, TaskError>,
+/// The result of one image's commit.
+pub(super) struct Committed {
+    /// The layers that are in the store now.
+    pub(super) layers: Vec<LayerId>,
+    /// `Ok(false)` if another program has removed a layer that the image reuses.
+    pub(super) image: Result<bool, TaskError>,
 }
 
 impl Committed {
-    pub(in crate::job) fn nothing(trouble: TaskError) -> Self {
+    fn nothing(error: TaskError) -> Self {
         Self {
             layers: Vec::new(),
-            image: Err(trouble),
+            image: Err(error),
         }
     }
 }
 
-/// Works on a thread of its own, for syncs and locks last.
-pub(in crate::job) struct Committer {
-    pub(in crate::job) store: Arc<Store>,
-    pub(in crate::job) mender: Option<LayerRepair>,
-    pub(in crate::job) halt: Cancel,
+/// What a commit works with.
+pub(super) struct Committer {
+    pub(super) store: Arc<Store>,
+    pub(super) repair: Option<LayerRepair>,
+    pub(super) halt: Cancel,
+}
+
+/// Commits the images on a blocking thread, because syncs and locks take long. Stopping the pull cancels waiting for a lock,
+/// but leaves nothing half committed.
+pub(super) async fn commit(committer: Committer, ready: Vec<ReadyImage>) -> Vec<(usize, Committed)> {
+    let indices: Vec<usize> = ready.iter().map(|image| image.index).collect();
+    let task = tokio::task::spawn_blocking(move || committer.commit(ready));
+    task.await.unwrap_or_else(|panic| {
+        let message = panic.to_string();
+        let panicked = || Committed::nothing(TaskError::Host(JobError::Panicked(message.clone())));
+        indices.into_iter().map(|index| (index, panicked())).collect()
+    })
 }
 
 impl Committer {
-    /// Commits the images in order, each as far as it goes; one sync makes the layers of all of them durable.
-    pub(in crate::job) fn commit(&self, mut ready: Vec<Ready>) -> Vec<(usize, Committed)> {
-        let staged = ready.iter_mut().flat_map(|ready| &mut ready.staged);
-        // Where nothing is staged, whatever brought the layers is made durable with the image's record.
-        let mut trouble = match self.halt.reason() {
+    /// Commits the images in order, each as far as possible. One sync makes the layers of all of them durable.
+    fn commit(&self, mut ready: Vec<ReadyImage>) -> Vec<(usize, Committed)> {
+        let staged = ready.iter_mut().flat_map(|image| &mut image.staged);
+        // Layers that an earlier commit stored become durable with the image's record.
+        let mut failed = match self.halt.reason() {
             Some(_) => Some(TaskError::Stopped),
             None => self.store.sync_staged(staged).err().map(TaskError::storing),
         };
-        let mut committed = Vec::new();
-        for Ready {
-            index,
-            image,
-            name,
-            staged,
-        } in ready
-        {
-            // What failed for the first is not tried for the others.
-            let one = match trouble.take() {
-                Some(found) => Committed::nothing(found),
+        let mut results = Vec::new();
+        for image in ready {
+            let index = image.index;
+            // After an error of the host, the following images are not tried.
+            let committed = match failed.take() {
+                Some(error) => Committed::nothing(error),
                 None if self.halt.reason().is_some() => Committed::nothing(TaskError::Stopped),
-                None => self.commit_one(&image, &name, staged),
+                None => self.commit_image(image),
             };
-            if matches!(one.image, Err(TaskError::Host(_) | TaskError::Stopped)) {
-                trouble = Some(TaskError::Stopped);
+            if matches!(committed.image, Err(TaskError::Host(_) | TaskError::Stopped)) {
+                failed = Some(TaskError::Stopped);
             }
-            committed.push((index, one));
+            results.push((index, committed));
         }
-        committed
+        results
     }
 
-    fn commit_one(&self, image: &ResolvedImage, name: &Reference, staged: Vec<StagedLayer>) -> Committed {
+    fn commit_image(&self, ready: ReadyImage) -> Committed {
+        let ReadyImage {
+            image,
+            reference,
+            staged,
+            ..
+        } = ready;
         let ids: Vec<LayerId> = staged.iter().map(|layer| layer.spec().id()).collect();
-        let layers = match &self.mender {
-            Some(mender) => mender.commit(staged, &self.halt),
+        let layers = match &self.repair {
+            Some(repair) => repair.commit_layers(staged, &self.halt),
             None => self
                 .store
                 .commit_layers(staged, &self.halt)
                 .map_err(TaskError::storing),
         };
-        let commit_image = || match &self.mender {
-            Some(mender) => mender.commit_image(image, name, &self.halt),
+        let commit_record = || match &self.repair {
+            Some(repair) => repair.commit_image(&image, &reference, &self.halt),
             None => self
                 .store
-                .commit_image(image, name, &self.halt)
+                .commit_image(&image, &reference, &self.halt)
                 .map_err(TaskError::storing),
         };
         match layers {
@@ -95,18 +109,18 @@ impl Committer {
                     .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)))
                     .map(|(id, _)| *id)
                     .collect(),
-                image: commit_image().map(|commit| matches!(commit, ImageCommit::Committed(_))),
+                image: commit_record().map(|commit| matches!(commit, ImageCommit::Committed(_))),
             },
-            Err(trouble) => Committed {
+            Err(error) => Committed {
                 layers: stored(&self.store, ids),
-                image: Err(trouble),
+                image: Err(error),
             },
         }
     }
 }
 
-/// Those of the layers that are in the store after a commit that failed at one of them. If that cannot be found out they
-/// count as missing, and the next run sees them.
+/// Those of the layers that are in the store after a commit that failed at one of them. If the store cannot be read, they
+/// count as missing; the next snapshot finds them.
 fn stored(store: &Store, mut layers: Vec<LayerId>) -> Vec<LayerId> {
     match store.inventory() {
         Ok(inventory) => layers.retain(|id| inventory.layer(id).is_some()),

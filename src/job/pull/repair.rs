@@ -1,13 +1,15 @@
-//! How a pull differs that need not fetch all: what a store has elsewhere is unpacked from there, and where damage is to be
-//! mended, what is damaged is replaced.
+//! Stages layers from the store instead of the network, and repairs damaged layers and images.
+//!
+//! A layer is unpacked from another one with the same content: in an additional image store, or, to repair damage, in the
+//! graph root. A repair replaces damaged layers and records at the commit.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::error::{Reason, TaskError};
 use crate::cancel::Cancel;
 use crate::exit_code::Failure;
+use crate::job::error::{Reason, TaskError};
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::LayerTask;
 use crate::store::unpack::{Limits, SpaceBudget, UnpackError, unpack};
@@ -15,61 +17,55 @@ use crate::store::{
     HostState, ImageCommit, Inventory, LayerCommit, Stage, StagedLayer, Store, StoreLocation,
 };
 
-/// As many layers of the same content are tried before it is fetched.
-const DONORS: usize = 4;
+/// How many layers with the same content are tried before the blob is downloaded.
+const MAX_DONORS: usize = 4;
 
-/// Brings layers from the store itself, and mends them there.
+/// Stages layers from the store, and commits repairs.
 #[derive(Clone)]
 pub(in crate::job) struct LayerRepair {
     pub(in crate::job) store: Arc<Store>,
     pub(in crate::job) stage: Arc<Stage>,
     pub(in crate::job) inventory: Arc<Inventory>,
     pub(in crate::job) host: HostState,
-    pub(in crate::job) room: Arc<SpaceBudget>,
-    /// Whether damaged layers are replaced. Else only additional image stores are looked into, for what is in the graph
-    /// root was seen to be missing or is reused as it is.
-    pub(in crate::job) replaces: bool,
+    pub(in crate::job) budget: Arc<SpaceBudget>,
+    /// Whether damaged layers are replaced. Otherwise only additional image stores have donors: the snapshot found each layer
+    /// of the graph root either missing or reusable.
+    pub(in crate::job) replaces_damaged: bool,
 }
 
 impl LayerRepair {
-    /// Stages the layer from one in the store that has the same content: on other parents, or itself, if only its
-    /// attributes are damaged. The digest of the whole tar decides whether it does.
-    pub(in crate::job) fn stage(
-        &self,
-        task: &LayerTask,
-        halt: &Cancel,
-    ) -> Result<Option<StagedLayer>, TaskError> {
-        let donors = self
-            .inventory
-            .layers_with(task.layer.diff_id(), &task.layer.id())
-            .into_iter();
-        let donors = donors.filter(|(home, _)| self.replaces || *home != StoreLocation::GraphRoot);
-        for (home, donor) in donors.take(DONORS) {
-            match self.stage_from(home, &donor, task, halt) {
+    /// Stages a layer from a donor, a layer in the store with the same content: on another parent, or the layer itself if
+    /// only its attributes are damaged. None if no donor's tar has the right digest.
+    pub(super) fn stage(&self, task: &LayerTask, halt: &Cancel) -> Result<Option<StagedLayer>, TaskError> {
+        let id = task.layer.id();
+        let donors = self.inventory.layers_with(task.layer.diff_id(), &id).into_iter();
+        let donors =
+            donors.filter(|(location, _)| self.replaces_damaged || *location != StoreLocation::GraphRoot);
+        for (location, donor) in donors.take(MAX_DONORS) {
+            match self.stage_from(location, &donor, task, halt) {
                 Ok(Some(staged)) => {
-                    let from = self.inventory.additional_root(home).map(Path::display);
-                    match from {
+                    match self.inventory.additional_root(location).map(Path::display) {
                         Some(store) => {
-                            tracing::info!(layer = %task.layer.id(), %donor, %store, "unpacked a layer from an additional image store")
+                            tracing::info!(layer = %id, %donor, %store, "unpacked a layer from an additional image store")
                         }
                         None => {
-                            tracing::info!(layer = %task.layer.id(), %donor, "unpacked a layer from the store itself")
+                            tracing::info!(layer = %id, %donor, "unpacked a layer from another layer in the store")
                         }
                     }
                     return Ok(Some(staged));
                 }
                 Ok(None) => {}
-                // The blob would meet the same end.
+                // The downloaded blob would need the same space.
                 Err(
-                    trouble @ TaskError::Image(Reason {
+                    error @ TaskError::Image(Reason {
                         failure: Failure::Space,
                         ..
                     }),
-                ) => return Err(trouble),
+                ) => return Err(error),
                 Err(TaskError::Image(reason)) => {
-                    tracing::debug!(layer = %task.layer.id(), %donor, "no donor: {}", reason.message);
+                    tracing::debug!(layer = %id, %donor, "the donor is unusable: {}", reason.message);
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             }
         }
         Ok(None)
@@ -77,23 +73,24 @@ impl LayerRepair {
 
     fn stage_from(
         &self,
-        home: StoreLocation,
+        location: StoreLocation,
         donor: &LayerId,
         task: &LayerTask,
         halt: &Cancel,
     ) -> Result<Option<StagedLayer>, TaskError> {
-        let tar = match self.store.open_tar(home, donor) {
+        let id = task.layer.id();
+        let tar = match self.store.open_tar(location, donor) {
             Ok(Some(tar)) => tar,
             Ok(None) => return Ok(None),
-            // A server that is gone, or a disk that fails, which the graph root is not on; the layer can still be fetched.
-            Err(error) if home != StoreLocation::GraphRoot => {
-                tracing::debug!(layer = %task.layer.id(), %donor, "no donor: {error}");
+            // An additional store may be on a server that is down or a disk that fails. The layer can still be downloaded.
+            Err(error) if location != StoreLocation::GraphRoot => {
+                tracing::debug!(layer = %id, %donor, "the donor is unusable: {error}");
                 return Ok(None);
             }
             Err(error) => return Err(TaskError::storing(error)),
         };
-        let size = self.inventory.tar_size(home, donor);
-        let limits = Limits::estimated(size.unwrap_or(task.tar.bytes()), &self.room);
+        let size = self.inventory.tar_size(location, donor);
+        let limits = Limits::estimated(size.unwrap_or(task.tar.bytes()), &self.budget);
         let staging = self.stage.layer(task.layer.clone()).map_err(TaskError::storing)?;
         let diff = staging.open_diff().map_err(TaskError::storing)?;
         let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
@@ -103,35 +100,35 @@ impl LayerRepair {
             Err(error) if error.is_no_space() || matches!(error, UnpackError::OverBudget { .. }) => {
                 Err(TaskError::unpacking(task.layer.blob, error))
             }
-            // The donor is damaged, or its tar-split does not make up its tar.
+            // The donor is damaged, or its tar-split does not reproduce its tar.
             Err(error) => {
-                tracing::debug!(layer = %task.layer.id(), %donor, "no donor: {error}");
+                tracing::debug!(layer = %id, %donor, "the donor is unusable: {error}");
                 Ok(None)
             }
         }
     }
 
-    /// Commits an image, and corrects its record where damage is mended.
-    pub(in crate::job) fn commit_image(
+    /// Commits an image, and corrects its record if damage is repaired.
+    pub(super) fn commit_image(
         &self,
         image: &ResolvedImage,
         name: &Reference,
         halt: &Cancel,
     ) -> Result<ImageCommit, TaskError> {
-        let committed = match self.replaces {
+        let committed = match self.replaces_damaged {
             true => self.store.repair_image(image, name, halt),
             false => self.store.commit_image(image, name, halt),
         };
         committed.map_err(TaskError::storing)
     }
 
-    /// Commits layers, in the place of damaged ones where these are to be replaced.
-    pub(in crate::job) fn commit(
+    /// Commits layers, and replaces damaged ones if damage is repaired.
+    pub(super) fn commit_layers(
         &self,
         staged: Vec<StagedLayer>,
         halt: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, TaskError> {
-        let committed = match self.replaces {
+        let committed = match self.replaces_damaged {
             true => self.store.repair_layers(staged, &self.host, halt),
             false => self.store.commit_layers(staged, halt),
         };

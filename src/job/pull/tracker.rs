@@ -1,23 +1,23 @@
-//! Which layers of a plan are staged, which images wait for what, and which of them can be committed.
+//! Tracks the layers and images of one pull: which layers are staged, which images need which, and which can be committed.
 //!
-//! A plain state machine: it does nothing by itself and is told of each event by [`super`].
+//! A state machine without I/O; [`super::pull_loop`] reports every event to it.
 //!
 //! ```text
-//! layer:  awaited ──stage──→ staged ──take, with an image──→ taken ──committed──→ its blob may go
-//!            └──fail_layer──→ every image that has it fails
-//! image:  open, awaiting n layers ──n = 0──→ ready ──take──→ its staged layers, base first
+//! layer:  missing ──stage──→ staged ──take_ready, with an image──→ taken ──layer_committed──→ its blob can be removed
+//!            └──fail_layer──→ every image with this layer fails
+//! image:  open, n layers missing ──n = 0──→ ready ──take_ready──→ its staged layers, base first
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::super::error::Reason;
+use crate::job::error::Reason;
 use crate::oci::{Digest, LayerId};
 use crate::plan::{BlobTask, ImageAction, Plan};
 
-/// What became of an image.
+/// How one image ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::job) enum ImageOutcome {
-    /// Not decided: its turn has not come, or the store changed under it and it has to be planned again.
+    /// Undecided: the pull ended before, or another program changed the store and the image has to be planned again.
     Open,
     Pulled,
     Failed(Reason),
@@ -25,10 +25,10 @@ pub(in crate::job) enum ImageOutcome {
 
 #[derive(Debug)]
 struct Image {
-    fate: ImageOutcome,
-    /// How many of its layers are awaited.
-    awaits: usize,
-    /// All layers of the plan that it is made of, base first.
+    outcome: ImageOutcome,
+    /// How many of its layers are neither staged nor in the store.
+    missing: usize,
+    /// Its layers that the plan unpacks, base first.
     layers: Vec<LayerId>,
 }
 
@@ -36,21 +36,21 @@ struct Image {
 #[derive(Debug)]
 struct Layer<T> {
     blob: Digest,
-    place: LayerStage<T>,
+    progress: LayerProgress<T>,
     /// The images that have it.
     images: Vec<usize>,
 }
 
 #[derive(Debug)]
-enum LayerStage<T> {
-    Awaited,
+enum LayerProgress<T> {
+    Missing,
     Staged(T),
-    /// With an image, on the way into the store, or thrown away because nobody wants it.
+    /// In a commit with an image, or dropped because no image needs it.
     Taken,
     Committed,
 }
 
-impl<T> LayerStage<T> {
+impl<T> LayerProgress<T> {
     fn take_staged(&mut self) -> Option<T> {
         match std::mem::replace(self, Self::Taken) {
             Self::Staged(staged) => Some(staged),
@@ -64,39 +64,42 @@ impl<T> LayerStage<T> {
 
 /// The state of one pull.
 #[derive(Debug)]
-pub(in crate::job) struct PullTracker<T> {
+pub(super) struct PullTracker<T> {
     images: Vec<Image>,
     layers: HashMap<LayerId, Layer<T>>,
-    /// Open images that await nothing and were not taken.
+    /// Open images without missing layers that were not taken.
     ready: BTreeSet<usize>,
-    /// How many layers of each blob are not in the store.
+    /// For each blob, how many of its layers are not in the store.
     uncommitted: HashMap<Digest, usize>,
 }
 
 impl<T> PullTracker<T> {
-    pub(in crate::job) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         let mut uncommitted = HashMap::new();
         let layers = plan.layers.iter().map(|task| {
             let (id, blob) = (task.layer.id(), task.layer.blob);
             *uncommitted.entry(blob).or_default() += 1;
-            let images = task.images.clone();
-            let place = LayerStage::Awaited;
-            (id, Layer { blob, place, images })
+            let layer = Layer {
+                blob,
+                progress: LayerProgress::Missing,
+                images: task.images.clone(),
+            };
+            (id, layer)
         });
         let layers: HashMap<_, _> = layers.collect();
         let images = plan.images.iter().map(|image| {
             let ids = image.layers.iter().map(|planned| planned.layer.id());
             let own: Vec<LayerId> = ids.filter(|id| layers.contains_key(id)).collect();
             Image {
-                fate: ImageOutcome::Open,
-                awaits: own.len(),
+                outcome: ImageOutcome::Open,
+                missing: own.len(),
                 layers: own,
             }
         });
         let images: Vec<_> = images.collect();
         let ready = plan.images.iter().zip(&images).enumerate();
         let ready = ready.filter(|(_, (planned, image))| {
-            matches!(planned.action, ImageAction::Pull(_)) && image.awaits == 0
+            matches!(planned.action, ImageAction::Pull(_)) && image.missing == 0
         });
         Self {
             ready: ready.map(|(index, _)| index).collect(),
@@ -106,36 +109,36 @@ impl<T> PullTracker<T> {
         }
     }
 
-    /// The first image, in the plan's order, that can be committed, with its staged layers, base first. Layers that it
-    /// shares may have gone with another image before.
-    pub(in crate::job) fn take(&mut self) -> Option<(usize, Vec<T>)> {
+    /// The first image, in the plan's order, that can be committed, with its staged layers, base first. Shared layers may have
+    /// been taken with another image before.
+    pub(super) fn take_ready(&mut self) -> Option<(usize, Vec<T>)> {
         let index = self.ready.pop_first()?;
         let layers = self.images[index].layers.iter();
-        let taken = layers.filter_map(|id| self.layers.get_mut(id)?.place.take_staged());
+        let taken = layers.filter_map(|id| self.layers.get_mut(id)?.progress.take_staged());
         Some((index, taken.collect()))
     }
 
-    /// Whether an image that has not failed awaits this blob.
-    pub(in crate::job) fn wants(&self, blob: &BlobTask) -> bool {
+    /// Whether an open image needs this blob.
+    pub(super) fn needs(&self, blob: &BlobTask) -> bool {
         let layers = blob.layers.iter().filter_map(|id| self.layers.get(id));
         layers
-            .filter(|layer| matches!(layer.place, LayerStage::Awaited))
-            .any(|layer| self.is_wanted(layer))
+            .filter(|layer| matches!(layer.progress, LayerProgress::Missing))
+            .any(|layer| self.is_needed(layer))
     }
 
-    /// A layer is staged. It is given back if nobody wants it any more.
+    /// A layer is staged. Returns it if no image needs it any more.
     #[must_use]
-    pub(in crate::job) fn stage(&mut self, id: LayerId, staged: T) -> Option<T> {
+    pub(super) fn stage(&mut self, id: LayerId, staged: T) -> Option<T> {
         match self.layers.get(&id) {
-            Some(layer) if matches!(layer.place, LayerStage::Awaited) && self.is_wanted(layer) => {}
+            Some(layer) if matches!(layer.progress, LayerProgress::Missing) && self.is_needed(layer) => {}
             _ => return Some(staged),
         }
         if let Some(layer) = self.layers.get_mut(&id) {
-            layer.place = LayerStage::Staged(staged);
+            layer.progress = LayerProgress::Staged(staged);
             for index in &layer.images {
                 let image = &mut self.images[*index];
-                image.awaits -= 1;
-                if image.awaits == 0 && image.fate == ImageOutcome::Open {
+                image.missing -= 1;
+                if image.missing == 0 && image.outcome == ImageOutcome::Open {
                     self.ready.insert(*index);
                 }
             }
@@ -143,10 +146,10 @@ impl<T> PullTracker<T> {
         None
     }
 
-    /// A layer cannot be had: every image that has it fails, unless it failed before. Those that do now are returned.
-    pub(in crate::job) fn fail_layer(&mut self, id: LayerId, reason: &Reason) -> Vec<usize> {
+    /// A layer is unavailable: every open image with it fails. Returns these images.
+    pub(super) fn fail_layer(&mut self, id: LayerId, reason: &Reason) -> Vec<usize> {
         let images = self.layers.get(&id).map_or(&[][..], |layer| &layer.images);
-        let open = |index: &usize| self.images[*index].fate == ImageOutcome::Open;
+        let open = |index: &usize| self.images[*index].outcome == ImageOutcome::Open;
         let failing: Vec<usize> = images.iter().copied().filter(open).collect();
         for index in &failing {
             self.settle(*index, ImageOutcome::Failed(reason.clone()));
@@ -154,49 +157,49 @@ impl<T> PullTracker<T> {
         failing
     }
 
-    /// Decides an image's fate.
-    pub(in crate::job) fn settle(&mut self, index: usize, fate: ImageOutcome) {
+    /// Sets an image's outcome.
+    pub(super) fn settle(&mut self, index: usize, outcome: ImageOutcome) {
         self.ready.remove(&index);
-        self.images[index].fate = fate;
+        self.images[index].outcome = outcome;
     }
 
-    /// Takes the staged layers that only failed images want.
-    pub(in crate::job) fn take_unwanted(&mut self) -> Vec<T> {
-        let unwanted = self.layers.iter().filter(|(_, layer)| !self.is_wanted(layer));
-        let unwanted: Vec<LayerId> = unwanted.map(|(id, _)| *id).collect();
-        let staged = unwanted
+    /// Takes the staged layers that only failed images have.
+    pub(super) fn take_unneeded(&mut self) -> Vec<T> {
+        let unneeded = self.layers.iter().filter(|(_, layer)| !self.is_needed(layer));
+        let unneeded: Vec<LayerId> = unneeded.map(|(id, _)| *id).collect();
+        let staged = unneeded
             .iter()
-            .filter_map(|id| self.layers.get_mut(id)?.place.take_staged());
+            .filter_map(|id| self.layers.get_mut(id)?.progress.take_staged());
         staged.collect()
     }
 
-    /// A layer is in the store; returns its blob if no other layer needs it any more.
-    pub(in crate::job) fn committed(&mut self, id: LayerId) -> Option<Digest> {
+    /// A layer is in the store. Returns its blob if no other layer needs it any more.
+    pub(super) fn layer_committed(&mut self, id: LayerId) -> Option<Digest> {
         let layer = self.layers.get_mut(&id)?;
-        if matches!(layer.place, LayerStage::Committed) {
+        if matches!(layer.progress, LayerProgress::Committed) {
             return None;
         }
-        layer.place = LayerStage::Committed;
+        layer.progress = LayerProgress::Committed;
         let left = self.uncommitted.get_mut(&layer.blob)?;
         *left -= 1;
         (*left == 0).then_some(layer.blob)
     }
 
-    /// The fates of the plan's images, in order, and what was staged for nothing.
-    pub(in crate::job) fn into_fates(self) -> (Vec<ImageOutcome>, Vec<T>) {
-        let fates = self.images.into_iter().map(|image| image.fate).collect();
+    /// The outcomes of the plan's images, in order, and the staged layers that no commit took.
+    pub(super) fn into_outcomes(self) -> (Vec<ImageOutcome>, Vec<T>) {
+        let outcomes = self.images.into_iter().map(|image| image.outcome).collect();
         let staged = self
             .layers
             .into_values()
-            .filter_map(|mut layer| layer.place.take_staged());
-        (fates, staged.collect())
+            .filter_map(|mut layer| layer.progress.take_staged());
+        (outcomes, staged.collect())
     }
 
-    fn is_wanted(&self, layer: &Layer<T>) -> bool {
+    fn is_needed(&self, layer: &Layer<T>) -> bool {
         layer
             .images
             .iter()
-            .any(|index| self.images[*index].fate == ImageOutcome::Open)
+            .any(|index| self.images[*index].outcome == ImageOutcome::Open)
     }
 }
 
@@ -228,7 +231,7 @@ mod tests {
             (descriptor, DiffId(Digest::of(letter.to_string().as_bytes())))
         };
         let content = |text: String| Content::new(Bytes::from(text));
-        let wanted = images.iter().enumerate().map(|(index, letters)| ImageToPlan {
+        let images = images.iter().enumerate().map(|(index, letters)| ImageToPlan {
             reference: format!("example.com/i{index}:1").parse().unwrap(),
             requesters: vec![Requester::Additional],
             action: ImageAction::Pull(Arc::new(ResolvedImage {
@@ -239,10 +242,10 @@ mod tests {
                 created: None,
             })),
         });
-        Plan::build(wanted.collect(), Vec::new(), &Present::default())
+        Plan::build(images.collect(), Vec::new(), &Present::default())
     }
 
-    /// The plan's layers by a name that a reader understands: `ab` is `b` on `a`.
+    /// A readable name for each of the plan's layers: `ab` is `b` on `a`.
     fn names(plan: &Plan, images: &[&str]) -> HashMap<LayerId, String> {
         let named = plan.images.iter().zip(images).flat_map(|(image, letters)| {
             let upto = |index| letters.chars().take(index + 1).collect::<String>();
@@ -257,8 +260,8 @@ mod tests {
         Reason { failure, message }
     }
 
-    /// Each line: the images, what happens in order, and what is taken or becomes of them. `+ab` stages layer `b` on `a`,
-    /// `-ab` fails it, `>` takes whatever is ready.
+    /// Each line: the images, the events in order, and the images that are taken or fail. `+ab` stages layer `b` on `a`, `-ab`
+    /// fails it, `>` takes all that is ready.
     #[test]
     fn images_are_taken_when_their_last_layer_is_staged_and_never_after_one_failed() {
         for (images, events, expected) in [
@@ -276,44 +279,44 @@ mod tests {
             let plan = plan(images);
             let names = names(&plan, images);
             let id = |name: &str| *names.iter().find(|(_, known)| *known == name).unwrap().0;
-            let mut board = PullTracker::new(&plan);
-            let mut told = Vec::new();
+            let mut tracker = PullTracker::new(&plan);
+            let mut events_seen = Vec::new();
             for event in events.split(' ') {
                 match event.split_at(1) {
-                    ("+", name) => drop(board.stage(id(name), name)),
+                    ("+", name) => drop(tracker.stage(id(name), name)),
                     ("-", name) => {
-                        let failing = board.fail_layer(id(name), &reason(name));
-                        told.extend(failing.iter().map(|index| format!("{index} failed")));
+                        let failing = tracker.fail_layer(id(name), &reason(name));
+                        events_seen.extend(failing.iter().map(|index| format!("{index} failed")));
                     }
                     _ => {
-                        while let Some((index, layers)) = board.take() {
-                            told.push(format!("{index}: {}", layers.join(" ")).trim_end().to_owned());
+                        while let Some((index, layers)) = tracker.take_ready() {
+                            events_seen.push(format!("{index}: {}", layers.join(" ")).trim_end().to_owned());
                         }
                     }
                 }
             }
-            assert_eq!(told.join("; "), expected, "{images:?} {events}");
+            assert_eq!(events_seen.join("; "), expected, "{images:?} {events}");
         }
     }
 
     #[test]
-    fn a_blob_is_free_when_all_its_layers_are_in_the_store() {
+    fn a_blob_is_unneeded_when_all_its_layers_are_in_the_store() {
         let images = ["a", "A"];
         let plan = plan(&images);
-        let mut board = PullTracker::new(&plan);
+        let mut tracker = PullTracker::new(&plan);
         let ids: Vec<LayerId> = plan.layers.iter().map(|task| task.layer.id()).collect();
         assert_eq!((plan.blobs.len(), ids.len()), (1, 2));
         for id in &ids {
-            assert!(board.stage(*id, ()).is_none());
+            assert!(tracker.stage(*id, ()).is_none());
         }
-        while board.take().is_some() {}
-        assert_eq!(board.committed(ids[0]), None);
-        assert_eq!(board.committed(ids[0]), None);
-        assert_eq!(board.committed(ids[1]), Some(plan.blobs[0].digest));
-        assert_eq!(board.committed(ids[1]), None);
+        while tracker.take_ready().is_some() {}
+        assert_eq!(tracker.layer_committed(ids[0]), None);
+        assert_eq!(tracker.layer_committed(ids[0]), None);
+        assert_eq!(tracker.layer_committed(ids[1]), Some(plan.blobs[0].digest));
+        assert_eq!(tracker.layer_committed(ids[1]), None);
     }
 
-    /// What happens to a layer whose blob came, and in which order.
+    /// Images, and for random layers in random order whether they are staged or fail.
     fn histories() -> impl Strategy<Value = (Vec<String>, Vec<(prop::sample::Index, bool)>)> {
         let images = prop::collection::vec("[abAB]{0,4}", 1..6);
         (
@@ -327,29 +330,29 @@ mod tests {
         fn no_image_is_taken_without_a_layer_and_no_layer_is_lost((images, events) in histories()) {
             let images: Vec<&str> = images.iter().map(String::as_str).collect();
             let plan = plan(&images);
-            let mut board = PullTracker::new(&plan);
+            let mut tracker = PullTracker::new(&plan);
             let ids: Vec<LayerId> = plan.layers.iter().map(|task| task.layer.id()).collect();
-            let (mut staged, mut spoilt) = (HashSet::new(), HashSet::new());
-            // What came out again: with an image, or because nobody wants it.
-            let (mut committed, mut thrown) = (HashSet::new(), HashSet::new());
+            let (mut staged, mut failed_layers) = (HashSet::new(), HashSet::new());
+            // Layers that left the tracker: with an image, or because no image needs them.
+            let (mut committed, mut dropped) = (HashSet::new(), HashSet::new());
             let (mut taken, mut failed) = (HashSet::new(), HashSet::new());
-            for (which, comes) in events {
+            for (which, arrives) in events {
                 if !ids.is_empty() {
                     let id = ids[which.index(ids.len())];
-                    // Each layer comes or fails once.
-                    if staged.contains(&id) || spoilt.contains(&id) {
-                    } else if comes {
+                    // Each layer arrives or fails once.
+                    if staged.contains(&id) || failed_layers.contains(&id) {
+                    } else if arrives {
                         staged.insert(id);
-                        thrown.extend(board.stage(id, id));
+                        dropped.extend(tracker.stage(id, id));
                     } else {
-                        spoilt.insert(id);
-                        for index in board.fail_layer(id, &reason("spoilt")) {
+                        failed_layers.insert(id);
+                        for index in tracker.fail_layer(id, &reason("failed")) {
                             prop_assert!(failed.insert(index), "{index} fails twice");
                         }
-                        thrown.extend(board.take_unwanted());
+                        dropped.extend(tracker.take_unneeded());
                     }
                 }
-                while let Some((index, layers)) = board.take() {
+                while let Some((index, layers)) = tracker.take_ready() {
                     prop_assert!(taken.insert(index), "{index} is taken twice");
                     prop_assert!(!failed.contains(&index));
                     for id in layers {
@@ -358,23 +361,23 @@ mod tests {
                     for planned in &plan.images[index].layers {
                         prop_assert!(committed.contains(&planned.layer.id()), "image {index} lacks a layer");
                     }
-                    board.settle(index, ImageOutcome::Pulled);
+                    tracker.settle(index, ImageOutcome::Pulled);
                 }
             }
             for (index, image) in plan.images.iter().enumerate() {
                 let has = |set: &HashSet<LayerId>| image.layers.iter().any(|it| set.contains(&it.layer.id()));
                 let is_whole = image.layers.iter().all(|it| staged.contains(&it.layer.id()));
-                prop_assert_eq!(failed.contains(&index), has(&spoilt));
-                // Without layers an image waits for the first look.
+                prop_assert_eq!(failed.contains(&index), has(&failed_layers));
+                // Without layers an image is taken only with the first event.
                 prop_assert!(!is_whole || taken.contains(&index) || image.layers.is_empty());
             }
-            let (fates, left) = board.into_fates();
-            prop_assert_eq!(fates.len(), images.len());
-            // Every layer that came is in exactly one place.
-            prop_assert_eq!(committed.len() + thrown.len() + left.len(), staged.len());
-            prop_assert!(thrown.is_disjoint(&committed));
+            let (outcomes, left) = tracker.into_outcomes();
+            prop_assert_eq!(outcomes.len(), images.len());
+            // Every staged layer went to exactly one of the three.
+            prop_assert_eq!(committed.len() + dropped.len() + left.len(), staged.len());
+            prop_assert!(dropped.is_disjoint(&committed));
             for id in left {
-                prop_assert!(!thrown.contains(&id) && !committed.contains(&id));
+                prop_assert!(!dropped.contains(&id) && !committed.contains(&id));
             }
         }
     }

@@ -8,9 +8,7 @@ use crate::fetch::Fetcher;
 use crate::job::error::JobError;
 use crate::job::namers::Scope;
 use crate::job::prefetch::{NextRound, Prefetch};
-use crate::job::pull::repair::LayerRepair;
-use crate::job::pull::tracker::ImageOutcome;
-use crate::job::pull::{Pulled, Puller};
+use crate::job::pull::{ImageOutcome, LayerRepair, Pulled, Puller};
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking, space};
@@ -101,21 +99,21 @@ impl Reconciler<'_> {
         stage: Arc<Stage>,
         fetcher: Arc<Fetcher>,
     ) -> Result<Puller, JobError> {
-        let room = Arc::new(space::spare(self.config, plan)?);
-        let replaces = self.mode == Mode::Repair;
-        let repair = (replaces || snapshot.inventory.has_additional()).then(|| LayerRepair {
+        let budget = Arc::new(space::spare(self.config, plan)?);
+        let replaces_damaged = self.mode == Mode::Repair;
+        let repair = (replaces_damaged || snapshot.inventory.has_additional()).then(|| LayerRepair {
             store: Arc::clone(self.storage.store()),
             stage: Arc::clone(&stage),
             inventory: Arc::clone(&snapshot.inventory),
             host: self.config.host_state.clone(),
-            room: Arc::clone(&room),
-            replaces,
+            budget: Arc::clone(&budget),
+            replaces_damaged,
         });
         Ok(Puller {
             store: Arc::clone(self.storage.store()),
             stage,
-            mender: repair,
-            room,
+            repair,
+            budget,
             fetcher,
             spool,
             observer: Arc::clone(&self.observer),
@@ -135,7 +133,7 @@ impl Reconciler<'_> {
         self.verifier.note_rewritten(&pulled.layers);
         self.reported_layers.extend(pulled.layers);
         let mut complete = 0;
-        for (image, outcome) in plan.images.iter().zip(pulled.fates) {
+        for (image, outcome) in plan.images.iter().zip(pulled.outcomes) {
             match outcome {
                 ImageOutcome::Open => {}
                 ImageOutcome::Pulled => {

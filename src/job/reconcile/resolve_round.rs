@@ -65,15 +65,15 @@ impl Reconciler<'_> {
             return Ok(snapshot);
         }
         let (threads, host) = (self.config.max_unpacks, &self.config.host_state);
-        self.verifier.examine(&mut snapshot, threads, self.cancel).await?;
+        self.verifier.verify(&mut snapshot, threads, self.cancel).await?;
         if self.mode == Mode::Repair
             && self
                 .verifier
-                .mend_frames(&snapshot, self.storage.store(), host, self.cancel)
+                .repair_links(&snapshot, self.storage.store(), host, self.cancel)
                 .await?
         {
             snapshot = self.storage.snapshot(references).await?;
-            self.verifier.examine(&mut snapshot, threads, self.cancel).await?;
+            self.verifier.verify(&mut snapshot, threads, self.cancel).await?;
         }
         Ok(snapshot)
     }

@@ -1,0 +1,141 @@
+//! Stages the layers of one blob: downloads it, or copies its layers from the store, and unpacks each layer on a thread.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Semaphore;
+
+use super::Puller;
+use super::scheduler::request_for;
+use crate::job::error::{JobError, TaskError};
+use crate::oci::LayerId;
+use crate::plan::{BlobTask, LayerTask, Plan};
+use crate::spool::VerifiedBlob;
+use crate::store::StagedLayer;
+use crate::store::unpack::{Limits, unpack};
+use crate::write_back;
+
+/// Stages layers for one pull; bounds the number of unpacking threads.
+pub(super) struct LayerStaging<'a> {
+    pub(super) puller: &'a Puller,
+    pub(super) plan: &'a Plan,
+    tasks: HashMap<LayerId, &'a LayerTask>,
+    unpacks: Semaphore,
+}
+
+/// The layers of one blob, each with its result.
+pub(super) struct StagedBlob<'a> {
+    pub(super) task: &'a BlobTask,
+    pub(super) layers: Vec<(LayerId, Result<StagedLayer, TaskError>)>,
+}
+
+impl<'a> LayerStaging<'a> {
+    pub(super) fn new(puller: &'a Puller, plan: &'a Plan) -> Self {
+        let tasks = plan.layers.iter().map(|task| (task.layer.id(), task));
+        Self {
+            puller,
+            plan,
+            tasks: tasks.collect(),
+            unpacks: Semaphore::new(puller.max_unpacks),
+        }
+    }
+
+    /// The task of a layer that is not in the store.
+    pub(super) fn task(&self, id: &LayerId) -> Option<&'a LayerTask> {
+        self.tasks.get(id).copied()
+    }
+
+    /// Stages every layer of the blob. Downloads it over as many `connections`, unless all layers can be copied.
+    pub(super) async fn stage(&self, blob: &'a BlobTask, connections: usize) -> StagedBlob<'a> {
+        let mut layers = self.copy_from_store(blob).await;
+        let is_open = |id: &&LayerId| !layers.iter().any(|(known, _)| known == *id);
+        let open = blob.layers.iter().filter(is_open);
+        let open: Vec<&LayerTask> = open.filter_map(|id| self.task(id)).collect();
+        if !open.is_empty() {
+            let request = request_for(blob, self.plan, connections);
+            match self.puller.fetcher.fetch(request, &self.puller.halt).await {
+                Ok(verified) => layers.extend(self.unpack_all(open, &verified).await),
+                Err(error) => layers.extend(
+                    open.into_iter()
+                        .map(|task| (task.layer.id(), Err(TaskError::fetching(&error)))),
+                ),
+            }
+        }
+        StagedBlob { task: blob, layers }
+    }
+
+    /// Copies layers of the blob from the store or an additional store, unless the whole blob is in the spool.
+    async fn copy_from_store(&self, blob: &BlobTask) -> Vec<(LayerId, Result<StagedLayer, TaskError>)> {
+        let mut done = Vec::new();
+        let Some(repair) = self.puller.repair.as_ref().filter(|_| blob.missing() > 0) else {
+            return done;
+        };
+        for task in blob.layers.iter().filter_map(|id| self.task(id)) {
+            let (repair, task, halt) = (repair.clone(), task.clone(), self.puller.halt.clone());
+            let id = task.layer.id();
+            let copied = self.on_unpack_thread(move || repair.stage(&task, &halt)).await;
+            done.extend(copied.transpose().map(|result| (id, result)));
+        }
+        done
+    }
+
+    async fn unpack_all(
+        &self,
+        tasks: Vec<&'a LayerTask>,
+        blob: &VerifiedBlob,
+    ) -> Vec<(LayerId, Result<StagedLayer, TaskError>)> {
+        let unpacks = tasks
+            .into_iter()
+            .map(|task| async { (task.layer.id(), self.unpack(task, blob).await) });
+        unpacks.collect::<FuturesUnordered<_>>().collect().await
+    }
+
+    async fn unpack(&self, task: &LayerTask, blob: &VerifiedBlob) -> Result<StagedLayer, TaskError> {
+        let Puller {
+            stage,
+            budget,
+            halt,
+            staged_layers,
+            ..
+        } = self.puller;
+        let (stage, budget, halt) = (Arc::clone(stage), Arc::clone(budget), halt.clone());
+        let (layer, estimate) = (task.layer.clone(), task.tar.bytes());
+        let (blob, staged_layers) = (blob.clone(), staged_layers.clone());
+        self.on_unpack_thread(move || {
+            let file = blob.open().map_err(|error| TaskError::Host(error.into()))?;
+            let staging = stage.layer(layer).map_err(TaskError::storing)?;
+            let diff = staging.open_diff().map_err(TaskError::storing)?;
+            let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
+            let limits = Limits::estimated(estimate, &budget);
+            let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
+                .map_err(|error| TaskError::unpacking(blob.digest(), error))?;
+            // Frees the page cache now: the file stays in the spool until the image's other blobs have arrived.
+            write_back::forget(&file);
+            let staged = staging.finish(unpacked).map_err(TaskError::storing)?;
+            if let Some(staged_layers) = staged_layers {
+                staged_layers.send(&staged).map_err(TaskError::storing)?;
+            }
+            Ok(staged)
+        })
+        .await
+    }
+
+    /// Runs `work` on a blocking thread with the configured disk priority, when a thread is free.
+    async fn on_unpack_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, TaskError> + Send + 'static,
+    ) -> Result<T, TaskError> {
+        let Ok(_permit) = self.unpacks.acquire().await else {
+            return Err(TaskError::Stopped);
+        };
+        let priority = self.puller.disk_priority;
+        let done = tokio::task::spawn_blocking(move || {
+            let _lowered = priority.lower();
+            work()
+        });
+        done.await
+            .unwrap_or_else(|panic| Err(TaskError::Host(JobError::Panicked(panic.to_string()))))
+    }
+}

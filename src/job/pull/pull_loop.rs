@@ -1,0 +1,257 @@
+//! Runs the loop of one pull: starts downloads and commits, and handles their results until every image has an outcome.
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::task::JoinHandle;
+
+use super::commit::{Committed, Committer, ReadyImage, commit};
+use super::layer_staging::{LayerStaging, StagedBlob};
+use super::scheduler::Scheduler;
+use super::tracker::{ImageOutcome, PullTracker};
+use super::{Pulled, Puller};
+use crate::cancel::StopReason;
+use crate::job::error::{JobError, Reason, TaskError};
+use crate::job::prefetch::{CHECK_INTERVAL, ReleaseFirst};
+use crate::oci::LayerId;
+use crate::plan::{ImageAction, Plan};
+use crate::report::{Event, ImagePhase};
+use crate::store::StagedLayer;
+
+/// Complete blobs that may wait for an unpacking thread, for each such thread. With fewer, the link is idle while a large
+/// layer is unpacked; with more, the spool grows.
+const BACKLOG: usize = 4;
+
+/// Images in one commit, and so with one sync: enough that the sync costs little per image, and few enough that each is
+/// reported soon.
+const COMMIT_BATCH: usize = 16;
+
+/// Blobs that may wait for a throttling registry, in addition to the others. Each has a file open, and a process may have
+/// 1024 open files.
+const MAX_THROTTLED: usize = 512;
+
+/// The state of one pull.
+pub(super) struct PullLoop<'a> {
+    puller: &'a Puller,
+    plan: &'a Plan,
+    staging: &'a LayerStaging<'a>,
+    tracker: PullTracker<StagedLayer>,
+    scheduler: Scheduler<'a>,
+    release_first: ReleaseFirst,
+    downloads: FuturesUnordered<BoxFuture<'a, StagedBlob<'a>>>,
+    /// At most one.
+    commits: FuturesUnordered<BoxFuture<'a, Vec<(usize, Committed)>>>,
+    /// Threads that remove staged layers without an image.
+    removals: &'a mut Vec<JoinHandle<()>>,
+    committed: Vec<LayerId>,
+    /// The error that stopped the pull.
+    fatal: Option<JobError>,
+}
+
+impl<'a> PullLoop<'a> {
+    pub(super) fn new(
+        staging: &'a LayerStaging<'a>,
+        release_first: ReleaseFirst,
+        removals: &'a mut Vec<JoinHandle<()>>,
+    ) -> Self {
+        let (puller, plan) = (staging.puller, staging.plan);
+        let fetcher = &puller.fetcher;
+        Self {
+            puller,
+            plan,
+            staging,
+            tracker: PullTracker::new(plan),
+            scheduler: Scheduler::new(&plan.blobs, puller.deadline, fetcher.since(), fetcher.received()),
+            release_first,
+            downloads: FuturesUnordered::new(),
+            commits: FuturesUnordered::new(),
+            removals,
+            committed: Vec::new(),
+            fatal: None,
+        }
+    }
+
+    /// Ends when no work is left, or when the pull was stopped and all running work has ended.
+    pub(super) async fn run(mut self) -> Result<Pulled, JobError> {
+        let mut throttled = self.puller.fetcher.throttled();
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        loop {
+            self.start_commit();
+            let is_release_alone = self.start_downloads(*throttled.borrow_and_update());
+            tokio::select! {
+                Some(blob) = self.downloads.next() => self.handle_staged(blob),
+                Some(images) = self.commits.next() => self.handle_committed(images),
+                Ok(()) = throttled.changed(), if !self.scheduler.is_empty() => {}
+                _ = checks.tick(), if is_release_alone => {}
+                else => break,
+            }
+        }
+        self.finish()
+    }
+
+    /// Commits the images that are ready, unless a commit is running.
+    fn start_commit(&mut self) {
+        if self.is_halted() || !self.commits.is_empty() {
+            return;
+        }
+        let ready = std::iter::from_fn(|| self.tracker.take_ready()).take(COMMIT_BATCH);
+        let ready: Vec<ReadyImage> = ready
+            .filter_map(|(index, staged)| ready_image(self.plan, index, staged))
+            .collect();
+        if !ready.is_empty() {
+            let committer = Committer {
+                store: self.puller.store.clone(),
+                repair: self.puller.repair.clone(),
+                halt: self.puller.halt.clone(),
+            };
+            self.commits.push(commit(committer, ready).boxed());
+        }
+    }
+
+    /// Starts as many downloads as allowed; those that wait for a throttling registry do not hold up the others. Returns
+    /// whether only the release image's blobs may be downloaded.
+    fn start_downloads(&mut self, throttled: usize) -> bool {
+        let Puller {
+            max_downloads,
+            max_unpacks,
+            ..
+        } = *self.puller;
+        let limit = max_downloads + max_unpacks * BACKLOG + MAX_THROTTLED.min(throttled);
+        let is_release_alone =
+            !self.is_halted() && self.release_first.is_alone(self.puller.fetcher.received());
+        while self.downloads.len() < limit
+            && let Some(blob) = match is_release_alone {
+                true => self.scheduler.next_of(self.release_first.images()),
+                false => self.scheduler.next(self.puller.fetcher.received()),
+            }
+        {
+            if self.is_halted() || !self.tracker.needs(blob) {
+                self.scheduler.drop_blob(blob);
+                continue;
+            }
+            let connections = self.scheduler.connections(blob, max_downloads);
+            self.downloads.push(self.staging.stage(blob, connections).boxed());
+        }
+        is_release_alone
+    }
+
+    fn handle_staged(&mut self, StagedBlob { task, layers }: StagedBlob<'a>) {
+        self.release_first.blob_ended(task);
+        if layers.iter().all(|(_, result)| result.is_err()) {
+            self.scheduler.drop_blob(task);
+        }
+        let mut unneeded = Vec::new();
+        for (id, result) in layers {
+            match result {
+                Ok(layer) => unneeded.extend(self.tracker.stage(id, layer)),
+                Err(error) => {
+                    if let Some(reason) = self.image_failure(error) {
+                        for index in self.tracker.fail_layer(id, &reason) {
+                            self.report_failed(index, &reason);
+                        }
+                        unneeded.append(&mut self.tracker.take_unneeded());
+                    }
+                }
+            }
+        }
+        remove(unneeded, self.removals);
+    }
+
+    fn handle_committed(&mut self, images: Vec<(usize, Committed)>) {
+        let mut unneeded = Vec::new();
+        for (index, Committed { layers, image }) in images {
+            for id in &layers {
+                self.layer_committed(*id);
+            }
+            self.committed.extend(layers);
+            match image {
+                Ok(true) => {
+                    self.report(index, ImagePhase::Pulled, None);
+                    self.tracker.settle(index, ImageOutcome::Pulled);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    if let Some(reason) = self.image_failure(error) {
+                        self.report_failed(index, &reason);
+                        self.tracker.settle(index, ImageOutcome::Failed(reason));
+                        unneeded.append(&mut self.tracker.take_unneeded());
+                    }
+                }
+            }
+        }
+        remove(unneeded, self.removals);
+    }
+
+    fn finish(self) -> Result<Pulled, JobError> {
+        let (outcomes, unneeded) = self.tracker.into_outcomes();
+        remove(unneeded, self.removals);
+        match self.fatal {
+            Some(error) => Err(error),
+            None => Ok(Pulled {
+                outcomes,
+                layers: self.committed,
+            }),
+        }
+    }
+
+    fn is_halted(&self) -> bool {
+        self.puller.halt.reason().is_some()
+    }
+
+    /// The reason of an error that concerns single images. An error of the host stops the pull.
+    fn image_failure(&mut self, error: TaskError) -> Option<Reason> {
+        match error {
+            TaskError::Image(reason) => Some(reason),
+            TaskError::Stopped => None,
+            TaskError::Host(error) => {
+                self.puller.halt.stop(StopReason::FatalError);
+                self.fatal.get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    /// Reports the layer, and removes its blob from the spool if no other layer needs it.
+    fn layer_committed(&mut self, id: LayerId) {
+        let unneeded = self.tracker.layer_committed(id);
+        if let Some(task) = self.staging.task(&id) {
+            let bytes = task.layer.size;
+            self.puller.observer.observe(Event::LayerCommitted { bytes });
+        }
+        if let Some(Err(error)) = unneeded.map(|blob| self.puller.spool.remove(&blob)) {
+            tracing::warn!("a blob that no layer needs any more stays in the spool: {error}");
+        }
+    }
+
+    fn report_failed(&self, index: usize, reason: &Reason) {
+        self.report(index, ImagePhase::Failed, Some(reason.message.clone()));
+    }
+
+    fn report(&self, index: usize, state: ImagePhase, reason: Option<String>) {
+        let name = self.plan.images[index].reference.to_string();
+        self.puller
+            .observer
+            .observe(Event::ImageDone { name, state, reason });
+    }
+}
+
+/// Removes staged layers on a thread, because a large one takes seconds.
+fn remove(staged: Vec<StagedLayer>, removals: &mut Vec<JoinHandle<()>>) {
+    if !staged.is_empty() {
+        removals.push(tokio::task::spawn_blocking(move || drop(staged)));
+    }
+}
+
+/// An image whose layers are all staged or in the store. Only images to pull become ready.
+fn ready_image(plan: &Plan, index: usize, staged: Vec<StagedLayer>) -> Option<ReadyImage> {
+    let planned = &plan.images[index];
+    let ImageAction::Pull(resolved) = &planned.action else {
+        return None;
+    };
+    Some(ReadyImage {
+        index,
+        image: resolved.clone(),
+        reference: planned.reference.clone(),
+        staged,
+    })
+}
