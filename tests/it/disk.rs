@@ -97,7 +97,7 @@ fn a_spool_on_another_file_system_needs_space_of_its_own() {
     world
         .run(&args)
         .exits(3)
-        .says("put the spool (`--spool`) on a larger");
+        .says("move the spool (`--spool`) to a larger");
     enlarge(&spool, 8);
     world.run(&args).exits(0);
     let left: Vec<_> = fs::read_dir(&spool).unwrap().flatten().collect();

@@ -166,8 +166,9 @@ fn without_pins_it_warns_near_the_kubelet_s_threshold() {
     let registry = registry_with_samples();
     let world = TestNode::trusting(&[registry.host()]);
     let space = Space::of(&world.graph_root()).unwrap();
-    let is_near =
-        |threshold: &Threshold| space.threshold_warning(*threshold).is_some() && space.headroom(*threshold) > ROOM;
+    let is_near = |threshold: &Threshold| {
+        space.threshold_warning(*threshold).is_some() && space.headroom(*threshold) > ROOM
+    };
     let mut thresholds = (1..100).filter_map(|percent| Threshold::new(percent).ok());
     let Some(near) = thresholds.find(is_near) else {
         return crate::needs::skip("the disk is too full");
