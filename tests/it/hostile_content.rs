@@ -276,7 +276,7 @@ fn defused(what: &str, registry: &Registry) {
     let _disk = Disk::mount(&world, "xfs");
     let (bad, good) = (registry.tagged("hostile"), registry.tagged("ordinary"));
     let run = world.run(&["--image", &bad, "--image", &good]).exits(3);
-    let run = run.says("the disk has no room for this layer").says("hint: ");
+    let run = run.says("not enough disk space for this layer").says("hint: ");
     assert!(!run.stderr.contains("the disk is full"), "{what}: {run}");
     assert_eq!(run.images("failed"), [&bad], "{what}: {run}");
     assert_eq!(run.images("pulled"), [&good], "{what}: {run}");

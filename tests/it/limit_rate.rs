@@ -476,5 +476,5 @@ fn a_run_that_waits_for_its_limit_leaves_at_once() {
     let refused = world.run(&["--image", &registry.tagged("image"), "--limit-rate", "20"]);
     refused
         .exits(2)
-        .says("hint: write `20Mbit` for megabits a second");
+        .says("hint: write `20Mbit` for megabits per second");
 }

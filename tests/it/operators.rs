@@ -323,7 +323,7 @@ fn images_that_are_no_catalogs_are_named() {
     let plain = pull_spec(&registry.host(), "plain");
     let broken = push_index(&registry, &[json!({"schema": "olm.package"})]);
     for (index, says) in [
-        (&plain, "the image is no operator catalog"),
+        (&plain, "the image is not an operator catalog"),
         (&broken, "`/configs/catalog.json` of the catalog, line 1"),
     ] {
         let world = TestNode::trusting(&[registry.host()]);

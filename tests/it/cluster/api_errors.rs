@@ -65,7 +65,7 @@ fn an_api_that_refuses_is_not_waited_for() {
         ),
         (
             vec![Fault::hang("PATCH"), Fault::hang("POST")],
-            "say how this run ended: ",
+            "the Job with the result of this run",
         ),
     ];
     let registry = &registry;

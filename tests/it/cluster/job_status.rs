@@ -97,7 +97,7 @@ fn the_first_plan_is_annotated_before_the_hub_copies_the_job() {
     let first: Value = serde_json::from_str(&api.patches()[0].body).unwrap();
     assert_eq!(
         first["metadata"]["annotations"]["spoke-precache.io/progress"],
-        "how many images are wanted is not known yet"
+        "the number of images is not known yet"
     );
     let begin = Instant::now();
     while api.status()["images"]["wanted"] != 1 {

@@ -220,7 +220,7 @@ fn a_proxy_by_tls_must_be_one_that_the_node_trusts() {
     let world = site.node();
     site.run(&world, &["HTTPS_PROXY=https://10.77.0.1:3128"], &args(BY_TLS))
         .exits(8)
-        .says("hint: if the proxy speaks plain HTTP, its URL begins with `http://`");
+        .says("hint: if the proxy speaks plain HTTP, its URL must begin with `http://`");
 }
 
 #[test]
