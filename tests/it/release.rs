@@ -283,7 +283,7 @@ fn a_release_whose_registry_is_silent_does_not_hold_up_the_additional_images() {
     let run = world
         .run(&["--deadline", "170s"])
         .exits(0)
-        .says("going on with 1 others meanwhile");
+        .says("pulling 1 others meanwhile");
     assert_eq!(run.images("pulled").len(), 8, "{run}");
 }
 
