@@ -11,6 +11,9 @@ const WITH_DIGEST: usize = 90;
 /// From this width on, a bar shows sizes; below, a percentage.
 const WITH_SIZES: usize = 64;
 
+/// Columns that stay empty: the `^C` that a terminal echoes at the end of the last line must not start a new row.
+const MARGIN: usize = 3;
+
 /// Widest column of component names.
 const NAME: usize = 24;
 
@@ -28,14 +31,16 @@ pub(super) fn blob_line(
         true => (16, format!("{} of {}", Size(position), Size(size)), 24),
         false => (8, format!("{} %", percent(position, size)), 5),
     };
-    let name_width = width.saturating_sub(bar_width + amount_width + 5).min(NAME);
+    let name_width = width
+        .saturating_sub(bar_width + amount_width + "[]  ".len() + MARGIN)
+        .min(NAME);
     let mut line = clipped(component.unwrap_or(digest), name_width);
     line = format!("{line:<name_width$} ");
     if width >= WITH_DIGEST && component.is_some() {
         line = format!("{line}{digest} ");
     }
     line += &format!("[{}] {amount}", bar(bar_width, position, size));
-    clipped(&line, width.saturating_sub(1))
+    clipped(&line, width.saturating_sub(MARGIN))
 }
 
 /// The whole run, as much of it as fits; the time left and the number of images stay longest.
@@ -61,11 +66,11 @@ pub(super) fn total_line(width: usize, progress: &ProgressSnapshot) -> String {
         join(&[&images, &percentage, &left]),
         join(&[&images, &percentage]),
     ];
-    let room = width.saturating_sub(1);
-    let fitting = candidates.iter().find(|line| line.chars().count() <= room);
+    let available = width.saturating_sub(MARGIN);
+    let fitting = candidates.iter().find(|line| line.chars().count() <= available);
     fitting
         .or(candidates.last())
-        .map_or_else(String::new, |line| clipped(line, room))
+        .map_or_else(String::new, |line| clipped(line, available))
 }
 
 fn percent(part: u64, whole: u64) -> u128 {
@@ -111,11 +116,14 @@ mod tests {
             line(80, Some("cluster-network-operator-with-a-long-name")),
             "cluster-network-operato… [========>       ] 5.0 MiB of 10.0 MiB"
         );
-        assert_eq!(line(40, Some("etcd")), "etcd                   [====>   ] 50 %");
-        assert_eq!(line(40, None), format!("{short}           [====>   ] 50 %"));
+        assert_eq!(line(40, Some("etcd")), "etcd                 [====>   ] 50 %");
+        assert_eq!(line(40, None), format!("{short}         [====>   ] 50 %"));
         for width in 0..200 {
             let longest = blob_line(width, Some(&"x".repeat(99)), &digest, 1023 * MIB, 1023 * MIB);
-            assert!(longest.chars().count() < width.max(1), "{width}: {longest}");
+            assert!(
+                longest.chars().count() <= width.saturating_sub(MARGIN),
+                "{width}: {longest}"
+            );
         }
     }
 
@@ -146,7 +154,7 @@ mod tests {
         }
         for width in 0..200 {
             assert!(
-                total_line(width, &progress).chars().count() < width.max(1),
+                total_line(width, &progress).chars().count() <= width.saturating_sub(MARGIN),
                 "{width}"
             );
         }

@@ -2,7 +2,8 @@
 //!
 //! indicatif can draw on terminals itself, but not on a stream that only the user calls a terminal (`--progress always`),
 //! and it panics inside a log line when the terminal is closed. This type never fails, and it ends each row itself: the
-//! terminal may wrap at another width than it reports.
+//! terminal may wrap at another width than it reports. It also leaves out blanks at the end of a row. They would put the
+//! cursor behind the last column, where the `^C` that a terminal echoes starts a new row, and one bar would stay visible.
 
 use std::fmt;
 use std::io;
@@ -20,8 +21,16 @@ pub(super) struct Terminal {
     out: SharedOutput,
     /// Returns the current rows and columns.
     size: fn() -> (u16, u16),
+    cursor: Mutex<Cursor>,
+}
+
+/// The position in the current row.
+#[derive(Default)]
+struct Cursor {
     /// Column of the next character. At the width, the character goes to the next row.
-    column: Mutex<usize>,
+    column: usize,
+    /// Blanks before this column that are not written yet.
+    blanks: usize,
 }
 
 impl Terminal {
@@ -32,22 +41,27 @@ impl Terminal {
         Self {
             out,
             size,
-            column: Mutex::new(0),
+            cursor: Mutex::default(),
         }
     }
 
     fn write(&self, text: &str) -> io::Result<()> {
         let width = usize::from(self.width());
-        let mut column = self.column.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wrapped = String::with_capacity(text.len());
         for character in text.chars() {
-            if *column >= width {
+            if cursor.column >= width {
                 wrapped.push_str("\r\n");
-                *column = 0;
+                *cursor = Cursor::default();
             }
-            wrapped.push(character);
+            if character == ' ' {
+                cursor.blanks += 1;
+            } else {
+                wrapped.extend(std::iter::repeat_n(' ', std::mem::take(&mut cursor.blanks)));
+                wrapped.push(character);
+            }
             // Every character of a bar is one column wide.
-            *column += 1;
+            cursor.column += 1;
         }
         self.control(&wrapped)
     }
@@ -108,7 +122,7 @@ impl TermLike for Terminal {
 
     fn write_line(&self, text: &str) -> io::Result<()> {
         self.write(text)?;
-        *self.column.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        *self.cursor.lock().unwrap_or_else(PoisonError::into_inner) = Cursor::default();
         self.control("\r\n")
     }
 
@@ -117,12 +131,31 @@ impl TermLike for Terminal {
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        *self.column.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        *self.cursor.lock().unwrap_or_else(PoisonError::into_inner) = Cursor::default();
         self.control("\r\x1b[2K")
     }
 
     fn flush(&self) -> io::Result<()> {
         let _ = self.out.flush();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::report::terminal_emulator::Emulator;
+
+    #[test]
+    fn rows_wrap_at_the_width_and_have_no_blanks_at_their_end() {
+        let emulator = Emulator::default();
+        let terminal = Terminal::new(SharedOutput::new(emulator.clone()), || (24, 6));
+        terminal.write_str("a  b  ").unwrap();
+        terminal.write_str("c     ").unwrap();
+        // As the terminal echoes it.
+        terminal.out.write(b"^C").unwrap();
+        assert_eq!(emulator.text(), "a  b\nc^C\n");
     }
 }
