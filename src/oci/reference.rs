@@ -1,12 +1,12 @@
-//! Image references, parsed as distribution/reference does and normalised as containers/image does.
+//! Parses image references as distribution/reference does, and normalises them as containers/image does.
 //!
-//! The normalised text is what the store holds as an image's name and what CRI-O looks up, so it has to be the very text
-//! that CRI-O makes: `library/` filled in on Docker Hub, `latest` when neither tag nor digest is given, the tag dropped
-//! when there is a digest as well.
+//! The normalised text is an image's name in the store, and CRI-O looks images up by it, so it has to be the same text that
+//! CRI-O makes: with `library/` on Docker Hub, with `latest` if there is neither tag nor digest, and without the tag if there
+//! is a digest.
 //!
-//! Where Docker would fill in `docker.io`, CRI-O asks the node's `registries.conf`: `busybox` may be an alias for anything.
-//! Such a short name keeps its text and has no domain ([`Reference::is_short`]); nothing can be pulled or looked up by it
-//! until the configuration has said what it means (`registry::ShortNames`).
+//! Where Docker adds `docker.io`, CRI-O reads the node's `registries.conf`: `busybox` may be an alias for any image. Such a
+//! short name keeps its text and has no domain ([`Reference::is_short`]). It can be pulled or looked up only after
+//! `registry::ShortNames` has resolved it.
 //!
 //! ```text
 //! reference = [ domain "/" ] path [ ":" tag ] [ "@" digest ]
@@ -25,15 +25,15 @@ use super::Digest;
 const MAX_PATH: usize = 255;
 /// The longest tag, in bytes.
 const MAX_TAG: usize = 128;
-/// How much of a wrong text an error repeats, in characters.
+/// How many characters of an invalid text an error shows.
 const SHOWN: usize = 300;
 
 const DEFAULT_DOMAIN: &str = "docker.io";
-/// What Docker Hub was called first; means [`DEFAULT_DOMAIN`].
+/// The former name of Docker Hub; means [`DEFAULT_DOMAIN`].
 const LEGACY_DOMAIN: &str = "index.docker.io";
-/// The one host without a dot or a port.
+/// The only host without a dot or a port.
 const LOCALHOST: &str = "localhost";
-/// Where Docker Hub keeps images that are named by one word.
+/// The namespace of Docker Hub's images with a name of one word.
 const OFFICIAL: &str = "library/";
 
 /// A normalised reference: a domain unless it is short, a path, and a tag or a digest.
@@ -58,12 +58,12 @@ impl Reference {
     }
 
     /// Whether it names no registry: `busybox`, `ubi8/ubi:8.9`. To containers/image `Foo/bar` is one too, although
-    /// Docker takes `Foo` for a host (`shortnames.IsShortName`).
+    /// Docker parses `Foo` as a host (`shortnames.IsShortName`).
     pub fn is_short(&self) -> bool {
         !self.domain.contains(['.', ':']) && self.domain != LOCALHOST
     }
 
-    /// The tag or digest, with what stands before it: `:4.16`, `@sha256:…`.
+    /// The tag or digest with its separator: `:4.16`, `@sha256:…`.
     pub fn suffix(&self) -> String {
         match &self.target {
             Target::Tag(tag) => format!(":{tag}"),
@@ -76,7 +76,7 @@ impl Reference {
         &self.path
     }
 
-    /// Domain and path, as names in the store begin.
+    /// Domain and path, the beginning of a name in the store.
     pub fn repository(&self) -> String {
         match self.domain.as_str() {
             "" => self.path.clone(),
@@ -84,7 +84,7 @@ impl Reference {
         }
     }
 
-    /// The tag, when there is no digest.
+    /// The tag, if there is no digest.
     pub fn tag(&self) -> Option<&str> {
         match &self.target {
             Target::Tag(tag) => Some(tag),
@@ -116,7 +116,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Why a text is no reference.
+/// The text is no valid reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an image reference: {why}")]
 pub struct ReferenceError {
@@ -126,8 +126,8 @@ pub struct ReferenceError {
 
 impl ReferenceError {
     fn new(text: &str, why: &'static str) -> Self {
-        // Userinfo may hold a password, with a scheme before it or without; errors end up in logs. A digest's `@` has no
-        // slash after it.
+        // Userinfo may contain a password, with or without a scheme before it, and errors are logged. No slash follows the
+        // `@` of a digest.
         let (scheme, rest) = match text.find("://") {
             Some(end) => text.split_at(end + "://".len()),
             None => ("", text),
@@ -168,7 +168,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     if text.chars().any(char::is_whitespace) {
         return Err("it contains white space");
     }
-    // `podman pull <64 hex>` would mean an image's id, so the name must not be possible.
+    // `podman pull <64 hex>` means an image id, so this is no name (distribution/reference `anchoredIdentifierRegexp`).
     if text.len() == 64 && text.bytes().all(is_lower_hex) {
         return Err("64 hexadecimal digits are an image's id, not a name");
     }
@@ -183,7 +183,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         None => (named, None),
     };
     if !domain.is_empty() && !is_domain(domain) {
-        return Err("what stands before the first `/` is not a host, or its port is not a number");
+        return Err("the part before the first `/` is not a host, or its port is not a number");
     }
     let path = match domain == DEFAULT_DOMAIN && !remainder.contains('/') {
         true => format!("{OFFICIAL}{path}"),
@@ -218,10 +218,10 @@ fn split_domain(text: &str) -> (&str, &str) {
     }
 }
 
-/// Whether a registry may be called so: a host, perhaps with a port.
+/// Whether the text is a valid registry: a host, optionally with a port.
 ///
-/// Stricter than the original in one case: `foo_bar.com/x` has no valid domain there either, and becomes a name
-/// with no domain at all, which no registry can serve and the store cannot look up; here it is refused.
+/// Stricter than distribution/reference in one case: there, `foo_bar.com/x` has no valid domain and becomes a name without a
+/// domain, which no registry can serve and the store cannot look up. Here it is refused.
 pub(crate) fn is_domain(text: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     if let Some(rest) = text.strip_prefix('[') {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn normalises_as_cri_o_looks_names_up() {
+    fn names_are_normalised_as_cri_o_looks_them_up() {
         for (text, expected) in [
             ("docker.io/busybox", "docker.io/library/busybox:latest"),
             ("index.docker.io/busybox:1", "docker.io/library/busybox:1"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn an_error_names_the_reason() {
         let sha512 = format!("quay.io/a@sha512:{HEX}{HEX}");
         let upper_digest = format!("quay.io/a@sha256:{}", HEX.to_uppercase());
         let long_path = format!("quay.io/{}", "a".repeat(256));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_no_password_and_no_control_character() {
+    fn an_error_shows_no_password_and_no_control_character() {
         for (text, shown) in [
             ("https://user:secret@quay.io/a", "`https://…@quay.io/a`"),
             ("https://user:secret@quay.io", "`https://…@quay.io`"),
