@@ -80,7 +80,7 @@ fn nonsense_is_refused_with_a_word() {
         (
             "number",
             config_map("  spaceRequired: 40\n").into(),
-            "`data.spaceRequired`, line 6, column 18: a number",
+            "`data.spaceRequired`, line 6, column 18: it is a number",
         ),
         (
             "twice",

@@ -248,6 +248,6 @@ fn a_variable_that_names_no_proxy_ends_the_run_without_being_repeated() {
         .run(&["--image", "registry.test/a:1"])
         .exits(2)
         .says("cannot use the proxy of `http_proxy` in `")
-        .says("etc/mco/proxy.env` names: only");
+        .says("etc/mco/proxy.env`: only");
     hides(&run, &world, "hunter2");
 }
