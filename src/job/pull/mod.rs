@@ -7,7 +7,7 @@
 //!                   download, unpack                  ↑ one failed layer fails its images
 //! ```
 //!
-//! [`PullLoop`](pull_loop::PullLoop) connects them. Each blob is one future: download it, then unpack every layer that is made
+//! [`PullLoop`] connects them. Each blob is one future: download it, then unpack every layer that is made
 //! of it, each on a blocking thread. The loop polls a bounded number of these futures. As soon as all layers of an image are
 //! staged or in the store, a blocking thread commits the image. Images that become ready during a commit go into the next
 //! commit together, with one sync of the file system for all of them, because on a fast link the disk's syncs take the
