@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use image::{Compression, Layer};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::store::UnpackedLayer;
-use spoke_precache::store::unpack::{Limits, unpack};
+use spoke_precache::store::unpack::{UnpackLimits, unpack};
 
 /// Bytes in the layer's files. As a test, without optimisation, less will do.
 const CONTENT: usize = if cfg!(debug_assertions) { 1 << 20 } else { 64 << 20 };
@@ -88,7 +88,7 @@ fn measure(bencher: Bencher<'_, '_>, form: Form) {
         })
         // What is returned is dropped, and the files removed, when the clock has stopped.
         .bench_local_values(|(directory, diff, tar_split)| -> (UnpackedLayer, TempDir) {
-            let (blob, limits) = (Cursor::new(&layer.blob), Limits::for_blob(layer.size));
+            let (blob, limits) = (Cursor::new(&layer.blob), UnpackLimits::for_blob(layer.size));
             let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default());
             (unpacked.expect("a sound layer"), directory)
         });

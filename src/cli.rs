@@ -155,7 +155,7 @@ pub struct Flags {
     pub host: HostPaths,
     /// How much at once, how fast, and how long.
     #[command(flatten)]
-    pub bounds: Limits,
+    pub bounds: LimitFlags,
     /// CPU and disk priority.
     #[command(flatten)]
     pub priority: PriorityFlags,
@@ -317,7 +317,7 @@ pub struct HostPaths {
 /// Limits of the run.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Limits")]
-pub struct Limits {
+pub struct LimitFlags {
     /// Blobs to download at the same time [default: 8]
     ///
     /// [also: MAX_PULL_THREADS]

@@ -1,4 +1,5 @@
-//! Chooses the exit code from the failures of a run; no other module does.
+//! Chooses the exit code from the failures of a run; no other module does. Which failure an error is, is decided where it
+//! occurs: for registries in `registry::error`, for a run in `job::error`.
 //!
 //! ```text
 //!   0  every requested image is in the store, verified

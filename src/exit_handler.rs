@@ -1,4 +1,5 @@
-//! Ends the process: writes the report and the termination message, prints the result, and determines the exit code.
+//! Ends the process: writes the report and the termination message, prints the result, and exits with the code that
+//! `exit_code` chooses.
 //!
 //! # Invariant
 //!

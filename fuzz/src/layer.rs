@@ -9,10 +9,10 @@ use std::path::Path;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::{DiffId, Digest};
 use spoke_precache::store::tar_split::assemble;
-use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
+use spoke_precache::store::unpack::{UnpackLimits, UnpackError, unpack};
 
 /// Small enough that a bomb costs milliseconds, large enough for every layer of the corpus but its bombs.
-const LIMITS: Limits<'_> = Limits {
+const LIMITS: UnpackLimits<'_> = UnpackLimits {
     bytes: 4 << 20,
     room: None,
     entries: 200,

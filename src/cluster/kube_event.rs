@@ -1,4 +1,4 @@
-//! A Kubernetes event (`events.k8s.io/v1`) about this Job, or about this pod if it has no Job.
+//! Defines a Kubernetes event (`events.k8s.io/v1`) about this Job, or about this pod if it has no Job.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

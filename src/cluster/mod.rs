@@ -33,6 +33,6 @@ pub use error::ClusterError;
 pub use own_job::{OwnJob, Owner};
 pub use pinned_image_set::PinnedImageSets;
 pub use pull_credentials_policy::PullVerification;
-pub use rbac::{CONFIG_NAMESPACE, RULES, Rule, Scope};
+pub use rbac::{CONFIG_NAMESPACE, RULES, Rule, RuleScope};
 pub use service_account::ServiceAccount;
 pub use update_interval::INTERVAL;

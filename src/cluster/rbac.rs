@@ -14,14 +14,14 @@ pub struct Rule {
     /// `get`, `patch`, `create` or `delete`.
     pub verb: &'static str,
     /// The scope of the objects.
-    pub scope: Scope,
+    pub scope: RuleScope,
     /// The flag that needs the rule; `None` if it is always needed.
     pub only_with: Option<&'static str>,
 }
 
 /// The scope of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum RuleScope {
     /// The cluster: a ClusterRole.
     Cluster,
     /// The namespace of this pod: a Role there.
@@ -33,7 +33,7 @@ pub enum Scope {
 /// The namespace of the ConfigMaps that OpenShift's configuration refers to.
 pub const CONFIG_NAMESPACE: &str = "openshift-config";
 
-const fn rule(group: &'static str, resource: &'static str, verb: &'static str, scope: Scope) -> Rule {
+const fn rule(group: &'static str, resource: &'static str, verb: &'static str, scope: RuleScope) -> Rule {
     Rule {
         group,
         version: "v1",
@@ -45,21 +45,21 @@ const fn rule(group: &'static str, resource: &'static str, verb: &'static str, s
 }
 
 /// Reads the kubelet's configuration through the API server. Not sent with `--image-gc-high-threshold`.
-pub(super) const GET_CONFIGZ: Rule = rule("", "nodes/proxy", "get", Scope::Cluster);
+pub(super) const GET_CONFIGZ: Rule = rule("", "nodes/proxy", "get", RuleScope::Cluster);
 /// Reads this pod, to find its owner.
-pub(super) const GET_POD: Rule = rule("", "pods", "get", Scope::Own);
+pub(super) const GET_POD: Rule = rule("", "pods", "get", RuleScope::Own);
 /// Reads this Job: its start and deadline, and before each patch its `resourceVersion`.
-pub(super) const GET_JOB: Rule = rule("batch", "jobs", "get", Scope::Own);
+pub(super) const GET_JOB: Rule = rule("batch", "jobs", "get", RuleScope::Own);
 /// Patches this Job's annotations.
-pub(super) const PATCH_JOB: Rule = rule("batch", "jobs", "patch", Scope::Own);
+pub(super) const PATCH_JOB: Rule = rule("batch", "jobs", "patch", RuleScope::Own);
 /// Creates events about this Job.
-pub(super) const CREATE_EVENT: Rule = rule("events.k8s.io", "events", "create", Scope::Own);
+pub(super) const CREATE_EVENT: Rule = rule("events.k8s.io", "events", "create", RuleScope::Own);
 /// Reads the cluster's proxy, and the name of its additional certificate authorities.
-pub(super) const GET_PROXY: Rule = rule("config.openshift.io", "proxies", "get", Scope::Cluster);
+pub(super) const GET_PROXY: Rule = rule("config.openshift.io", "proxies", "get", RuleScope::Cluster);
 /// Reads the name of the certificate authorities of single registries.
-pub(super) const GET_IMAGE_CONFIG: Rule = rule("config.openshift.io", "images", "get", Scope::Cluster);
+pub(super) const GET_IMAGE_CONFIG: Rule = rule("config.openshift.io", "images", "get", RuleScope::Cluster);
 /// Reads the certificates that those two refer to.
-pub(super) const GET_CONFIG_MAP: Rule = rule("", "configmaps", "get", Scope::Namespace(CONFIG_NAMESPACE));
+pub(super) const GET_CONFIG_MAP: Rule = rule("", "configmaps", "get", RuleScope::Namespace(CONFIG_NAMESPACE));
 /// Applies PinnedImageSets (server-side apply).
 pub(super) const PATCH_PINS: Rule = Rule {
     only_with: Some("--pin api"),
@@ -67,7 +67,7 @@ pub(super) const PATCH_PINS: Rule = Rule {
         "machineconfiguration.openshift.io",
         "pinnedimagesets",
         "patch",
-        Scope::Cluster,
+        RuleScope::Cluster,
     )
 };
 /// The API server requires this too if the apply creates the object.
@@ -118,9 +118,9 @@ impl Rule {
             group => format!("/apis/{group}/{}", self.version),
         };
         match self.scope {
-            Scope::Cluster => {}
-            Scope::Own => path += &format!("/namespaces/{}", checked(own_namespace)?),
-            Scope::Namespace(namespace) => path += &format!("/namespaces/{namespace}"),
+            RuleScope::Cluster => {}
+            RuleScope::Own => path += &format!("/namespaces/{}", checked(own_namespace)?),
+            RuleScope::Namespace(namespace) => path += &format!("/namespaces/{namespace}"),
         }
         let (plural, subresource) = self.split();
         path += &format!("/{plural}");

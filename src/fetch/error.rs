@@ -1,4 +1,4 @@
-//! The errors of a download.
+//! Defines the errors of a download: why a blob is not in the spool.
 
 use std::sync::Arc;
 

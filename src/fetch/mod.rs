@@ -15,13 +15,13 @@
 mod download;
 mod download_slot;
 mod error;
-mod once;
 mod provenance;
 mod range_allocator;
 mod ranges;
+mod received_bytes;
+mod shared_download;
 mod size_mismatch;
 mod transfer;
-mod transfer_stats;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ use crate::spool::{Spool, VerifiedBlob};
 pub use error::FetchError;
 
 use download_slot::DownloadSlots;
-use once::Once;
+use received_bytes::TransferStats;
+use shared_download::Once;
 use transfer::Transfer;
-use transfer_stats::TransferStats;
 
 /// A blob to download.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Tracks which sources sent the bytes of a blob, and which of them may be combined after a wrong digest.
+//! Tracks which source sent which bytes of a blob, and which sources must not be mixed after a wrong digest.
 //!
 //! Bytes of one source are kept when another source takes over, because the digest names the content. If the complete blob
 //! turns out to be wrong, and several sources or an earlier run sent it together, any of them may be at fault. Then the blob is

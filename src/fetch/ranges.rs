@@ -1,4 +1,4 @@
-//! Downloads ranges of one blob by further connections, in parallel to the connection after the contiguous bytes.
+//! Downloads later ranges of a blob over additional connections, while one connection downloads it from the start.
 //!
 //! Each range is allocated before it is requested, written to a file of its own, and appended when the contiguous bytes reach
 //! it. It is requested once, from the source that sent the contiguous bytes last. Any error ends it: the received bytes are
@@ -16,8 +16,8 @@ use tokio::time::Interval;
 
 use super::download_slot::DownloadSlot;
 use super::range_allocator::{Allocation, Next, RangeAllocator};
+use super::received_bytes::bytes_per_second;
 use super::transfer::{Transfer, on_disk};
-use super::transfer_stats::bytes_per_second;
 use crate::registry::{BlobRange, PullSource};
 use crate::spool::{Partial, SpoolError};
 

@@ -19,7 +19,7 @@ use crate::spool::{Partial, Spool, SpoolError};
 
 use super::BlobRequest;
 use super::download_slot::DownloadSlots;
-use super::transfer_stats::TransferStats;
+use super::received_bytes::TransferStats;
 
 /// Chunks that wait between socket and disk: enough to bridge a short stall of the disk.
 const CHUNKS: usize = 16;

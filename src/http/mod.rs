@@ -1,17 +1,17 @@
-//! HTTP as the registries and the cluster's API share it: client defaults, backoff, `Retry-After`, causes of failures.
+//! Contains the HTTP code that registries and the cluster's API share: client defaults, backoff, `Retry-After`, causes of failures.
 //!
 //! Nothing here knows what a registry or an API server is, and nothing logs or sends. Which failures are worth a retry, and
 //! how long to go on, is decided by `registry` and `cluster`.
 
 mod backoff;
 mod certificate_error;
-mod client;
+mod client_builder;
 mod retry_after;
 mod transport_error;
 
 pub use backoff::Backoff;
 pub use certificate_error::is_self_signed;
-pub use client::{bearer, client_builder};
+pub use client_builder::{bearer, client_builder};
 pub use retry_after::retry_after;
 pub use transport_error::{TransportError, dns_failure};
 

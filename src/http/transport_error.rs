@@ -1,4 +1,4 @@
-//! Explains why a request got no answer: the causes that reqwest, hyper and rustls report, in a few words.
+//! Explains in a few words why a request failed without an HTTP response: the causes that reqwest, hyper and rustls report.
 //!
 //! Wrappers that add nothing and all URLs are left out: the URL of a redirect is as good as a password.
 

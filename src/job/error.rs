@@ -6,7 +6,7 @@ use crate::catalog::PackageRequestError;
 use crate::exit_code::{Ending, Failure};
 use crate::fetch::FetchError;
 use crate::oci::Digest;
-use crate::preflight::{NotEnoughSpace, SpaceError};
+use crate::preflight::{FilesystemError, NotEnoughSpace};
 use crate::registry::{Kind, RegistryError};
 use crate::spec::PatternError;
 use crate::spool::SpoolError;
@@ -33,7 +33,7 @@ pub enum JobError {
     Registries(RegistryError),
     /// The free space is unknown.
     #[error(transparent)]
-    SpaceUnknown(#[from] SpaceError),
+    SpaceUnknown(#[from] FilesystemError),
     /// Found before the pull: the plan does not fit.
     #[error(transparent)]
     NotEnoughSpace(#[from] NotEnoughSpace),

@@ -1,5 +1,4 @@
-//! Stores what a run knows about each requested image besides the store's contents: what a registry returned, and why the
-//! image failed.
+//! Remembers what a registry returned for each requested image, and why an image failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::config::JobConfig;
 use super::error::JobError;
-use super::namers::Scope;
+use super::namers::RoundScope;
 use super::snapshot::Snapshot;
 use super::{Mode, run_blocking, space};
 use crate::cancel::Cancel;
@@ -82,7 +82,7 @@ impl SizeProbe {
         &mut self,
         config: &JobConfig,
         mode: Mode,
-        scope: Scope,
+        scope: RoundScope,
         plan: &Plan,
         snapshot: &Snapshot,
         cancel: &Cancel,
@@ -91,7 +91,7 @@ impl SizeProbe {
             return Ok(false);
         }
         let timeout = match (mode, scope) {
-            (Mode::Plan, Scope::Everything) => PLAN_TIMEOUT,
+            (Mode::Plan, RoundScope::Everything) => PLAN_TIMEOUT,
             _ if space::fits_for_certain(config, mode, scope, plan, snapshot)? => return Ok(false),
             _ => RUN_TIMEOUT,
         };

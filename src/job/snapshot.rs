@@ -1,4 +1,4 @@
-//! Shows what the store and the spool contain of the requested images at one moment.
+//! Collects what the store and the spool contain of the requested images at one moment.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! Checks whether a plan fits on the disk below the kubelet's image garbage collection threshold.
+//! Calculates how much disk space a plan needs, and has `preflight` check it against the kubelet's threshold.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::config::JobConfig;
 use super::error::JobError;
-use super::namers::Scope;
+use super::namers::RoundScope;
 use super::snapshot::Snapshot;
 use super::{Mode, stale_blobs};
 use crate::cancel::Cancel;
@@ -56,7 +56,7 @@ pub(super) async fn check_after_removal(
 pub(super) fn demand(
     config: &JobConfig,
     mode: Mode,
-    scope: Scope,
+    scope: RoundScope,
     plan: &Plan,
     snapshot: &Snapshot,
 ) -> Demand {
@@ -65,15 +65,15 @@ pub(super) fn demand(
         store: plan.totals.unpacked_estimate,
         required: match (mode, scope) {
             // `plan` reports whether everything fits, so it needs the namers' contents first.
-            (Mode::Plan, Scope::Namers) => 0,
+            (Mode::Plan, RoundScope::Namers) => 0,
             // The hub sends its default of 35 GiB unless a user sets another value. It is meant for a release.
             _ if config.spec.platform_image.is_none() => 0,
             _ => config.spec.space_required,
         },
         cached: match scope {
-            Scope::Everything => cached_bytes(plan, snapshot),
+            RoundScope::Everything => cached_bytes(plan, snapshot),
             // Any layer or blob may turn out to be requested.
-            Scope::Namers => snapshot
+            RoundScope::Namers => snapshot
                 .inventory
                 .stored_bytes()
                 .saturating_add(stale_blobs::total_bytes(&snapshot.spooled)),
@@ -85,7 +85,7 @@ pub(super) fn demand(
 pub(super) fn fits_for_certain(
     config: &JobConfig,
     mode: Mode,
-    scope: Scope,
+    scope: RoundScope,
     plan: &Plan,
     snapshot: &Snapshot,
 ) -> Result<bool, JobError> {

@@ -1,4 +1,4 @@
-//! Reports the phase of each image and the planned bytes to the observer; reports nothing twice.
+//! Sends the observer each change of an image's phase, and the planned bytes, once each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Reports when each step of a run starts and how it ends; each step is a condition of the report.
 
 use crate::exit_code::{Ending, Failure};
-use crate::plan::Totals;
+use crate::plan::PlanTotals;
 use crate::report::{Event, Observer, Step};
 
 use super::error::JobError;
@@ -51,7 +51,7 @@ impl Steps<'_> {
 
     /// Reports whether every requested image was in the last snapshot. `gravest` is the failure to fix first; it may be
     /// that of an operator whose images are unknown.
-    pub(super) fn verified(self, totals: &Totals, gravest: Option<Failure>) {
+    pub(super) fn verified(self, totals: &PlanTotals, gravest: Option<Failure>) {
         let (wanted, present) = (totals.images_wanted, totals.images_present);
         self.start(Step::Verify);
         let failure = gravest.or((wanted != present).then_some(Failure::Incomplete));

@@ -1,4 +1,4 @@
-//! Keeps received bytes together with their digest.
+//! Keeps a manifest, index or config exactly as received, with its digest.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! A SHA-256 digest, `sha256:<64 hex>`: the only kind that OpenShift's registries use and that identifies a layer in the store.
+//! Defines the SHA-256 digest, `sha256:<64 hex>`: the only kind that OpenShift's registries use and that identifies a layer in the store.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Identifiers of layers and images, one type each, so that a blob's digest cannot be used as a layer's id.
+//! Defines the identifiers of layers and images, one type each, so that a blob's digest cannot be used as a layer's id.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! One image as its registry describes it: manifest, config and layers, checked against each other.
+//! Describes one image as its registry defines it: manifest, config and layers, checked against each other.
 
 use oci_distribution::config::ROOTFS_TYPE;
 use serde::Deserialize;

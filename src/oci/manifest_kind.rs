@@ -1,4 +1,4 @@
-//! Decides from a manifest's body whether it is an image or an index.
+//! Decides from the body of a document whether it is an image manifest or an index.
 //!
 //! The body decides, as in containers/image (`GuessMIMEType`): the store keeps no Content-Type, so every later reader of
 //! the manifest decides by the body too. A Content-Type that contradicts the body is refused (CVE-2021-41190).

@@ -1,4 +1,4 @@
-//! The OCI vocabulary: digests, identifiers, references, manifests and platforms.
+//! Defines the OCI types: digests, identifiers, references, manifests and platforms.
 //!
 //! Nothing here does I/O. A received value keeps its bytes ([`Content`]): a manifest is stored, hashed and compared as the
 //! bytes that were received, never as a serialised form of the parsed value.

@@ -1,4 +1,4 @@
-//! The platform of an image: operating system, architecture and variant.
+//! Defines the platform of an image: operating system, architecture and variant.
 
 use std::fmt;
 use std::str::FromStr;

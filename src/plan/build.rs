@@ -1,4 +1,4 @@
-//! Builds a plan: from requested images and present content to layers to unpack and blobs to fetch.
+//! Builds the plan from the requested images and from what the node already has.
 //!
 //! Three passes over the images by priority: fail images whose manifest contradicts an earlier one; add each missing layer
 //! once, with the blob that is cheapest to fetch; add each of these blobs once. Every pass visits a layer once, so 200 images
@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::{
-    BlobTask, ExcludedImage, ImageAction, ImageToPlan, LayerAction, LayerTask, Plan, PlannedImage,
-    PlannedLayer, Present, TarLength, Totals, dedupe, layer_order,
+    BlobTask, ExcludedImage, ImageAction, ImageToPlan, LayerAction, LayerTask, Plan, PlanTotals,
+    PlannedImage, PlannedLayer, Present, TarLength, layer_order, merge_requests,
 };
 use crate::oci::{Digest, Layer, Reference, ResolvedImage};
 
@@ -16,14 +16,14 @@ impl Plan {
     /// Plans `images`, given what is `present`. An image that is requested twice is planned once. An image fails if its
     /// manifest contradicts one of higher priority about the size of a blob.
     pub fn build(images: Vec<ImageToPlan>, excluded: Vec<ExcludedImage>, present: &Present) -> Self {
-        let mut images = dedupe::merge(images);
-        let excluded = dedupe::excluded(excluded, &images);
+        let mut images = merge_requests::merge(images);
+        let excluded = merge_requests::excluded(excluded, &images);
         fail_contradictions(&mut images);
         let images = images.into_iter().map(|image| planned_image(image, present));
         let mut images: Vec<PlannedImage> = images.collect();
         let layers = layer_tasks(&mut images, present);
         let blobs = blob_tasks(&mut images, &layers, present);
-        let totals = Totals::of(&images, &excluded, &layers, &blobs);
+        let totals = PlanTotals::of(&images, &excluded, &layers, &blobs);
         Self {
             images,
             excluded,

@@ -1,5 +1,5 @@
 //! Orders layers so that images complete as early as possible: a run that is cut off leaves as many complete images as its
-//! bytes allow.
+//! bytes allow. The pull may download the largest blob earlier (`job::pull::scheduler`).
 //!
 //! Layers form a forest, because each has one parent. A layer costs its missing bytes; the last layer of its chain completes
 //! an image. This is single-machine scheduling with weights and out-tree precedence. Horn (1972, "Single-machine job

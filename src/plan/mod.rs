@@ -1,4 +1,4 @@
-//! Decides what a run will do, as a value that can be printed and then executed.
+//! Defines the plan of a run: the layers to unpack and the blobs to download. `plan` prints it, `run` executes it.
 //!
 //! Input: the requested images, what is known of each, and what the node already has ([`Present`]). Output: the images by
 //! priority, each missing layer once, each missing blob once, and the totals for the space check and the progress display.
@@ -10,11 +10,11 @@
 //! ```
 
 mod build;
-mod dedupe;
 mod disk_estimate;
 mod layer_order;
+mod merge_requests;
 mod plan_json;
-mod table;
+mod plan_table;
 mod tar_length;
 mod totals;
 
@@ -30,7 +30,7 @@ use crate::oci::{Digest, Layer, LayerId, Reference, ResolvedImage};
 pub use disk_estimate::TarLength;
 pub use plan_json::PlanDocument;
 pub use tar_length::{tar_length, tar_length_range};
-pub use totals::Totals;
+pub use totals::PlanTotals;
 
 /// A requested image, before planning.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub struct Plan {
     /// blob, then blobs that are complete in the spool, then so that images complete as early as possible.
     pub blobs: Vec<BlobTask>,
     /// The sums.
-    pub totals: Totals,
+    pub totals: PlanTotals,
 }
 
 /// One requested image.
@@ -104,7 +104,7 @@ pub struct PlannedImage {
     /// Its layers, base first; empty unless the image is pulled.
     pub layers: Vec<PlannedLayer>,
     /// Compressed bytes to fetch for it. A shared blob counts for the first image only, so that all images add up to
-    /// [`Totals::bytes_to_fetch`].
+    /// [`PlanTotals::bytes_to_fetch`].
     pub bytes: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{ImageAction, LayerAction, Plan, PlannedImage, PlannedLayer, Totals};
+use super::{ImageAction, LayerAction, Plan, PlanTotals, PlannedImage, PlannedLayer};
 use crate::image_request::Requester;
 use crate::report::{API_VERSION, LimitReport, OperatorReport, RequesterKind};
 
@@ -12,7 +12,7 @@ use crate::report::{API_VERSION, LimitReport, OperatorReport, RequesterKind};
 pub struct PlanDocument<'a, S> {
     api_version: &'static str,
     kind: &'static str,
-    totals: Totals,
+    totals: PlanTotals,
     #[serde(skip_serializing_if = "Option::is_none")]
     space: Option<&'a S>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]

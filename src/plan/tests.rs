@@ -1,4 +1,4 @@
-//! Tests plans of small releases, each layer written as one letter, and properties that every plan has.
+//! Tests plans of small releases, and properties that every plan must have. A letter stands for a layer.
 
 #![allow(clippy::unwrap_used)]
 
@@ -190,11 +190,11 @@ fn an_image_that_lacks_only_its_record_costs_nothing() {
     assert_eq!((plan.layers.len(), plan.blobs.len()), (0, 0));
     assert_eq!(
         plan.totals,
-        Totals {
+        PlanTotals {
             images_wanted: 1,
             images_to_pull: 1,
             layers_to_reuse: 2,
-            ..Totals::default()
+            ..PlanTotals::default()
         }
     );
 }

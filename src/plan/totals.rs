@@ -10,7 +10,7 @@ use super::{BlobTask, ExcludedImage, ImageAction, LayerAction, LayerTask, Planne
 /// The sums of a plan. Sizes come from manifests, so from untrusted data: additions saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Totals {
+pub struct PlanTotals {
     /// Images that are requested and not excluded.
     pub images_wanted: u64,
     /// Of these, complete in the store.
@@ -41,7 +41,7 @@ pub struct Totals {
     pub largest_layer: u64,
 }
 
-impl Totals {
+impl PlanTotals {
     pub(super) fn of(
         images: &[PlannedImage],
         excluded: &[ExcludedImage],

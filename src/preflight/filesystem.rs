@@ -28,7 +28,7 @@ pub struct Space {
 
 /// Why the space is unknown.
 #[derive(Debug, thiserror::Error)]
-pub enum SpaceError {
+pub enum FilesystemError {
     /// The path cannot be read.
     #[error("cannot read the free space of `{}`: {source}", path.display())]
     Unreadable {
@@ -44,8 +44,8 @@ pub enum SpaceError {
 
 impl Space {
     /// Reads the space of the file system of `path`, which need not exist yet.
-    pub fn of(path: &Path) -> Result<Self, SpaceError> {
-        let unreadable = |path: &Path, source: io::Error| SpaceError::Unreadable {
+    pub fn of(path: &Path) -> Result<Self, FilesystemError> {
+        let unreadable = |path: &Path, source: io::Error| FilesystemError::Unreadable {
             path: path.to_owned(),
             source,
         };
@@ -63,7 +63,7 @@ impl Space {
             .st_dev;
         let capacity = numbers.f_blocks.saturating_mul(numbers.f_frsize);
         if capacity == 0 {
-            return Err(SpaceError::NoCapacity(existing.to_owned()));
+            return Err(FilesystemError::NoCapacity(existing.to_owned()));
         }
         let real = existing
             .canonicalize()

@@ -1,4 +1,5 @@
-//! Holds the kubelet's `imageGCHighThresholdPercent`, and calculates the space that must stay free below it.
+//! Holds the kubelet's `imageGCHighThresholdPercent`, and calculates the space that must stay free below it. The value comes
+//! from a flag or from the kubelet (`cluster::cluster_info`).
 
 use std::fmt;
 use std::str::FromStr;

@@ -13,7 +13,7 @@ mod space_json;
 #[cfg(test)]
 mod tests;
 
-pub use filesystem::{Space, SpaceError};
+pub use filesystem::{FilesystemError, Space};
 pub use gc_threshold::{Threshold, ThresholdError};
 pub use mount::Mount;
 pub use space_check::{

@@ -24,8 +24,8 @@ use crate::report::{Event, Operation};
 use super::error::RegistryError;
 use super::mirror_speed::{Alternative, MIN_SAMPLE};
 use super::mirrors::PullSource;
+use super::response_monitor::Watchdog;
 use super::retry_context::RetryContext;
-use super::watchdog::Watchdog;
 
 /// The first pause is at most this long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -26,7 +26,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::oci::Reference;
 
-use super::credential::{Credential, CredentialOrigin, CredentialsError};
+use super::login::{Credential, CredentialOrigin, CredentialsError};
 
 /// As Go's `base64.StdEncoding`: padded, and unused bits are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(

@@ -23,11 +23,11 @@ use crate::cancel::Cancel;
 use crate::http::bearer;
 
 use super::auth_challenge::TokenServer;
-use super::credential::Credential;
 use super::error::RegistryError;
 use super::error_response::{error_response, login_refused};
 use super::http_client::{self, HttpClient};
-use super::watchdog::Watchdog;
+use super::login::Credential;
+use super::response_monitor::Watchdog;
 
 /// The longest answer of a token server that is read. Tokens of real registries have a few kilobytes.
 const MAX_TOKEN_ANSWER: u64 = 1 << 20;

@@ -22,7 +22,7 @@ use super::error::RegistryError;
 use super::http_client;
 use super::mirror_speed::ActiveResponse;
 use super::mirrors::PullSource;
-use super::watchdog::Watchdog;
+use super::response_monitor::Watchdog;
 
 /// At least this much has to arrive in each [`INTERVAL`], or the answer is dropped and another source is tried. At this rate a
 /// layer of 10 MB would take two days. The idle timeout does not end such an answer: a byte now and then keeps the

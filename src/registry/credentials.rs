@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::oci::Reference;
 
 use super::auth_file::AuthFile;
-use super::credential::{Credential, CredentialsError};
+use super::login::{Credential, CredentialsError};
 use super::registries_conf::{AUTH_FILES, CredentialHelpers};
 
 /// The largest pull secret that is read. Those of large sites have hundreds of kilobytes.

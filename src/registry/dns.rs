@@ -1,4 +1,5 @@
-//! Resolves host names with `hosts` files and the name servers of `resolv.conf`; a static binary has no NSS.
+//! Resolves host names with `hosts` files and the servers in `resolv.conf`, because a static binary cannot load libc's
+//! resolver modules (NSS).
 //!
 //! Answers are not cached. A name is resolved for each connection and not for each request, so a cache would save little. A
 //! cached NXDOMAIN (RFC 2308) may be valid for hours, which is hours without a pull where a router's name server sends it

@@ -9,7 +9,7 @@ use crate::cancel::Stopped;
 use crate::http::excerpt;
 use crate::oci::{Digest, ManifestError};
 
-use super::credential::{CredentialOrigin, CredentialsError};
+use super::login::{CredentialOrigin, CredentialsError};
 use super::registries_conf::RegistriesConfError;
 
 /// What an error means for the run; the exit code is chosen from it. Later kinds are graver.

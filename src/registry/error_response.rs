@@ -1,4 +1,4 @@
-//! Turns an answer without success into a [`RegistryError`], with the registry's message and its `Retry-After`.
+//! Turns an HTTP error response into a [`RegistryError`], with the registry's message and its `Retry-After`.
 
 use std::time::SystemTime;
 
@@ -7,10 +7,10 @@ use reqwest::Response;
 use crate::cancel::Cancel;
 use crate::http::retry_after;
 
-use super::credential::Credential;
 use super::error::{Message, RegistryError};
 use super::http_client;
-use super::watchdog::Watchdog;
+use super::login::Credential;
+use super::response_monitor::Watchdog;
 
 /// How much of an error's body is read.
 const MAX_ERROR_BODY: u64 = 64 << 10;

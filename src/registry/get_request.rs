@@ -7,10 +7,10 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RANGE};
 
 use crate::oci::Reference;
 
-use super::credential::Credential;
 use super::error::RegistryError;
+use super::login::Credential;
 use super::mirrors::PullSource;
-use super::watchdog::Watchdog;
+use super::response_monitor::Watchdog;
 use super::{Credentials, Registries};
 
 /// A request for something below `/v2/<repository>/` of one source.

@@ -14,11 +14,11 @@ use crate::http::{TransportError, client_builder, excerpt};
 use super::blob_connection::{BlobConnection, BlobConnections};
 use super::dns::DnsResolver;
 use super::error::RegistryError;
+use super::failed_request::{TUNNEL, is_lasting, transport_error};
 use super::proxy::{Proxies, Proxy};
 use super::rate_limit::{RateLimiter, SocksProxy};
-use super::transport_error::{TUNNEL, is_lasting, transport_error};
+use super::response_monitor::Watchdog;
 use super::tunnel_error;
-use super::watchdog::Watchdog;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,5 @@
 //! Measures how fast each registry sends, and decides when a connection leaves one source for another.
+//! `response_monitor` decides how often sources are compared.
 //!
 //! A source is slow only in comparison with another source of the same content. So a slow link, a limit on the rate or many
 //! parallel connections make no source slow. Connections share the link; therefore sources are compared by what all

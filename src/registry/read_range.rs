@@ -1,4 +1,4 @@
-//! Reads a short range of a blob into memory, unverified, where that is enough to know something of the blob.
+//! Reads a few bytes of a blob into memory, without verifying them, for estimates and diagnoses.
 
 use std::ops::Range;
 

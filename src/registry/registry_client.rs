@@ -17,11 +17,11 @@ use crate::cancel::Cancel;
 use super::auth_challenge::Challenge;
 use super::bearer_token::{TokenRequest, Tokens, basic};
 use super::blob_connection::BlobConnection;
-use super::credential::Credential;
 use super::error::RegistryError;
 use super::error_response::{error_response, login_refused};
 use super::get_request::GetRequest;
 use super::http_client::{self, HttpClient};
+use super::login::Credential;
 
 /// The host of Docker Hub's API, which is not the host in the names of its images.
 const DOCKER_HUB: &str = "registry-1.docker.io";

@@ -16,7 +16,7 @@ use super::attempts::Attempts;
 use super::error::RegistryError;
 use super::http_client;
 use super::mirrors::PullSource;
-use super::watchdog::Watchdog;
+use super::response_monitor::Watchdog;
 
 impl Registries {
     /// Resolves `reference` to the image for `platform`: its index, if it has one, its manifest and its config, each

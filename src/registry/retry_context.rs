@@ -1,4 +1,4 @@
-//! What all operations share about retrying: when the last bytes arrived anywhere, and which registries asked to wait.
+//! Shares the state of retries between all operations: when bytes last arrived, and which registries asked to wait.
 //!
 //! The time without progress is common to all operations. On a slow link one registry may get nothing because another one
 //! uses all of the link, so an operation gives up only when no operation has received anything. Operations that waited for

@@ -3,5 +3,5 @@
 mod payload;
 mod select;
 
-pub use payload::{IMAGE_REFERENCES, Payload, PayloadError, RELEASE_METADATA, Tag};
+pub use payload::{IMAGE_REFERENCES, Payload, PayloadError, PayloadImage, RELEASE_METADATA};
 pub use select::{Excluded, Selection, select};

@@ -27,12 +27,12 @@ pub struct Payload {
     /// Such as `4.16.3`.
     pub version: String,
     /// In the payload's order; at least one.
-    pub tags: Vec<Tag>,
+    pub tags: Vec<PayloadImage>,
 }
 
 /// One image of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag {
+pub struct PayloadImage {
     /// Its name in the release: `etcd`.
     pub name: String,
     /// Its reference as written, which exclude patterns match.
@@ -119,7 +119,7 @@ impl Payload {
     }
 }
 
-fn tags(images: &PayloadFile) -> Result<Vec<Tag>, PayloadError> {
+fn tags(images: &PayloadFile) -> Result<Vec<PayloadImage>, PayloadError> {
     let list = match images.value("spec.tags") {
         None => return Err(images.bad("spec.tags", "is missing")),
         Some(Value::Array(list)) if list.is_empty() => return Err(images.bad("spec.tags", "is empty")),
@@ -145,7 +145,7 @@ fn tags(images: &PayloadFile) -> Result<Vec<Tag>, PayloadError> {
         }
         images.expect(&field("from.kind"), "DockerImage")?;
         let pullspec = images.string(&field("from.name"))?;
-        tags.push(Tag {
+        tags.push(PayloadImage {
             name: name.to_owned(),
             pullspec: pullspec.to_owned(),
             reference: pullspec.parse().map_err(|why| PayloadError::Pullspec {

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::payload::{Payload, Tag};
+use super::payload::{Payload, PayloadImage};
 use crate::image_request::{ImageRequest, Requester, dedupe};
 use crate::spec::{Excludes, Hit, HitPosition, PatternError, shown};
 
@@ -80,7 +80,7 @@ struct PatternHit<'a> {
     decides: bool,
 }
 
-fn note_excluded(selection: &mut Selection, dropped: Vec<(&Tag, Hit)>, excludes: &Excludes) {
+fn note_excluded(selection: &mut Selection, dropped: Vec<(&PayloadImage, Hit)>, excludes: &Excludes) {
     let wanted: HashSet<_> = selection
         .wanted
         .iter()
@@ -175,7 +175,7 @@ mod tests {
     fn payload() -> Payload {
         let tag = |name: &str, hex: &str| {
             let pullspec = format!("quay.io/openshift/art@sha256:{}", hex.repeat(16));
-            Tag {
+            PayloadImage {
                 name: name.to_owned(),
                 reference: pullspec.parse().unwrap(),
                 pullspec,

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::completion_estimate::TimeEstimate;
 use super::progress::{Progress, ProgressSnapshot};
-use super::time_estimate::TimeEstimate;
 use super::{
     Count, Event, ImageLabel, ImagePhase, Observer, OperatorReport, OperatorState, Printable, Size, Span,
 };

@@ -13,6 +13,7 @@
 //! Strings in events contain no secrets. This module only makes them safe for a terminal.
 
 mod bar_layout;
+mod completion_estimate;
 mod conditions;
 mod console;
 mod event;
@@ -26,6 +27,7 @@ mod progress;
 mod progress_bars;
 mod progress_lines;
 mod recorder;
+mod remaining_time;
 mod report_file;
 mod run_report;
 mod shared_output;
@@ -33,8 +35,6 @@ mod summary;
 mod talm_log;
 mod terminal;
 mod termination_message;
-mod time_estimate;
-mod time_left;
 mod timestamp;
 mod transfer_rate;
 
@@ -55,10 +55,10 @@ pub use progress::{Progress, ProgressSnapshot};
 pub use progress_bars::ProgressBars;
 pub use progress_lines::ProgressLines;
 pub use recorder::Recorder;
+pub use remaining_time::TimeLeft;
 pub use report_file::{OutputFile, WriteError, remove_old_report};
-pub use run_report::{ImageReport, LimitReport, Phase, Report, Totals};
+pub use run_report::{ImageReport, LimitReport, Phase, Report, ReportTotals};
 pub use talm_log::{TalmFormat, TalmLog};
-pub use time_left::TimeLeft;
 pub use timestamp::Time;
 
 /// The `apiVersion` of every document that this program writes.

@@ -9,7 +9,7 @@ use super::conditions::Conditions;
 use super::pending_reasons::PendingReasons;
 use super::{
     API_VERSION, Event, ImagePhase, ImageReport, LimitReport, Observer, OperatorReport, OperatorState, Phase,
-    Report, RequesterKind, Time, Totals,
+    Report, ReportTotals, RequesterKind, Time,
 };
 use crate::oci::Digest;
 
@@ -31,7 +31,7 @@ struct Record {
     /// Bytes that an earlier run had downloaded of each started blob, without those that were discarded since.
     resumed: HashMap<Digest, u64>,
     /// Counted from events, except images and operators, which are counted for the report.
-    totals: Totals,
+    totals: ReportTotals,
     waits: PendingReasons,
     limit_rate: Option<LimitReport>,
     warnings: Vec<String>,
@@ -52,7 +52,7 @@ impl Recorder {
                 images: Vec::new(),
                 image_indexes: HashMap::new(),
                 resumed: HashMap::new(),
-                totals: Totals::default(),
+                totals: ReportTotals::default(),
                 waits: PendingReasons::default(),
                 limit_rate: None,
                 warnings: Vec::new(),
@@ -198,13 +198,13 @@ impl Record {
         }
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> ReportTotals {
         let count = |state| self.images.iter().filter(|image| image.state == state).count() as u64;
         let operators = |state| {
             let in_state = self.operators.iter().filter(|operator| operator.state == state);
             in_state.count() as u64
         };
-        Totals {
+        ReportTotals {
             operators_wanted: self.operators.len() as u64,
             operators_found: operators(OperatorState::Found),
             operators_failed: operators(OperatorState::Failed),

@@ -27,7 +27,7 @@ pub struct Report {
     /// One for each step.
     pub conditions: Vec<Condition>,
     /// Sums.
-    pub totals: Totals,
+    pub totals: ReportTotals,
     /// Each operator that is asked for, once for each catalog that has it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<OperatorReport>,
@@ -80,7 +80,7 @@ impl Phase {
 /// pending together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Totals {
+pub struct ReportTotals {
     /// Images that are wanted and not excluded.
     pub images_wanted: u64,
     /// Of these, in the store before.
@@ -108,7 +108,7 @@ pub struct Totals {
     pub bytes_resumed: u64,
 }
 
-impl Totals {
+impl ReportTotals {
     /// Wanted images that are in the store now.
     pub fn images_here(&self) -> u64 {
         self.images_present + self.images_pulled

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::SettingsError;
 use super::host_root::HostRoot;
-use crate::cli::{HostPaths, Limits};
+use crate::cli::{HostPaths, LimitFlags};
 
 /// Blobs that are downloaded at the same time. TALM pulls 10 images at a time; registries accept about ten connections of
 /// one client.
@@ -23,7 +23,7 @@ pub(super) fn authfile(paths: &HostPaths, host: &HostRoot) -> Option<PathBuf> {
         .or_else(|| variable().map(|path| host.join(Path::new(&path))))
 }
 
-pub(super) fn max_downloads(bounds: &Limits) -> Result<NonZeroUsize, SettingsError> {
+pub(super) fn max_downloads(bounds: &LimitFlags) -> Result<NonZeroUsize, SettingsError> {
     let chosen = match bounds.max_downloads {
         Some(chosen) => Some(chosen),
         None => variable("MAX_PULL_THREADS", "a number from 1 to 65535", |text| {

@@ -12,7 +12,7 @@ mod host_root;
 mod missing_paths;
 mod proxy_env;
 mod registry_files;
-mod short_names;
+mod spec_short_names;
 mod storage_files;
 mod time_zone;
 mod version_spec;
@@ -109,7 +109,7 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
     };
     missing_paths::check(&flags.host, &host, &graph_root)?;
     let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
-    short_names::complete(&mut spec, &registries.registries_conf, &host)?;
+    spec_short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();
     let known_end = cluster_settings::job_end(cluster);
     let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);

@@ -1,4 +1,4 @@
-//! The version spec: the images that the next upgrade needs, as the hub or a person specifies them.
+//! Defines the version spec: the images that the next upgrade needs, as the hub or a person specifies them.
 //!
 //! [`from_keys`] parses the keys of the mounted ConfigMap, [`from_document`] a file, [`VersionSpec::merge`] adds the command
 //! line's values, and [`VersionSpec::validate`] refuses a spec that would succeed without doing anything.
@@ -18,7 +18,7 @@ pub use bre_error::BreError;
 pub use config_map_keys::from_keys;
 pub use document::{DocumentError, SpecDocument, TextPosition, from_document};
 pub use exclude_patterns::{Excludes, Hit, HitPosition, PatternError};
-pub use space_required::{SpaceError, parse_space};
+pub use space_required::{SpaceRequiredError, parse_space};
 
 use crate::oci::{Reference, ReferenceError};
 
@@ -136,7 +136,7 @@ pub enum SpecError {
         /// Counted from 1.
         line: usize,
         /// Why not.
-        why: SpaceError,
+        why: SpaceRequiredError,
     },
     /// Two amounts.
     #[error("`{key}`, line {line}: a second amount")]

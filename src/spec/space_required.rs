@@ -12,15 +12,15 @@ const MAX_DIGITS: usize = 20;
 #[error(
     "`{text}` is not an amount of space: {why}\nhint: write whole GiB, or a number and a unit, as in `40`, `40Gi`, `500 MiB`"
 )]
-pub struct SpaceError {
+pub struct SpaceRequiredError {
     text: String,
     why: &'static str,
 }
 
 /// Parses an amount of space into bytes, rounded up. A number without a unit is in GiB.
-pub fn parse_space(text: &str) -> Result<u64, SpaceError> {
+pub fn parse_space(text: &str) -> Result<u64, SpaceRequiredError> {
     let text = text.trim();
-    parse(text).map_err(|why| SpaceError {
+    parse(text).map_err(|why| SpaceRequiredError {
         text: super::shown(text),
         why,
     })
@@ -29,14 +29,14 @@ pub fn parse_space(text: &str) -> Result<u64, SpaceError> {
 /// Parses the `spaceRequired` of a PreCachingConfig into whole GiB, rounded up, as TALM's hub does: a number without a unit
 /// is in bytes, units may have any case, and an `i` anywhere in the unit means powers of 1024. `30Gi`, which the hub's
 /// documentation uses and the hub refuses, is 30.
-pub(super) fn quantity_in_gib(text: &str) -> Result<u64, SpaceError> {
+pub(super) fn quantity_in_gib(text: &str) -> Result<u64, SpaceRequiredError> {
     let text = text.trim();
     let gib = parse_in(text, hub_unit_bytes).and_then(|(amount, scale)| {
         // The hub truncates fractions of a byte.
         let bytes = u64::try_from(amount / scale).map_err(|_| "it is more than 16 EiB")?;
         Ok(bytes.div_ceil(1 << 30))
     });
-    gib.map_err(|why| SpaceError {
+    gib.map_err(|why| SpaceRequiredError {
         text: super::shown(text),
         why,
     })

@@ -1,4 +1,4 @@
-//! Errors of the spool: lock held, disk full, I/O failure, wrong length or digest.
+//! Defines the errors of the spool: lock held, disk full, I/O failure, wrong length or digest.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The names of the files of a blob in the spool: whole, partial, ranges and journals.
+//! Defines the names of the files of a blob in the spool: whole, partial, ranges and journals.
 //!
 //! ```text
 //! sha256:<hex>                       whole

@@ -32,13 +32,13 @@
 //! All files of a blob are removed with the blob. A journal without a blob is removed when the spool is opened.
 
 mod directory;
-mod entry;
 mod error;
 mod file_names;
 mod journal;
+mod listing;
 mod partial;
 mod prefix_hash;
-mod reboot;
+mod recovery;
 mod state;
 mod syncer;
 mod verified_blob;
@@ -60,8 +60,8 @@ use prefix_hash::PrefixHash;
 use state::SpoolState;
 use syncer::Syncer;
 
-pub use entry::SpoolEntry;
 pub use error::SpoolError;
+pub use listing::SpoolEntry;
 pub use partial::Partial;
 pub use verified_blob::VerifiedBlob;
 
@@ -100,7 +100,7 @@ impl Spool {
             path: path.into(),
         };
         let state = SpoolState::new(dir, syncer, lock);
-        reboot::recover(&state)?;
+        recovery::recover(&state)?;
         Ok(Self(Arc::new(state)))
     }
 
@@ -151,7 +151,7 @@ impl Spool {
 
     /// All blobs in the spool, whole and partial, in no order. Files with other names are ignored.
     pub fn list(&self) -> Result<Vec<SpoolEntry>, SpoolError> {
-        entry::list(&self.0.dir.fd, &self.0.dir.path)
+        listing::list(&self.0.dir.fd, &self.0.dir.path)
     }
 
     /// Lists the spool at `path` without its lock and without writing, for a report. A missing directory is an empty
@@ -160,7 +160,7 @@ impl Spool {
     pub fn list_unlocked(path: &Path) -> Result<Vec<SpoolEntry>, SpoolError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(dir) => entry::list(&File::from(dir), path),
+            Ok(dir) => listing::list(&File::from(dir), path),
             Err(Errno::NOENT) => Ok(Vec::new()),
             Err(error) => Err(SpoolError::at(path)(error.into())),
         }

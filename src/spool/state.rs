@@ -1,4 +1,4 @@
-//! The state of the open spool that its handles share: the directory, the lock, the verified blobs and the ranges.
+//! Defines the state of the open spool that its handles share: the directory, the lock, the verified blobs and the ranges.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;

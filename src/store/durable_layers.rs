@@ -1,4 +1,4 @@
-//! Remembers which layers are known to be on the disk and not only in the page cache.
+//! Remembers which layers were synced to the disk and are not only in the page cache.
 //!
 //! This program syncs a layer before it commits it. Other programs sync almost nothing of a layer (storage-format.md
 //! section 9.4): one that podman pulled a moment ago looks complete and has empty files after a power loss. Before an

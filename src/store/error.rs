@@ -1,4 +1,4 @@
-//! Errors of the store: unsupported, damaged, in use, conflicting records, I/O failures.
+//! Defines the errors of the store: unsupported, damaged, in use, conflicting records, I/O failures.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Paths under the graph root of a containers/storage store with the overlay driver.
+//! Defines the paths under the graph root of a containers/storage store with the overlay driver.
 //!
 //! ```text
 //! <graph root>/overlay/<layer id>/{diff,link,lower,work,merged,empty}

@@ -1,4 +1,4 @@
-//! Tracks the *namers*, images that name other images to pull: the release image by its payload, an index image by its
+//! Lists the *namers*, the images that name other images to pull: the release image by its payload, an index image by its
 //! catalog. A run pulls and reads them first, and then requests the images that they name.
 
 pub(super) mod catalog;
@@ -18,7 +18,7 @@ use operators::Operators;
 
 /// Whether a round of the run is about everything that is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum RoundScope {
     /// Only about the namers: what they name is unknown.
     Namers,
     /// About every requested image.

@@ -1,5 +1,9 @@
 //! Downloads blobs for the next round into the spool while a release image is still being pulled.
 //!
+//! One continuous queue of blobs, without rounds, was tried in its place. It takes as long (57.5 and 59.2 s for 631 MB at
+//! 100 Mbit/s and 40 ms, within the noise), but needs a second path for everything that rounds do anyway: verification,
+//! layers removed by others, late answers, space. Rounds without prefetching take 66.6 s.
+//!
 //! Without it the link is idle between a release image and the images that it names: while the release image's last layer is
 //! unpacked and committed, and while manifests are requested; then all connections start slowly. At 100 Mbit/s and a round
 //! trip of 150 ms this cost 1.6 s of a run.
@@ -30,7 +34,7 @@ use tokio::task::JoinSet;
 use super::config::JobConfig;
 use super::error::JobError;
 use super::image_states::ImageStates;
-use super::namers::{Namer, Naming, Scope};
+use super::namers::{Namer, Naming, RoundScope};
 use super::node_storage::NodeStorage;
 use super::pull::scheduler::{connections, request_for};
 use super::resolve::ResolveQueue;
@@ -78,10 +82,10 @@ pub(super) struct NextRound<'a> {
 impl Prefetch {
     /// Whether the pull of this round leaves something to prefetch. Not if layers may be copied from an additional store,
     /// because fewer blobs are needed then.
-    pub(super) fn is_useful(mode: Mode, scope: Scope, naming: &Naming, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_useful(mode: Mode, scope: RoundScope, naming: &Naming, snapshot: &Snapshot) -> bool {
         let mut unread = naming.unread();
         mode == Mode::Run
-            && scope == Scope::Namers
+            && scope == RoundScope::Namers
             && !snapshot.inventory.has_additional()
             && unread.any(|it| matches!(it, Namer::Release(_)))
     }
@@ -185,7 +189,7 @@ impl NextRound<'_> {
         // Only a verification finds damaged layers, and a prefetch is not part of one.
         let here = snapshot.here(self.states.layers().chain(layers), &HashSet::new(), self.tars);
         let plan = Plan::build(wanted.collect(), Vec::new(), &here);
-        let (mode, scope) = (Mode::Run, Scope::Everything);
+        let (mode, scope) = (Mode::Run, RoundScope::Everything);
         let demand = space::demand(self.config, mode, scope, &plan, &snapshot);
         let fits = space::check(self.config, demand)?.fits
             && space::fits_for_certain(self.config, mode, scope, &plan, &snapshot)?;

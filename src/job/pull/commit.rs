@@ -8,6 +8,10 @@ use crate::job::error::{JobError, TaskError};
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::store::{ImageCommit, LayerCommit, StagedLayer, Store};
 
+/// Images in one commit, and so with one sync: enough that the sync costs little per image, and few enough that each is
+/// reported soon.
+pub(super) const COMMIT_BATCH: usize = 16;
+
 /// An image whose layers are all staged or in the store.
 pub(super) struct ReadyImage {
     /// Its index in the plan.

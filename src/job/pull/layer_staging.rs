@@ -14,7 +14,7 @@ use crate::oci::LayerId;
 use crate::plan::{BlobTask, LayerTask, Plan};
 use crate::spool::VerifiedBlob;
 use crate::store::StagedLayer;
-use crate::store::unpack::{Limits, unpack};
+use crate::store::unpack::{UnpackLimits, unpack};
 use crate::write_back;
 
 /// Stages layers for one pull; bounds the number of unpacking threads.
@@ -108,7 +108,7 @@ impl<'a> LayerStaging<'a> {
             let staging = stage.layer(layer).map_err(TaskError::storing)?;
             let diff = staging.open_diff().map_err(TaskError::storing)?;
             let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
-            let limits = Limits::estimated(estimate, &budget);
+            let limits = UnpackLimits::estimated(estimate, &budget);
             let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
                 .map_err(|error| TaskError::unpacking(blob.digest(), error))?;
             // Frees the page cache now: the file stays in the spool until the image's other blobs have arrived.

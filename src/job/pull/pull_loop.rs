@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::task::JoinHandle;
 
-use super::commit::{Committed, Committer, ReadyImage, commit};
+use super::commit::{COMMIT_BATCH, Committed, Committer, ReadyImage, commit};
 use super::layer_staging::{LayerStaging, StagedBlob};
 use super::scheduler::Scheduler;
 use super::tracker::{ImageOutcome, PullTracker};
@@ -21,10 +21,6 @@ use crate::store::StagedLayer;
 /// Complete blobs that may wait for an unpacking thread, for each such thread. With fewer, the link is idle while a large
 /// layer is unpacked; with more, the spool grows.
 const BACKLOG: usize = 4;
-
-/// Images in one commit, and so with one sync: enough that the sync costs little per image, and few enough that each is
-/// reported soon.
-const COMMIT_BATCH: usize = 16;
 
 /// Blobs that may wait for a throttling registry, in addition to the others. Each has a file open, and a process may have
 /// 1024 open files.

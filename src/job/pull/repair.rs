@@ -1,4 +1,4 @@
-//! Stages layers from the store instead of the network, and repairs damaged layers and images.
+//! Copies layers from the store instead of downloading them, and repairs damaged layers and images.
 //!
 //! A layer is unpacked from another one with the same content: in an additional image store, or, to repair damage, in the
 //! graph root. A repair replaces damaged layers and records at the commit.
@@ -12,7 +12,7 @@ use crate::exit_code::Failure;
 use crate::job::error::{Reason, TaskError};
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::LayerTask;
-use crate::store::unpack::{Limits, SpaceBudget, UnpackError, unpack};
+use crate::store::unpack::{SpaceBudget, UnpackError, UnpackLimits, unpack};
 use crate::store::{
     HostState, ImageCommit, Inventory, LayerCommit, Stage, StagedLayer, Store, StoreLocation,
 };
@@ -90,7 +90,7 @@ impl LayerRepair {
             Err(error) => return Err(TaskError::storing(error)),
         };
         let size = self.inventory.tar_size(location, donor);
-        let limits = Limits::estimated(size.unwrap_or(task.tar.bytes()), &self.budget);
+        let limits = UnpackLimits::estimated(size.unwrap_or(task.tar.bytes()), &self.budget);
         let staging = self.stage.layer(task.layer.clone()).map_err(TaskError::storing)?;
         let diff = staging.open_diff().map_err(TaskError::storing)?;
         let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;

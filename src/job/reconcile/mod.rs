@@ -1,9 +1,9 @@
 //! Pulls what the store lacks, in rounds: take a snapshot, resolve, plan, check the space, pull; the next round verifies the
 //! result by its own snapshot.
 
-mod named_images;
 mod plan_round;
 mod pull_round;
+mod read_namers;
 mod resolve_round;
 
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use super::Mode;
 use super::config::JobConfig;
 use super::error::{JobError, Reason};
 use super::image_states::ImageStates;
-use super::namers::{Naming, Scope};
+use super::namers::{Naming, RoundScope};
 use super::node_storage::NodeStorage;
 use super::os_images::OsImages;
 use super::outcome::Outcome;
@@ -126,7 +126,7 @@ impl<'a> Reconciler<'a> {
         let observer = Arc::clone(&self.observer);
         let steps = Steps(Some(observer.as_ref()));
         self.start_naming(steps);
-        match self.pulls(Scope::Everything) {
+        match self.pulls(RoundScope::Everything) {
             true => self.storage.remove_leftovers().await?,
             false => self.storage.warn_of_leftovers(observer.as_ref()).await?,
         }
@@ -141,8 +141,8 @@ impl<'a> Reconciler<'a> {
             }
             let scope = self.scope(&snapshot);
             let (requests, round_steps) = match scope {
-                Scope::Everything => (requests, steps),
-                Scope::Namers => (self.naming.namer_requests(), Steps(None)),
+                RoundScope::Everything => (requests, steps),
+                RoundScope::Namers => (self.naming.namer_requests(), Steps(None)),
             };
             // While images are unresolved, each round is about other images.
             self.rounds += usize::from(self.resolve_queue.pending() == 0);
@@ -151,7 +151,7 @@ impl<'a> Reconciler<'a> {
                 self.give_up(&requests, &snapshot);
             }
             let plan = self.plan(&requests, &snapshot, scope).await?;
-            if scope == Scope::Everything && self.resolve_queue.pending() == 0 {
+            if scope == RoundScope::Everything && self.resolve_queue.pending() == 0 {
                 self.end_resolve(&plan, steps);
                 let removed = self.remove_stale_blobs(&plan, &snapshot).await;
                 removed.map_err(|error| steps.ended_by(self.first_step(), error))?;
@@ -172,11 +172,11 @@ impl<'a> Reconciler<'a> {
             }
             // If the namers that are left are unavailable, the other images are still missing.
             let is_done = !self.pulls(scope) || is_idle && self.resolve_queue.pending() == 0;
-            if scope == Scope::Everything && is_done {
+            if scope == RoundScope::Everything && is_done {
                 return self.finish(plan, &snapshot, space_check, steps).await;
             }
             if !is_idle {
-                self.is_first &= scope == Scope::Namers;
+                self.is_first &= scope == RoundScope::Namers;
                 let pulled = self.pull(&plan, &snapshot, scope, round_steps).await;
                 pulled.map_err(|error| self.ended_by(scope, Step::Pull, error))?;
             }
@@ -184,10 +184,10 @@ impl<'a> Reconciler<'a> {
     }
 
     /// Whether missing images are pulled in a round of this scope.
-    fn pulls(&self, scope: Scope) -> bool {
+    fn pulls(&self, scope: RoundScope) -> bool {
         match self.mode {
             Mode::Run | Mode::Repair => true,
-            Mode::Plan => scope == Scope::Namers,
+            Mode::Plan => scope == RoundScope::Namers,
             Mode::Verify => false,
         }
     }
@@ -234,7 +234,7 @@ impl<'a> Reconciler<'a> {
         space_check: Option<SpaceCheck>,
         steps: Steps<'_>,
     ) -> Result<Outcome, JobError> {
-        if self.pulls(Scope::Everything) {
+        if self.pulls(RoundScope::Everything) {
             if self.is_first {
                 let message = "all available images are present".to_owned();
                 steps.end(Step::Pull, true, "NothingToPull", message);
@@ -280,10 +280,10 @@ impl<'a> Reconciler<'a> {
     }
 
     /// Reports that an error ended the run in this step. Rounds for namers are part of the steps that read them.
-    fn ended_by(&self, scope: Scope, step: Step, error: JobError) -> JobError {
+    fn ended_by(&self, scope: RoundScope, step: Step, error: JobError) -> JobError {
         let namer = self.naming.unread().next();
         let step = match (scope, namer) {
-            (Scope::Namers, Some(namer)) => namer.step(),
+            (RoundScope::Namers, Some(namer)) => namer.step(),
             _ => step,
         };
         Steps(Some(self.observer.as_ref())).ended_by(step, error)

@@ -6,7 +6,7 @@ use super::Reconciler;
 use crate::exit_code::Failure;
 use crate::image_request::ImageRequest;
 use crate::job::error::{JobError, Reason};
-use crate::job::namers::Scope;
+use crate::job::namers::RoundScope;
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking, space, stale_blobs};
@@ -20,7 +20,7 @@ impl Reconciler<'_> {
         &mut self,
         requests: &[ImageRequest],
         snapshot: &Snapshot,
-        scope: Scope,
+        scope: RoundScope,
     ) -> Result<Plan, JobError> {
         let plan = self.build_plan(requests, snapshot);
         let (config, mode) = (self.config, self.mode);
@@ -86,7 +86,7 @@ impl Reconciler<'_> {
             return Ok(());
         }
         run_blocking(move || {
-            let why = "they are in the store, or a month old";
+            let why = "they are in the store, or too old";
             if let Err(error) = stale_blobs::remove(&stale, &spool, why) {
                 tracing::warn!("cannot remove stale blobs from the spool: {error}");
             }
@@ -100,7 +100,7 @@ impl Reconciler<'_> {
         &self,
         plan: &Plan,
         snapshot: &Snapshot,
-        scope: Scope,
+        scope: RoundScope,
         must_fit: bool,
         steps: Steps<'_>,
     ) -> Result<SpaceCheck, JobError> {
@@ -126,7 +126,7 @@ impl Reconciler<'_> {
             space_check = space_check.into_result()?;
         }
         if space_check.fits
-            && scope == Scope::Everything
+            && scope == RoundScope::Everything
             && let Some(message) = space::less_than_required(self.config, demand)?
         {
             self.observer.observe(Event::Warned { message });

@@ -6,7 +6,7 @@ use super::Reconciler;
 use crate::exit_code::Failure;
 use crate::fetch::Fetcher;
 use crate::job::error::JobError;
-use crate::job::namers::Scope;
+use crate::job::namers::RoundScope;
 use crate::job::prefetch::{NextRound, Prefetch};
 use crate::job::pull::{ImageOutcome, LayerRepair, Pulled, Puller};
 use crate::job::snapshot::Snapshot;
@@ -23,7 +23,7 @@ impl Reconciler<'_> {
         &mut self,
         plan: &Plan,
         snapshot: &Snapshot,
-        scope: Scope,
+        scope: RoundScope,
         steps: Steps<'_>,
     ) -> Result<(), JobError> {
         steps.start(Step::Pull);

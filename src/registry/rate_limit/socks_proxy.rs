@@ -32,7 +32,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::RateLimiter;
+use super::limiter::RateLimiter;
 use super::socks::{self, Target};
 use super::throttled_stream::ThrottledStream;
 use crate::http::dns_failure;
@@ -271,7 +271,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream as Client;
 
-    use super::super::LimitSettings;
+    use super::super::limiter::LimitSettings;
     use super::*;
     use crate::registry::DnsFiles;
 

@@ -11,8 +11,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use super::limiter::{MAX_QUANTUM, RateLimiter};
 use super::receive_window::{self, ReceiveWindow};
-use super::{MAX_QUANTUM, RateLimiter};
 
 /// A connection that receives nothing for this time plus a round trip gives its share of the windows to the others.
 const IDLE_AFTER: Duration = Duration::from_millis(300);

@@ -22,7 +22,7 @@ use crate::spec::config_map_keys::{
     from_keys,
 };
 use crate::spec::space_required::quantity_in_gib;
-use crate::spec::{SpaceError, SpecError, VersionSpec, shown};
+use crate::spec::{SpaceRequiredError, SpecError, VersionSpec, shown};
 
 /// GiB that the hub requires by default (`SpaceRequiredForPrecache`).
 const SPACE_DEFAULT: u64 = 35;
@@ -217,7 +217,7 @@ impl ConfigReader<'_> {
                         shown(amount)
                     ));
                 }
-                let wrong = |why: SpaceError| self.object.wrong(SPACE_FIELD, node, why.to_string());
+                let wrong = |why: SpaceRequiredError| self.object.wrong(SPACE_FIELD, node, why.to_string());
                 quantity_in_gib(amount).map_err(wrong)?
             }
         };

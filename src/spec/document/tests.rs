@@ -1,3 +1,5 @@
+//! Tests the parsing of version-spec documents.
+
 #![allow(clippy::unwrap_used)]
 
 use super::{SpecDocument, from_document};

@@ -1,4 +1,4 @@
-//! Compares a file of a layer's tree with content that is stored in the tar-split itself.
+//! Compares a file of a layer with the copy of its content in the tar-split.
 
 use std::fs::File;
 use std::io::Read as _;

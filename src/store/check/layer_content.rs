@@ -28,8 +28,8 @@ use crate::store::layout::Layout;
 use crate::store::stage::BASE_MODE;
 use crate::store::tar_split::{Assembler, FileEvent, TarSplitError};
 use crate::store::unpack::{
-    DIRECTORY, Fault, Fragment, Limits, NameSet, TarEntry, TarEntryKind, TarReader, TarStream, UnpackError,
-    WHITEOUT_PREFIX, clean, in_root, split,
+    DIRECTORY, Fault, Fragment, NameSet, TarEntry, TarEntryKind, TarReader, TarStream, UnpackError,
+    UnpackLimits, WHITEOUT_PREFIX, clean, in_root, split,
 };
 use crate::store::unpacked_layer::Owners;
 
@@ -215,7 +215,7 @@ impl LayerReader<'_> {
         let (tar, read) = (Assembler::new(tar_split, Arc::clone(diff), listener), self.read);
         let (tar, limits) = (
             Counted { tar, read },
-            Limits::for_blob(self.view.size().unwrap_or(0)),
+            UnpackLimits::for_blob(self.view.size().unwrap_or(0)),
         );
         let mut is_excused = false;
         let mut owners = Owners::default();

@@ -20,7 +20,7 @@ mod expected_inode;
 mod expected_tree;
 mod file_comparison;
 mod layer_content;
-mod layer_links;
+mod overlay_files;
 mod store_records;
 mod tree_comparison;
 
@@ -28,7 +28,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::AtomicU64;
 
 pub use damage::{Damage, LayerDamage};
-pub(super) use layer_links::true_link;
+pub(super) use overlay_files::true_link;
 
 use super::error::StoreError;
 use super::expected_layer::{ExpectedLayer, LayerBlob};
@@ -68,7 +68,7 @@ impl Inventory {
         let Some(view) = store.records.find(&layer.id).filter(|view| view.is_complete()) else {
             return Ok(None);
         };
-        let mut found = layer_links::check(self, layer)?;
+        let mut found = overlay_files::check(self, layer)?;
         let origin = blob
             .map(|blob| self.flaw_of_origin(view, layer, blob))
             .transpose()?;

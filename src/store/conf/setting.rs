@@ -1,4 +1,4 @@
-//! One value of a configuration file with its key and file, for messages.
+//! Defines one value of a configuration file with its key and file, for messages.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ mod writer;
 pub use error::TarSplitError;
 pub use reader::assemble;
 pub(in crate::store) use reader::{Assembler, FileEvent};
-pub(in crate::store) use writer::{Content, Writer};
+pub(in crate::store) use writer::{FileChecksum, Writer};
 
 /// `type` of a File.
 const FILE: u8 = 1;

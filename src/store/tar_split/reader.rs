@@ -15,7 +15,7 @@ use flate2::bufread::MultiGzDecoder;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 
-use super::writer::Content;
+use super::writer::FileChecksum;
 use super::{FILE, SEGMENT, TarSplitError};
 use crate::store::escaped_name::EscapedName;
 use crate::store::unpack::{NameSet, clean, in_root, open_in};
@@ -102,7 +102,7 @@ struct OpenFile {
     size: u64,
     left: u64,
     crc: Vec<u8>,
-    content: Content,
+    content: FileChecksum,
 }
 
 impl<R, L> Assembler<R, L>
@@ -172,7 +172,7 @@ where
                 None
             }
         };
-        let (left, content) = (size, Content::new());
+        let (left, content) = (size, FileChecksum::new());
         self.file = Some(OpenFile {
             name,
             file,
@@ -265,7 +265,7 @@ impl OpenFile {
             Ok(0) if self.content.crc() == *self.crc => Ok(()),
             // The checksum of no data: containers/storage writes it for a hard link with a size, whose data it never
             // reads.
-            Ok(0) if self.crc == Content::new().crc() => Ok(()),
+            Ok(0) if self.crc == FileChecksum::new().crc() => Ok(()),
             Ok(0) => {
                 let (expected, found) = (BASE64.encode(&self.crc), BASE64.encode(self.content.crc()));
                 let reason = format!("expected checksum {expected}, found {found}");

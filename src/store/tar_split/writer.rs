@@ -23,12 +23,12 @@ pub(in crate::store) struct Writer<W: Write> {
 }
 
 /// Checksum and length of a File's content.
-pub(in crate::store) struct Content {
+pub(in crate::store) struct FileChecksum {
     crc: crc_fast::Digest,
     length: u64,
 }
 
-impl Content {
+impl FileChecksum {
     /// No content yet.
     pub(in crate::store) fn new() -> Self {
         Self {
@@ -93,7 +93,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds an entry. Its `content`, if any, can be read back from the path `name`.
-    pub(in crate::store) fn file(&mut self, name: &[u8], content: Option<&Content>) -> io::Result<()> {
+    pub(in crate::store) fn file(&mut self, name: &[u8], content: Option<&FileChecksum>) -> io::Result<()> {
         self.end_segment()?;
         self.start_line(FILE);
         match str::from_utf8(name) {
@@ -183,12 +183,12 @@ mod tests {
         let text = written(|writer| {
             writer.raw(b"head")?;
             writer.raw(b"er")?;
-            let mut content = Content::new();
+            let mut content = FileChecksum::new();
             content.update(b"1234");
             content.update(b"56789");
             writer.file(b"a<b>&\"\\\x7f\x01\t\xe2\x80\xa8\xc3\xa4", Some(&content))?;
             writer.file(b"\xff", None)?;
-            writer.file(b"", Some(&Content::new()))?;
+            writer.file(b"", Some(&FileChecksum::new()))?;
             writer.raw(b"end")?;
             writer.end_segment()?;
             writer.end_segment()?;

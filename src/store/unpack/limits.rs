@@ -8,7 +8,7 @@ use super::space_budget::SpaceBudget;
 
 /// The limits of one layer.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits<'a> {
+pub struct UnpackLimits<'a> {
     /// Bytes of the uncompressed tar and of written files, including the holes of sparse files.
     pub bytes: u64,
     /// The budget for more bytes than these, if there is one.
@@ -51,7 +51,7 @@ const MAX_DIRECTORY_NAMES: usize = 100 << 20;
 /// bytes, by which small layers differ. Only then it needs space from the budget.
 const SLACK: u64 = 1 << 20;
 
-impl<'a> Limits<'a> {
+impl<'a> UnpackLimits<'a> {
     /// The limits of a layer with an estimated tar length; more bytes are reserved from `budget`.
     pub fn estimated(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
         Self {

@@ -13,7 +13,7 @@
 //!
 //! Nothing outside `diff` is touched: the kernel resolves every path with `diff` as its root, and the last component
 //! is never followed. No device or FIFO is opened. Memory does not depend on the size of the blob, of an entry or of
-//! a name. It grows with the number of entries by about 60 bytes each, and with the names of directories. [`Limits`]
+//! a name. It grows with the number of entries by about 60 bytes each, and with the names of directories. [`UnpackLimits`]
 //! bounds both, and also the bytes written. Nothing recurses.
 //!
 //! # Speed
@@ -54,7 +54,7 @@ use std::os::fd::BorrowedFd;
 pub(in crate::store) use entry_name::{clean, in_root, split};
 pub use error::{EntryPosition, Fault, UnpackError};
 pub(in crate::store) use file_attributes::{IGNORED_XATTR, timestamps};
-pub use limits::Limits;
+pub use limits::UnpackLimits;
 pub(in crate::store) use name_set::NameSet;
 pub(in crate::store) use parent_directories::{DIRECTORY, IMPLICIT_MODE, open_in};
 pub use space_budget::SpaceBudget;
@@ -65,7 +65,7 @@ pub(in crate::store) use tree_writer::{OPAQUE, OPAQUE_XATTR, WHITEOUT_PREFIX};
 
 use tree_writer::{NewFile, TreeWriter};
 
-use super::tar_split::{Content, Writer};
+use super::tar_split::{FileChecksum, Writer};
 use super::{Compression, Owners, UnpackedLayer};
 use crate::cancel::Cancel;
 
@@ -81,7 +81,7 @@ pub fn unpack(
     mut blob: impl Read + Seek,
     diff: BorrowedFd<'_>,
     mut tar_split: &File,
-    limits: Limits<'_>,
+    limits: UnpackLimits<'_>,
     cancel: &Cancel,
 ) -> Result<UnpackedLayer, UnpackError> {
     let host = |action, what: &'static str| move |error| UnpackError::host(action, what.as_bytes(), error);
@@ -114,7 +114,7 @@ pub fn unpack(
             .and_then(|_| tar_split.set_len(split_start))
             .map_err(host("truncate", "the tar-split"))?;
         // The same bytes again, and no file is written.
-        let limits = Limits {
+        let limits = UnpackLimits {
             bytes: u64::MAX,
             budget: None,
             ..limits
@@ -133,7 +133,7 @@ fn write_tar_split(
     blob: impl Read,
     readable: &HashSet<u64>,
     tar_split: &File,
-    limits: Limits<'_>,
+    limits: UnpackLimits<'_>,
     cancel: &Cancel,
 ) -> Result<UnpackedLayer, UnpackError> {
     let mut entries = TarReader::new(TarStream::open(blob, limits, cancel)?);
@@ -164,7 +164,7 @@ fn copy_data<R: Read>(
     if !readable {
         split.file(&entry.name, None).map_err(UnpackError::tar_split)?;
     }
-    let mut content = Content::new();
+    let mut content = FileChecksum::new();
     let whole = [Fragment {
         offset: 0,
         length: entry.size,

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use super::decompressor::{Decompressor, OpenError};
 use super::error::{EntryPosition, Fault, UnpackError};
-use super::limits::Limits;
+use super::limits::UnpackLimits;
 use super::space_budget::SpaceReservation;
 use crate::cancel::Cancel;
 use crate::oci::{DiffId, Hasher};
@@ -42,7 +42,7 @@ pub(in crate::store) struct TarStream<'a, R: Read> {
     produced: u64,
     /// Bytes of holes that were written to files.
     holes: u64,
-    limits: Limits<'a>,
+    limits: UnpackLimits<'a>,
     /// Space for bytes beyond the limit.
     reservation: SpaceReservation<'a>,
     cancel: &'a Cancel,
@@ -51,7 +51,7 @@ pub(in crate::store) struct TarStream<'a, R: Read> {
 impl<'a, R: Read> TarStream<'a, R> {
     pub(in crate::store) fn open(
         blob: R,
-        limits: Limits<'a>,
+        limits: UnpackLimits<'a>,
         cancel: &'a Cancel,
     ) -> Result<Self, UnpackError> {
         let opened = Decompressor::open(CancellableReader { blob, cancel });
@@ -86,7 +86,7 @@ impl<'a, R: Read> TarStream<'a, R> {
     }
 
     /// The bounds that hold for this blob.
-    pub(in crate::store) fn limits(&self) -> &Limits<'a> {
+    pub(in crate::store) fn limits(&self) -> &UnpackLimits<'a> {
         &self.limits
     }
 

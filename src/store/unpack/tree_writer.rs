@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::entry_name::{self, split};
 use super::error::{EntryPosition, Fault, UnpackError};
 use super::file_attributes;
-use super::limits::Limits;
+use super::limits::UnpackLimits;
 use super::parent_directories::{ParentDir, ParentDirs, open_in};
 use super::replaced_entry::{RemoveError, remove};
 use super::tar_reader::{TarEntry, TarEntryKind};
@@ -37,7 +37,7 @@ pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaqu
 pub(super) struct TreeWriter<'a> {
     cancel: &'a Cancel,
     parents: ParentDirs,
-    limits: Limits<'a>,
+    limits: UnpackLimits<'a>,
     /// Directories with the times to set after all entries.
     directories: Vec<(Vec<u8>, Timestamps)>,
     directory_names: usize,
@@ -68,7 +68,7 @@ impl NewFile {
 impl<'a> TreeWriter<'a> {
     pub(super) fn new(
         diff: BorrowedFd<'_>,
-        limits: Limits<'a>,
+        limits: UnpackLimits<'a>,
         cancel: &'a Cancel,
     ) -> Result<Self, UnpackError> {
         let parents = ParentDirs::new(diff);

@@ -20,7 +20,7 @@ use axum::http::{Method, Response, Uri, header::HeaderMap};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use spoke_precache::cluster::{RULES, Scope};
+use spoke_precache::cluster::{RULES, RuleScope};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -254,9 +254,9 @@ impl ApiDouble {
                     group => format!("/apis/{group}/{}/", rule.version),
                 };
                 let place = match rule.scope {
-                    Scope::Cluster => String::new(),
-                    Scope::Own => format!("namespaces/{NAMESPACE}/"),
-                    Scope::Namespace(namespace) => format!("namespaces/{namespace}/"),
+                    RuleScope::Cluster => String::new(),
+                    RuleScope::Own => format!("namespaces/{NAMESPACE}/"),
+                    RuleScope::Namespace(namespace) => format!("namespaces/{namespace}/"),
                 };
                 let rest = asked.path.strip_prefix(&format!("{group}{place}"));
                 let mut parts = rest.unwrap_or_default().split('/');

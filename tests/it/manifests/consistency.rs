@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, Parser as _};
 use serde_json::Value;
 use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
-use spoke_precache::cluster::{PinnedImageSets, RULES, Scope};
+use spoke_precache::cluster::{PinnedImageSets, RULES, RuleScope};
 use spoke_precache::exit_code::{Ending, Failure};
 use spoke_precache::oci::Reference;
 use spoke_precache::spec::from_document;
@@ -114,9 +114,9 @@ fn asked(to_pin: bool) -> BTreeSet<(String, String, String, String)> {
     let rules = RULES.iter().filter(|rule| rule.only_with.is_some() == to_pin);
     let asked = rules.map(|rule| {
         let place = match rule.scope {
-            Scope::Cluster => "cluster",
-            Scope::Own => "own",
-            Scope::Namespace(namespace) => namespace,
+            RuleScope::Cluster => "cluster",
+            RuleScope::Own => "own",
+            RuleScope::Namespace(namespace) => namespace,
         };
         [rule.group, rule.resource, rule.verb, place]
             .map(str::to_owned)

@@ -12,7 +12,7 @@ use std::os::fd::AsFd as _;
 
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::{self, Content, ResolvedImage};
-use spoke_precache::store::unpack::{Limits, unpack};
+use spoke_precache::store::unpack::{UnpackLimits, unpack};
 use spoke_precache::store::{ImageCommit, LayerCommit, Stage, StagedLayer, StorageConf, Store};
 
 use crate::image::{Image, Images, Layer, List};
@@ -49,7 +49,7 @@ pub(crate) fn resolved(image: &Image, list: Option<&List>) -> ResolvedImage {
 fn stage(stage: &Stage, spec: oci::Layer, layer: &Layer) -> StagedLayer {
     let staging = stage.layer(spec).unwrap();
     let (diff, tar_split) = (staging.open_diff().unwrap(), staging.create_tar_split().unwrap());
-    let limits = Limits::for_blob(layer.blob.len() as u64);
+    let limits = UnpackLimits::for_blob(layer.blob.len() as u64);
     let blob = Cursor::new(&layer.blob);
     let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default()).unwrap();
     staging.finish(unpacked).unwrap()

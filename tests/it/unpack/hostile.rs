@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use spoke_precache::cancel::{Cancel, StopReason};
-use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
+use spoke_precache::store::unpack::{UnpackError, UnpackLimits, unpack};
 
 use super::differential::{Same, compare};
 use super::entries::*;
@@ -100,7 +100,7 @@ fn hard_links_find_nothing_outside() {
 #[test]
 fn every_limit_holds_and_its_error_has_the_number() {
     needs!(root());
-    let limits = Limits {
+    let limits = UnpackLimits {
         bytes: 1 << 20,
         budget: None,
         entries: 50,
@@ -196,9 +196,9 @@ fn a_bomb_stops_at_its_limit() {
     needs!(root());
     // A megabyte of gzip, made of members of a megabyte of zeros each.
     let member = gzip(&[0; 1 << 20]);
-    let limits = Limits {
+    let limits = UnpackLimits {
         bytes: 64 << 20,
-        ..Limits::for_blob(0)
+        ..UnpackLimits::for_blob(0)
     };
     let error = Ours::unpack_within(&member.repeat(1000), limits)
         .err()
@@ -252,7 +252,7 @@ fn a_stop_ends_it() {
     cancel.stop(StopReason::Deadline);
     let blob = std::io::Cursor::new(tar([file("a", "1")]));
     let split = tempfile::tempfile().unwrap();
-    let result = unpack(blob, diff.as_fd(), &split, Limits::for_blob(0), &cancel);
+    let result = unpack(blob, diff.as_fd(), &split, UnpackLimits::for_blob(0), &cancel);
     assert!(matches!(result, Err(UnpackError::Stopped(_))), "{result:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -277,7 +277,7 @@ fn a_full_disk_is_the_hosts_fault() {
             blob,
             diff.as_fd(),
             &split,
-            Limits::for_blob(0),
+            UnpackLimits::for_blob(0),
             &Cancel::default(),
         )
     };

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::store::UnpackedLayer;
 use spoke_precache::store::tar_split::assemble;
-use spoke_precache::store::unpack::{Limits, UnpackError, unpack};
+use spoke_precache::store::unpack::{UnpackError, UnpackLimits, unpack};
 
 use crate::compare::tar_split::rebuild;
 use crate::compare::tree;
@@ -24,11 +24,11 @@ pub(super) struct Ours {
 
 impl Ours {
     pub(super) fn unpack(blob: &[u8]) -> Result<Self, UnpackError> {
-        Self::unpack_within(blob, Limits::for_blob(blob.len() as u64))
+        Self::unpack_within(blob, UnpackLimits::for_blob(blob.len() as u64))
     }
 
     /// Fails the test if anything outside the layer was touched.
-    pub(super) fn unpack_within(blob: &[u8], limits: Limits) -> Result<Self, UnpackError> {
+    pub(super) fn unpack_within(blob: &[u8], limits: UnpackLimits) -> Result<Self, UnpackError> {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("sentinel"), "untouched").unwrap();
         let diff = dir.path().join("diff");
@@ -72,7 +72,7 @@ impl Ours {
 fn unpack_to(
     dir: &tempfile::TempDir,
     blob: &[u8],
-    limits: Limits,
+    limits: UnpackLimits,
 ) -> Result<(Vec<u8>, UnpackedLayer), UnpackError> {
     let mut tar_split = tempfile::tempfile().unwrap();
     let diff = File::open(dir.path().join("diff")).unwrap();

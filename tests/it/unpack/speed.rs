@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::store::unpack::{Limits, unpack};
+use spoke_precache::store::unpack::{UnpackLimits, unpack};
 
 #[test]
 #[ignore = "a measurement"]
@@ -19,7 +19,7 @@ fn speed() {
         let dir = tempfile::tempdir().unwrap();
         let diff = File::open(dir.path()).unwrap();
         let split = tempfile::tempfile().unwrap();
-        let limits = Limits::for_blob(fs::metadata(&blob).unwrap().len());
+        let limits = UnpackLimits::for_blob(fs::metadata(&blob).unwrap().len());
         let start = Instant::now();
         let blob = BufReader::new(File::open(&blob).unwrap());
         let facts = unpack(blob, diff.as_fd(), &split, limits, &Cancel::default()).unwrap();

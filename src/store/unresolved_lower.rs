@@ -1,4 +1,4 @@
-//! Checks that every name in a layer's `lower` file leads to a layer of some store, because a mount needs all of them.
+//! Checks that every name in a layer's `lower` file leads to an existing layer, because a mount needs all of them.
 
 use super::error::StoreError;
 use super::layer_dir;

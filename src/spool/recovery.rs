@@ -1,4 +1,6 @@
-//! Detects a reboot when the spool is opened and truncates partial blobs to the bytes that are durable.
+//! Truncates partial blobs to their newest journal record after a reboot or a power loss.
+//!
+//! A reboot is detected when the spool is opened.
 //!
 //! The bytes of a killed process are in the page cache, and the next process of the same boot reads them. After a
 //! reboot, which may have been a power loss, only synced bytes are certain. The file `lock` contains the id of the

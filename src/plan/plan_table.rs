@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::plan_json::action_of;
-use super::{ImageAction, LayerAction, Plan, PlannedImage, Totals};
+use super::{ImageAction, LayerAction, Plan, PlanTotals, PlannedImage};
 use crate::registry::LimitSettings;
 use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};
 
@@ -68,7 +68,7 @@ impl Plan {
     }
 }
 
-fn totals(table: &mut String, totals: &Totals, limit: &LimitSettings, now: Timestamp) {
+fn totals(table: &mut String, totals: &PlanTotals, limit: &LimitSettings, now: Timestamp) {
     line(
         table,
         format_args!(

@@ -7,7 +7,7 @@ use crate::catalog::Catalog;
 use crate::exit_code::Failure;
 use crate::job::error::{JobError, TaskError};
 use crate::job::namers::operators::Added;
-use crate::job::namers::{Namer, Scope, catalog, release};
+use crate::job::namers::{Namer, RoundScope, catalog, release};
 use crate::job::run_blocking;
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
@@ -43,11 +43,11 @@ impl Reconciler<'_> {
     }
 
     /// The scope of the next round: namers are pulled before everything else, except those whose registry does not answer.
-    pub(super) fn scope(&self, snapshot: &Snapshot) -> Scope {
+    pub(super) fn scope(&self, snapshot: &Snapshot) -> RoundScope {
         let mut unread = self.naming.unread();
         match unread.any(|namer| self.states.is_pullable(namer.reference(), snapshot, self.mode)) {
-            true => Scope::Namers,
-            false => Scope::Everything,
+            true => RoundScope::Namers,
+            false => RoundScope::Everything,
         }
     }
 

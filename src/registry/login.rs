@@ -1,4 +1,4 @@
-//! A login for a registry, where it is configured, and why it cannot be used.
+//! Defines a login for a registry, the file that it comes from, and the errors of logins.
 
 use std::path::PathBuf;
 
