@@ -1,12 +1,12 @@
-//! How long a large catalog takes to read, and how much memory.
+//! Measures the time and memory to read a large operator catalog.
 //!
 //! ```text
 //! cargo bench --bench catalog
 //! ```
 //!
 //! Three catalogs of 640 to 890 MB in the shape of Red Hat's are written below `TMPDIR`: 350 packages with a directory each, 20 bundles in
-//! each with their metadata and manifests; as `opm` renders JSON and YAML, and as a database. Sixteen packages are asked
-//! for, as a DU node has them at most. The files are in the page cache; each figure is the best of three. Peak memory is
+//! each with their metadata and manifests; as `opm` renders JSON and YAML, and as a database. The benchmark requests
+//! sixteen packages, the most of a DU node. The files are in the page cache; each figure is the best of three. Peak memory is
 //! the process's, reset before each reading.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
@@ -21,13 +21,13 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::catalog::{self, CatalogLocation, PackageRequest};
 use spoke_precache::store::Tree;
 
-/// Sizes are divided by this: as a test, without optimisation, less will do.
+/// Sizes are divided by this; smaller as a test, which is built without optimisation.
 const LESS: usize = if cfg!(debug_assertions) { 64 } else { 1 };
 const PACKAGES: usize = 350;
 const BUNDLES: usize = 20;
 /// Bytes of a bundle's manifests in each catalog.
 const MANIFESTS: usize = 72_000 / LESS;
-/// Packages that are asked for.
+/// The requested packages.
 const ASKED: usize = 16;
 const TIMES: usize = 3;
 
@@ -131,7 +131,7 @@ fn package(number: usize) -> Vec<Value> {
     documents
 }
 
-/// As long as a bundle's metadata is: descriptions with quotes and line breaks, lists of small objects, examples as text.
+/// Text as long as a bundle's metadata: descriptions with quotes and line breaks, lists of small objects, examples as text.
 fn metadata() -> Value {
     let example =
         "{\"apiVersion\": \"example.com/v1\",\n  \"kind\": \"Thing\",\n  \"spec\": {\"size\": 3}}\n";

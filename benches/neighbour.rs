@@ -1,12 +1,12 @@
-//! `cargo bench --bench neighbour -- --rounds 3`: what a run does to somebody who waits for the same disk.
+//! Measures how a run slows another program that syncs the same disk: `cargo bench --bench neighbour -- --rounds 3`.
 //!
 //! The neighbour writes as etcd does: it appends a few KiB to a log of its own on the file system of the store, waits for
-//! `fdatasync`, and rests a little. etcd's makers want the 99th percentile below 10 ms, and a leader is lost when
-//! heartbeats wait for hundreds. How long each `fdatasync` took is measured alone, beside a run of this program, and beside
+//! `fdatasync`, and pauses. etcd recommends a 99th percentile below 10 ms, and loses its leader when
+//! heartbeats wait for hundreds of milliseconds. How long each `fdatasync` took is measured alone, beside a run of this program, and beside
 //! `podman pull` of the same images; on an XFS in a loop-mounted file, and with `--plain` on the file system of `TMPDIR`.
 //!
 //! Needs root, podman, skopeo, docker-registry and mkfs.xfs. `--agent PATH` measures another build of this program, any
-//! number of times. Figures of a machine that does something else at the same time are worth little.
+//! number of times. Measure on an idle machine.
 //!
 //! `p99` and `worst` are of all rounds together; `wall` and `CPU` are medians, `on disk` is until a sync after the end.
 #![allow(dead_code, clippy::print_stdout)]
@@ -47,11 +47,11 @@ const OWN: [(&str, usize); 6] = [
     ("oauth-server", 20 << 20),
     ("ovn-kubernetes", 120 << 20),
 ];
-/// The neighbour's log has its blocks before it is written, as etcd's has.
+/// The neighbour's log is preallocated, like etcd's.
 const LOG: u64 = 64 << 20;
 /// The least and the most bytes of an entry of the log.
 const ENTRY: std::ops::Range<usize> = 2 << 10..8 << 10;
-/// The least and the most milliseconds that the neighbour rests.
+/// The shortest and the longest pause of the neighbour, in milliseconds.
 const REST: std::ops::Range<u64> = 20..50;
 /// How long the neighbour is watched alone.
 const ALONE: &str = "sleep 8";
@@ -60,7 +60,7 @@ const ALONE: &str = "sleep 8";
 const AGENT: &str = r#"exec "$agent" run --host-root "$node" --platform-image "$1" --log-level warn --progress never --image-gc-high-threshold 100"#;
 const PODMAN: &str = r#"for image; do podman pull --quiet "$image" || exit 1; done"#;
 
-/// What one contender did.
+/// The measurements of one contender.
 #[derive(Default)]
 struct Cost {
     wall: Vec<f64>,
@@ -104,7 +104,7 @@ fn main() -> anyhow::Result<()> {
     for round in 1..=rounds {
         for ((name, script, agent), cost) in contenders.iter().zip(&mut costs) {
             let disk = if is_plain { Disk::plain()? } else { Disk::xfs()? };
-            // One that is killed for taking more than a minute has lost, and ends nothing.
+            // A contender that is killed after a minute does not end the benchmark.
             match measure(&disk, script, agent, &registry.host(), &images, cost) {
                 Ok(wall) => println!("round {round}: {name}: {wall:.2} s"),
                 Err(error) => println!("round {round}: {name}: {error}"),
@@ -167,7 +167,7 @@ fn measure(
     Ok(wall)
 }
 
-/// Appends, waits and rests until `is_over`.
+/// Appends, syncs and pauses until `is_over`.
 fn neighbour(directory: &Path, is_over: &AtomicBool) -> anyhow::Result<Vec<f64>> {
     let mut log = File::create(directory.join("neighbour.wal"))?;
     rustix::fs::fallocate(&log, rustix::fs::FallocateFlags::empty(), 0, LOG)?;

@@ -1,11 +1,11 @@
-//! How many images are whole when a run is cut off: the plan's order beside what other tools do.
+//! Counts the complete images of an interrupted run: with the plan's download order, and with the orders of other tools.
 //!
 //! ```text
 //! cargo bench --bench order
 //! ```
 //!
-//! A release in the shape of a real one is planned, and its bytes are let through in each order. A blob counts when its
-//! last byte came, an image when all its blobs count; at the same time means equal shares of the link.
+//! The benchmark plans a release of realistic shape and simulates its download in each order. A blob counts when its last byte
+//! has arrived, an image when all its blobs count. Parallel downloads get equal shares of the link.
 
 #![allow(clippy::print_stdout)]
 
@@ -22,7 +22,7 @@ const MB: u64 = 1_000_000;
 const IMAGES: u64 = 190;
 /// Bases: RHEL 8 and 9, each plain and with a tool chain's run time on top, as art builds them.
 const BASES: [&[u64]; 4] = [&[80 * MB], &[80 * MB, 45 * MB], &[72 * MB], &[72 * MB, 110 * MB]];
-/// Own layers, in turn.
+/// Sizes of the images' own layers, in turn.
 const OWN: [u64; 10] = [
     2 * MB,
     300 * MB,
@@ -37,7 +37,7 @@ const OWN: [u64; 10] = [
 ];
 /// Images that TALM's script pulls at a time; it waits for all of them before the next.
 const BATCH: usize = 10;
-/// Parts of all bytes, in per cent, at which the run is cut off.
+/// The share of all bytes, in per cent, after which the run is interrupted.
 const CUTS: [u64; 5] = [10, 25, 50, 75, 90];
 
 fn main() {
@@ -81,7 +81,7 @@ fn main() {
     }
 }
 
-/// After how many bytes each blob is here, if the groups come one after the other and the blobs of one all at a time.
+/// After how many bytes each blob is complete, if groups are downloaded in sequence and the blobs of a group in parallel.
 fn arrivals(groups: &[Vec<Digest>], sizes: &HashMap<Digest, u64>) -> HashMap<Digest, u64> {
     let mut came = HashMap::new();
     let mut before = 0;
@@ -95,7 +95,7 @@ fn arrivals(groups: &[Vec<Digest>], sizes: &HashMap<Digest, u64>) -> HashMap<Dig
         blobs.dedup();
         let mut smaller = 0;
         for (place, blob) in blobs.iter().enumerate() {
-            // While it travels, each that is larger gets as much.
+            // Meanwhile each larger blob of the group gets as many bytes.
             let larger = (blobs.len() - place) as u64;
             came.insert(*blob, before + smaller + larger * sizes[blob]);
             smaller += sizes[blob];

@@ -1,8 +1,7 @@
-//! `cargo bench --bench run`: the whole main job, from flags to verdict, on a small release.
+//! Measures a whole run, from flags to result, on a small release: `cargo bench --bench run`.
 //!
-//! The registry is in this process, on loopback, so its work is in the figures too. Every run begins with an empty store
-//! and spool, below `TMPDIR`; `warm` has everything in the store already. Bytes are those of all different blobs. Needs
-//! root.
+//! The registry is in this process, on loopback, so the figures contain its work. Every run starts with an empty store
+//! and spool below `TMPDIR`; `warm` starts with everything in the store. Bytes are those of all distinct blobs. Needs root.
 #![allow(dead_code, clippy::print_stderr)]
 
 #[path = "../tests/it/image/mod.rs"]
@@ -31,7 +30,7 @@ use spoke_precache::job::{self, Mode};
 use spoke_precache::report::{Observer, Recorder};
 use spoke_precache::settings;
 
-/// Sizes are divided by this: as a test, without optimisation, less will do.
+/// Sizes are divided by this; smaller as a test, which is built without optimisation.
 const LESS: usize = if cfg!(debug_assertions) { 64 } else { 1 };
 /// Bytes in the files of the layer that all images share.
 const BASE: usize = (32 << 20) / LESS;
@@ -102,7 +101,7 @@ fn run(runtime: &Runtime, node: &Path) {
         node.into(),
         "--platform-image".into(),
         RELEASE.1.by_digest().into(),
-        // The machine's disk may be fuller than a node's may be.
+        // The machine's disk may be fuller than the threshold of a node.
         "--image-gc-high-threshold".into(),
         "100".into(),
     ];

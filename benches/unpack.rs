@@ -1,7 +1,8 @@
-//! `cargo bench --bench unpack`: one layer, from a verified blob in the page cache to files and a tar-split.
+//! Measures how fast one layer is unpacked, from a verified blob in the page cache to files and a tar-split
+//! (`cargo bench --bench unpack`).
 //!
-//! On one thread, as each unpacking thread of a run has a layer to itself. The files go to `/dev/shm`, so that the disk
-//! is not what is measured. `tar` counts the bytes that come out of the blob, `blob` those that go in. Needs root.
+//! It uses one thread, because a run unpacks each layer on one thread. The files go to `/dev/shm`, to leave out the disk. `tar`
+//! counts the uncompressed bytes, `blob` the compressed ones. Needs root.
 #![allow(dead_code, clippy::print_stderr)]
 
 #[path = "../tests/it/image/mod.rs"]
@@ -23,10 +24,10 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::store::UnpackedLayer;
 use spoke_precache::store::unpack::{UnpackLimits, unpack};
 
-/// Bytes in the layer's files. As a test, without optimisation, less will do.
+/// Bytes in the layer's files. Smaller as a test, which is built without optimisation.
 const CONTENT: usize = if cfg!(debug_assertions) { 1 << 20 } else { 64 << 20 };
 
-/// Not the machine's disk.
+/// A file system in memory.
 const MEMORY: &str = "/dev/shm";
 
 static TAR: LazyLock<Vec<u8>> = LazyLock::new(|| synthetic::tar("usr", CONTENT, 1));
@@ -38,7 +39,7 @@ fn main() {
         eprintln!("SKIPPED: unpacking needs root");
         return;
     }
-    // As the program does: a mask would make each mode two calls.
+    // As in the program: a umask would turn each mode into two system calls.
     rustix::process::umask(rustix::fs::Mode::empty());
     divan::main();
 }
@@ -86,7 +87,7 @@ fn measure(bencher: Bencher<'_, '_>, form: Form) {
             let tar_split = tempfile::tempfile_in(MEMORY).expect("a file in memory");
             (directory, diff, tar_split)
         })
-        // What is returned is dropped, and the files removed, when the clock has stopped.
+        // The result is dropped, which removes the files, after the clock has stopped.
         .bench_local_values(|(directory, diff, tar_split)| -> (UnpackedLayer, TempDir) {
             let (blob, limits) = (Cursor::new(&layer.blob), UnpackLimits::for_blob(layer.size));
             let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default());

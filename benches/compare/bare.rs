@@ -1,7 +1,7 @@
-//! The limit: what the same bytes cost the machine if nobody asked for more than files with the right content.
+//! Measures the lower bound: what the same bytes cost the machine, for files with the right content and nothing else.
 //!
-//! A thread for each core takes blob after blob out of the page cache: SHA-256 of the blob, inflate, SHA-256 of the tar,
-//! and the tar's files and directories made, which is the least that a store needs. No network, no spool, no tar-split, no
+//! One thread per core takes blobs from the page cache: SHA-256 of the blob, inflate, SHA-256 of the tar, and creation of the
+//! tar's files and directories, which is the least that a store needs. No network, no spool, no tar-split, no
 //! owners, modes or times, no records, and nothing is durable until the one sync at the end.
 
 use std::collections::HashMap;
@@ -93,7 +93,7 @@ impl Parts {
     ];
 }
 
-/// Seconds, until the last thread ended and until all was on the disk, and seconds of CPU.
+/// Seconds until the last thread ended, seconds until everything was on the disk, and CPU seconds.
 pub(crate) struct Took {
     pub(crate) wall: f64,
     pub(crate) on_disk: f64,
@@ -115,7 +115,7 @@ impl Bare {
                 }
             }
         }
-        // The largest first: none is left for one thread alone at the end.
+        // The largest first, so that no thread works alone at the end.
         layers.sort_by_key(|layer| std::cmp::Reverse(layer.tar_length));
         Ok(Self { layers })
     }

@@ -1,28 +1,28 @@
-//! `cargo bench --bench compare -- --rounds 5`: this program beside the tools that people use today.
+//! Compares this program with podman and skopeo: `cargo bench --bench compare -- --rounds 5`.
 //!
 //! ```text
-//! --profile small|large|NUMBER    what is pulled; `large` has the shape of a release, a number is of small images
-//! --rounds NUMBER                 how often each contender pulls it
+//! --profile small|large|NUMBER    the images; `large` has the shape of a release, a number means small images
+//! --rounds NUMBER                 how often each contender pulls them
 //! --link 20Mbit,40ms,0.0001       over a link with that rate, round-trip time and loss, instead of a cable
-//! --only NAME                     contenders whose names begin so
+//! --only NAME                     only contenders whose names begin with this
 //! --agent-args "WORDS"            more flags for this program
-//! --bare                          the limit beside it, and what its parts cost
-//! --forecast                      what `plan` foretells, beside what becomes of it
+//! --bare                          also the lower bound, and the cost of its parts
+//! --forecast                      also the estimates of `plan`, and how they turn out
 //! ```
 //!
-//! A docker-registry in a network namespace of its own holds a synthetic release. Each contender in turn brings the same
-//! images into an empty store on a freshly made XFS, as a node has it, for several rounds; the table has medians with the
-//! least and the most, and how many times ours the median is. The peers are the machine's, or those of another Debian:
+//! A docker-registry in a network namespace of its own holds a synthetic release. In each round, each contender
+//! pulls the same images into an empty store on a new XFS, as on a node. The table shows the median, the least and the most,
+//! and the median as a multiple of ours. The peers are those of the machine, or of another Debian:
 //! `SPOKE_STOCK_ROOT=$(.ci/stock-trixie)` gives podman 5.4 and skopeo 1.18.
 //!
 //! Needs root, for loop mounts, namespaces and stores, and podman, skopeo, docker-registry and mkfs.xfs (`tests/run`
 //! installs them). The file systems lie below `TMPDIR` and take some GB, the release below `target`, where it is kept.
-//! Figures of a machine that does something else at the same time are worth little.
+//! Measure on an idle machine.
 //!
-//! What is counted: `wall` until the contender ends, `on disk` until a sync after that has ended too, `CPU` user and
-//! system time of all its processes (but not the registry's), `memory` the largest sum of their resident sets, looked at
-//! every [`rig::GLANCE`], `received` bytes that came in through the node's network device, `written` bytes that the block
-//! device took until the sync, `again` the wall time of looking at every image once more when all are there.
+//! Columns: `wall` until the contender ends; `on disk` until a sync after that ends; `CPU` user and system time of all its
+//! processes, without the registry's; `memory` the largest sum of their resident sets, sampled every [`rig::SAMPLING`];
+//! `received` bytes of the node's network device; `written` bytes of the block device until the sync; `again` the wall time of
+//! a second run, when every image is present.
 #![allow(dead_code, clippy::print_stdout)]
 
 mod bare;
@@ -57,16 +57,16 @@ use profile::{Content, Profile};
 use site::{REGISTRY, Site};
 use test_node::TestNode;
 
-/// Seconds after which a contender has lost.
+/// Seconds after which a contender is stopped.
 const PATIENCE: &str = "3600";
 
-/// Somebody who brings images, and looks whether they are there.
+/// A tool that pulls images and checks that they are present.
 struct Contender {
     name: &'static str,
-    /// A shell script that brings in the images `"$@"`, of which the first is the release image. `$agent` is this program,
+    /// A shell script that pulls the images `"$@"`, of which the first is the release image. `$agent` is this program,
     /// `$node` the root of the host, `$agent_args` more flags.
     pull: &'static str,
-    /// A shell script that looks at each of them.
+    /// A shell script that inspects each of them.
     look: &'static str,
 }
 
@@ -117,7 +117,7 @@ const TITLES: [&str; 7] = [
     "again s",
 ];
 
-/// What one contender took in one round, in the units of [`TITLES`].
+/// The measurements of one contender in one round, in the units of [`TITLES`].
 struct Cost([f64; TITLES.len()]);
 
 fn main() -> anyhow::Result<()> {
@@ -187,7 +187,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plans and pulls, on a disk of its own, and says how far off the plan was.
+/// Plans and pulls on a separate disk, and prints how far the plan was off.
 fn forecast(site: &Site, content: &Content) -> anyhow::Result<()> {
     let disk = rig::Disk::xfs()?;
     let world = TestNode::below(disk.path(), &[REGISTRY.to_owned()]);
@@ -268,7 +268,7 @@ fn time_to_go(line: &str) -> Option<Duration> {
     seconds.sum::<Option<u64>>().map(Duration::from_secs)
 }
 
-/// Bytes of disk that the graph root takes up.
+/// Disk usage of the graph root, in bytes.
 fn disk_use(world: &TestNode) -> anyhow::Result<f64> {
     let output = Command::new("du")
         .args(["-s", "-B1"])
@@ -281,7 +281,7 @@ fn disk_use(world: &TestNode) -> anyhow::Result<f64> {
 fn measure(contender: &Contender, agent_args: &str, site: &Site, content: &Content) -> anyhow::Result<Cost> {
     let disk = rig::Disk::xfs()?;
     let world = TestNode::below(disk.path(), &[REGISTRY.to_owned()]);
-    // Where the tools of another Debian are entered, this program is to be seen too.
+    // The chroot with the tools of another Debian must contain this program too.
     let agent = world.out("spoke-precache");
     fs::copy(test_node::product(), &agent)?;
     let run = |script: &str| {

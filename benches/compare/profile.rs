@@ -1,4 +1,4 @@
-//! What is pulled: the sizes of a synthetic release.
+//! Defines the images to pull: the sizes of a synthetic release.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{rig, synthetic};
 
 const MB: usize = 1 << 20;
 
-/// Bytes in the files of the layers; what travels is less than half of it.
+/// Bytes in the files of the layers; compressed they are less than half of it.
 #[derive(Debug)]
 pub(crate) struct Profile {
     /// Of the layers that images share, in turn.
@@ -73,7 +73,7 @@ impl Profile {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let list = dir.join("images");
         if !list.exists() {
-            // What an earlier one, that was cut off, has left.
+            // Left by an interrupted run.
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir_all(&dir)?;
             println!(
@@ -101,6 +101,6 @@ pub(crate) struct Content {
     pub(crate) dir: PathBuf,
     /// Pull specs, of which the first is the release image's.
     pub(crate) images: Vec<String>,
-    /// Of all different layers, as they travel.
+    /// Of all distinct layers, compressed.
     pub(crate) bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! Where it is pulled: a registry in one network namespace, the node in another, and between them a cable or a bad link.
+//! Sets up the network: a registry in one network namespace, the node in another, and a cable or a bad link between them.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::link::{Link, Namespace, Quality};
 use crate::stock::docker_registry::DockerRegistry;
 
-/// Where the registry listens, on every site.
+/// The address of the registry, on every site.
 pub(crate) const REGISTRY: &str = "10.77.0.1:5000";
 
 /// A registry and a node. Dropped in this order, the registry first.
@@ -62,7 +62,7 @@ impl Site {
         }
     }
 
-    /// Bytes that came to the node so far, with all headers.
+    /// Bytes that the node received so far, with all headers.
     pub(crate) fn received(&self) -> anyhow::Result<u64> {
         Ok(match &self.wire {
             Wire::Cable { client, .. } => client.received("eth0")?,
@@ -86,7 +86,7 @@ fn connect(client: &Namespace, server: &Namespace) -> io::Result<()> {
     Ok(())
 }
 
-/// `20Mbit,40ms` or `100Mbit,150ms,0.0001`: rate, round-trip time, share of packets that get lost each way.
+/// `20Mbit,40ms` or `100Mbit,150ms,0.0001`: rate, round-trip time, share of packets lost in each direction.
 pub(crate) fn quality(text: &str) -> anyhow::Result<Quality> {
     let mut words = text.split(',');
     let mut word = |unit: &str| {

@@ -1,5 +1,5 @@
-//! What benches that measure whole programs have in common: a registry to pull from, a disk to pull to, and an eye on
-//! the program.
+//! Provides what benchmarks of whole programs share: a registry to pull from, a disk to pull to, and the program's memory and
+//! CPU time.
 
 use std::fs;
 use std::path::Path;
@@ -14,15 +14,14 @@ use crate::registry::Registry;
 use crate::stock::docker_registry::DockerRegistry;
 use crate::test_node::TestNode;
 
-/// Length of the file system that holds a store. Its file is sparse.
+/// The size of the file system that holds a store. Its file is sparse.
 const DISK: u64 = 16 << 30;
-/// The unit of the kernel's counters of blocks, whatever the device's is.
+/// The unit of the kernel's block counters, independent of the device.
 const SECTOR: u64 = 512;
-/// Time between two looks at the memory of a contender. One takes 2 ms with a hundred processes on the machine, of the cores
-/// that are measured.
-pub(crate) const GLANCE: Duration = Duration::from_millis(50);
+/// The interval of memory samples. One sample costs 2 ms of CPU time with a hundred processes on the machine.
+pub(crate) const SAMPLING: Duration = Duration::from_millis(50);
 
-/// Copies the release from a registry in this process, which can hold it without ado.
+/// Copies the release from a registry in this process.
 pub(crate) fn fill(registry: &DockerRegistry, release: &Release) {
     let source = Registry::start();
     source.push_release(release);
@@ -43,13 +42,13 @@ pub(crate) fn fill(registry: &DockerRegistry, release: &Release) {
     }
 }
 
-/// Waits for the end of a process group, its leader that is; the most memory that it had, and its CPU time.
+/// Waits for the leader of a process group, and returns the peak memory of the group and the CPU time.
 pub(crate) fn watch(child: Child) -> anyhow::Result<(f64, f64)> {
     let group = child.id();
     let mut most = 0;
     loop {
         let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-        // SAFETY: both pointers are to live values of the right types. Nobody else waits for this child.
+        // SAFETY: both pointers are to live values of the right types. No other thread waits for this child.
         let ended = unsafe {
             libc::wait4(
                 group.cast_signed(),
@@ -68,19 +67,20 @@ pub(crate) fn watch(child: Child) -> anyhow::Result<(f64, f64)> {
             return Ok((most as f64 / f64::from(1 << 20), cpu));
         }
         most = most.max(resident(group)?);
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(SAMPLING);
     }
 }
 
-/// Σ resident bytes of the processes in `group`. What two of them share is counted twice.
+/// The resident bytes of all processes in `group`. Shared pages count once per process.
 fn resident(group: u32) -> anyhow::Result<usize> {
     let mut pages = 0;
     for process in fs::read_dir("/proc")? {
-        // Most entries are no processes, and any process may just have ended.
+        // Most entries are not processes, and any process may have ended meanwhile.
         let Ok(stat) = fs::read_to_string(process?.path().join("stat")) else {
             continue;
         };
-        // The second field is a name in brackets, with blanks perhaps; the fifth is the group, the 24th the pages.
+        // proc_pid_stat(5): the second field is a name in parentheses that may contain blanks, the fifth the group, the 24th the
+        // resident pages.
         let fields: Vec<&str> = stat
             .rsplit(')')
             .next()
@@ -97,16 +97,15 @@ fn resident(group: u32) -> anyhow::Result<usize> {
     Ok(pages * rustix::param::page_size())
 }
 
-/// Where a node lives during a measurement. Unmounted and removed when dropped.
+/// The file system of a node during a measurement. Unmounted and removed when dropped.
 pub(crate) struct Disk {
     dir: TempDir,
     image: Option<tempfile::NamedTempFile>,
 }
 
 impl Disk {
-    /// A new XFS, as nodes have it, in a file below `TMPDIR`. The loop device goes past the page cache: through it every
-    /// byte is copied once more by a thread of the kernel, on the cores that are measured, and the file behind it grows
-    /// with 0.4 GB/s on a machine whose disk takes 2.
+    /// A new XFS, as on nodes, in a file below `TMPDIR`. The loop device uses direct I/O: with the page cache a kernel thread
+    /// copies every byte once more on the measured cores, and writes 0.4 GB/s to a disk that takes 2 GB/s.
     pub(crate) fn xfs() -> anyhow::Result<Self> {
         let (file, dir) = (tempfile::NamedTempFile::new()?, tempfile::tempdir()?);
         file.as_file().set_len(DISK)?;
@@ -123,7 +122,7 @@ impl Disk {
         );
         let device = String::from_utf8(attach.stdout)?;
         let mounted = call(Command::new("mount").arg(device.trim_end()).arg(dir.path()));
-        // It goes when its last user goes, who is the mount.
+        // The device disappears with its last user, the mount.
         call(Command::new("losetup").arg("--detach").arg(device.trim_end()))?;
         mounted?;
         let image = Some(file);
@@ -136,7 +135,7 @@ impl Disk {
         Ok(Self { dir, image })
     }
 
-    /// Bytes that its block device has taken so far.
+    /// Bytes written to its block device so far.
     pub(crate) fn written(&self) -> anyhow::Result<u64> {
         let device = rustix::fs::stat(self.path())?.st_dev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -145,7 +144,7 @@ impl Disk {
         Ok(sectors.parse::<u64>()? * SECTOR)
     }
 
-    /// Where it is.
+    /// Its mount point.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }

@@ -1,5 +1,5 @@
-//! Layers and releases that look like real ones to whoever unpacks them: many small files, a few large ones, and content
-//! that compresses as programs do. The same sizes give the same bytes on every machine.
+//! Makes synthetic layers and releases that unpack like real ones: many small files, a few large ones, and content that
+//! compresses like programs. The same sizes give the same bytes on every machine.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ const COMPONENTS: &str = crate::image::release::COMPONENTS;
 
 /// Small files, one after the other; 8 KiB on average, like those of a base image.
 const SMALL: [usize; 8] = [0, 300, 900, 2_000, 4_500, 9_000, 16_000, 32_800];
-/// The part of a layer's bytes that is in small files: a third.
+/// A third of a layer's bytes is in small files.
 const SMALL_PART: usize = 3;
 /// A binary.
 const LARGE: usize = 4 << 20;
@@ -90,7 +90,7 @@ pub(crate) fn shaped(registry: &str, bases: &[usize], own: &[(&'static str, usiz
     }
 }
 
-/// `make(0)`, `make(1)`, … `make(count - 1)`, on all cores, for compression takes its time.
+/// `make(0)`, `make(1)`, … `make(count - 1)`, on all cores, because compression is slow.
 fn in_parallel<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -113,7 +113,7 @@ fn in_parallel<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T
     made.into_iter().map(|(_, value)| value).collect()
 }
 
-/// Bytes of all different layers of a release, as they travel.
+/// The compressed bytes of all distinct layers of a release.
 pub(crate) fn unique_bytes(release: &Release) -> u64 {
     let images = release.components.iter().map(|(_, image)| image);
     let layers = images.chain([&release.release]).flat_map(|image| &image.layers);

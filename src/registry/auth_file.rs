@@ -300,7 +300,7 @@ mod tests {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/auth-json/containers-image");
         if !corpus.exists() {
-            eprintln!("SKIPPED: no corpus at {}", corpus.display());
+            crate::notice::print("SKIPPED", &format!("no corpus at {}", corpus.display()));
             return;
         }
         let rows = [

@@ -17,7 +17,7 @@ use super::registries_conf::{AUTH_FILES, Endpoint, File, RegistriesConf, Serves}
 fn corpus() -> Option<PathBuf> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
     if !corpus.exists() {
-        eprintln!("SKIPPED: no corpus at {}", corpus.display());
+        crate::notice::print("SKIPPED", &format!("no corpus at {}", corpus.display()));
         return None;
     }
     Some(corpus)

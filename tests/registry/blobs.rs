@@ -524,7 +524,7 @@ async fn a_full_disk_has_its_own_error() {
         .arg(world.dir.path())
         .status();
     if !mounted.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: cannot mount a small tmpfs");
+        crate::notice::print("SKIPPED", "cannot mount a small tmpfs");
         return;
     }
     let (result, _) = world.fetch().await;

@@ -55,7 +55,7 @@ const EXPECTED: &[(&str, &str)] = &[
 fn every_manifest_of_the_corpus_is_read_or_refused_by_name() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/image-manifests");
     if !corpus.exists() {
-        eprintln!("SKIPPED: no corpus at {}", corpus.display());
+        crate::notice::print("SKIPPED", &format!("no corpus at {}", corpus.display()));
         return;
     }
     let mut count = 0;
@@ -84,7 +84,7 @@ fn instances_are_chosen_as_containers_image_chooses_them() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../shared/corpus/image-manifests/containers-image-internal-manifest");
     if !corpus.exists() {
-        eprintln!("SKIPPED: no corpus at {}", corpus.display());
+        crate::notice::print("SKIPPED", &format!("no corpus at {}", corpus.display()));
         return;
     }
     for (file, platform, digest) in [

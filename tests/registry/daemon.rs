@@ -66,7 +66,7 @@ impl Daemon {
             .stderr(Stdio::null())
             .spawn();
         let Ok(process) = started else {
-            eprintln!("SKIPPED: no docker-registry");
+            crate::notice::print("SKIPPED", "no docker-registry");
             return None;
         };
         let scheme = if is_tls { "https" } else { "http" };

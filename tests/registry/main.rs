@@ -9,6 +9,9 @@ mod fake;
 mod http2;
 mod login;
 mod manifests;
+#[path = "../it/notice.rs"]
+#[expect(dead_code, reason = "shared with the other tests")]
+mod notice;
 mod parallel_ranges;
 mod proxies;
 mod ranges;

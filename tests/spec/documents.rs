@@ -38,7 +38,7 @@ fn yaml_files(directory: &Path, files: &mut Vec<PathBuf>) {
 fn every_file_of_the_hub_is_read_or_named() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus/talm");
     if !root.exists() {
-        return eprintln!("SKIPPED: no corpus at {}", root.display());
+        return crate::notice::print("SKIPPED", &format!("no corpus at {}", root.display()));
     }
     let mut files = Vec::new();
     yaml_files(&root, &mut files);

@@ -4,6 +4,9 @@
 mod documents;
 mod grep;
 mod keys;
+#[path = "../it/notice.rs"]
+#[expect(dead_code, reason = "shared with the other tests")]
+mod notice;
 mod payloads;
 mod printouts;
 mod references;
@@ -18,7 +21,7 @@ fn corpus(file: &str) -> Option<String> {
     match std::fs::read_to_string(&path) {
         Ok(text) => Some(text),
         Err(error) => {
-            eprintln!("SKIPPED: no corpus at {}: {error}", path.display());
+            notice::print("SKIPPED", &format!("no corpus at {}: {error}", path.display()));
             None
         }
     }

@@ -162,7 +162,10 @@ fn other_readers_see_the_same_keys() {
                 "{} is needed",
                 program[0]
             );
-            eprintln!("SKIPPED: `{}` (with its yaml) is not installed", program[0]);
+            crate::notice::print(
+                "SKIPPED",
+                &format!("`{}` (with its yaml) is not installed", program[0]),
+            );
             continue;
         }
         let read = read_by(program, &text);

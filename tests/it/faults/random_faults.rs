@@ -68,7 +68,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Trouble {
+struct Injection {
     at_mirror: bool,
     place: Place,
     after: u64,
@@ -79,12 +79,12 @@ struct Trouble {
 #[derive(Clone, Debug)]
 struct Case {
     has_mirror: bool,
-    troubles: Vec<Trouble>,
+    injections: Vec<Injection>,
     /// When the process is killed, in thousandths of the time of a run without faults.
     kills: Vec<u32>,
 }
 
-fn trouble() -> impl Strategy<Value = Trouble> {
+fn injection() -> impl Strategy<Value = Injection> {
     let offset = prop_oneof![Just(0), 1..20 * KB, 20 * KB..2_000 * KB];
     let kind = prop_oneof![
         2 => prop::sample::select(vec![500_u16, 502, 503, 504, 408, 429]).prop_map(Kind::Status),
@@ -103,43 +103,45 @@ fn trouble() -> impl Strategy<Value = Trouble> {
         1 => Just(Place::Manifests),
     ];
     let after = prop_oneof![4 => Just(0_u64), 1 => 1_u64..3];
-    (any::<bool>(), place, after, 1_u64..3, kind).prop_map(|(at_mirror, place, after, times, kind)| Trouble {
-        at_mirror,
-        place,
-        after,
-        times,
-        kind,
+    (any::<bool>(), place, after, 1_u64..3, kind).prop_map(|(at_mirror, place, after, times, kind)| {
+        Injection {
+            at_mirror,
+            place,
+            after,
+            times,
+            kind,
+        }
     })
 }
 
 fn case() -> impl Strategy<Value = Case> {
     (
         any::<bool>(),
-        prop::collection::vec(trouble(), 4..12),
+        prop::collection::vec(injection(), 4..12),
         prop::collection::vec(0_u32..1500, 0..3),
     )
-        .prop_map(|(has_mirror, mut troubles, kills)| {
+        .prop_map(|(has_mirror, mut injections, kills)| {
             let mut has_flip = false;
-            troubles.retain_mut(|trouble| {
-                let Kind::Flip(offset) = &mut trouble.kind else {
+            injections.retain_mut(|injection| {
+                let Kind::Flip(offset) = &mut injection.kind else {
                     return true;
                 };
                 // One for a case, so that no source is wrong twice, and in a layer that has that byte.
-                trouble.times = 1;
-                if let Place::Layer(layer) = trouble.place {
+                injection.times = 1;
+                if let Place::Layer(layer) = injection.place {
                     *offset %= LAYERS[layer];
                 }
                 !std::mem::replace(&mut has_flip, true)
             });
             Case {
                 has_mirror,
-                troubles,
+                injections,
                 kills,
             }
         })
 }
 
-impl Trouble {
+impl Injection {
     fn fault(&self, layers: &[Layer], elsewhere: &str) -> Fault {
         let path = match self.place {
             Place::Layer(layer) => layers[layer].digest.as_str(),
@@ -239,9 +241,9 @@ impl Stage {
             registry.end_faults();
             registry.clear_log();
         }
-        for trouble in &case.troubles {
-            self.of(trouble, case)
-                .fault(trouble.fault(&self.layers, &self.elsewhere.host()));
+        for injection in &case.injections {
+            self.of(injection, case)
+                .fault(injection.fault(&self.layers, &self.elsewhere.host()));
         }
 
         let world = TestNode::trusting(&[self.origin.host()]);
@@ -292,8 +294,8 @@ impl Stage {
     }
 
     /// The registry that fails.
-    fn of(&self, trouble: &Trouble, case: &Case) -> &Registry {
-        match trouble.at_mirror && case.has_mirror {
+    fn of(&self, injection: &Injection, case: &Case) -> &Registry {
+        match injection.at_mirror && case.has_mirror {
             true => &self.mirror,
             false => &self.origin,
         }
@@ -302,16 +304,19 @@ impl Stage {
     /// What the faults that acted may have cost, and the kills.
     fn toll(&self, case: &Case) -> Toll {
         let (mut at_origin, mut at_mirror) = (self.origin.acts().into_iter(), self.mirror.acts().into_iter());
-        let mut acted: Vec<(&Trouble, u64)> = Vec::new();
-        for trouble in &case.troubles {
-            let acts = match trouble.at_mirror && case.has_mirror {
+        let mut acted: Vec<(&Injection, u64)> = Vec::new();
+        for injection in &case.injections {
+            let acts = match injection.at_mirror && case.has_mirror {
                 true => at_mirror.next(),
                 false => at_origin.next(),
             };
-            acted.push((trouble, acts.expect("each trouble is a fault of its registry")));
+            acted.push((
+                injection,
+                acts.expect("each injection is a fault of its registry"),
+            ));
         }
-        let flips = |it: &&(&Trouble, u64)| matches!(it.0.kind, Kind::Flip(_)) && it.1 > 0;
-        let flipped = acted.iter().find(flips).map(|(trouble, _)| trouble.place);
+        let flips = |it: &&(&Injection, u64)| matches!(it.0.kind, Kind::Flip(_)) && it.1 > 0;
+        let flipped = acted.iter().find(flips).map(|(injection, _)| injection.place);
         let may_be_flipped = |place| match (flipped, place) {
             (None, _) => false,
             (Some(Place::Layer(flipped)), Place::Layer(layer)) => flipped == layer,
@@ -320,7 +325,7 @@ impl Stage {
         };
         let costs = acted
             .iter()
-            .map(|(trouble, acts)| acts * trouble.cost(&self.layers, may_be_flipped(trouble.place)));
+            .map(|(injection, acts)| acts * injection.cost(&self.layers, may_be_flipped(injection.place)));
         Toll {
             vain: 0,
             bytes: costs.sum::<u64>() + PER_KILL * case.kills.len() as u64,
