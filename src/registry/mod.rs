@@ -47,13 +47,13 @@ mod proxy;
 mod rate_limit;
 mod read_range;
 mod registries_conf;
-#[cfg(test)]
-mod registries_conf_corpus;
 mod registry_client;
 mod resolve;
 mod response_monitor;
 mod retry_context;
 mod short_names;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod tunnel_error;
 
