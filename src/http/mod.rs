@@ -1,4 +1,5 @@
-//! Contains the HTTP code that registries and the cluster's API share: client defaults, backoff, `Retry-After`, causes of failures.
+//! Contains the HTTP code that registries and the cluster's API share: client defaults, backoff, `Retry-After`, causes of
+//! failures.
 //!
 //! Nothing here knows what a registry or an API server is, and nothing logs or sends. Which failures are worth a retry, and
 //! how long to go on, is decided by `registry` and `cluster`.

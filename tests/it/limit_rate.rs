@@ -371,9 +371,9 @@ fn noon_in(seconds: i64) -> Vec<u8> {
     [head(b'2'), head(b'2'), format!("\n{rules}\n").into_bytes()].concat()
 }
 
-/// By one connection that was made before, too: HTTP/2 has no other.
+/// The new rate also applies to open connections: HTTP/2 keeps one for the whole run.
 #[test]
-fn a_border_of_the_day_is_crossed_in_the_middle_of_a_run() {
+fn the_rate_changes_with_the_time_of_day_during_a_run() {
     needs!(root(), links(), nginx());
     let site = Site::new(link(100, 10), 8_000, true);
     let world = site.world();

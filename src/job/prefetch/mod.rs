@@ -1,12 +1,12 @@
 //! Downloads blobs for the next round into the spool while a release image is still being pulled.
 //!
-//! One continuous queue of blobs, without rounds, was tried in its place. It takes as long (57.5 and 59.2 s for 631 MB at
-//! 100 Mbit/s and 40 ms, within the noise), but needs a second path for everything that rounds do anyway: verification,
-//! layers removed by others, late answers, space. Rounds without prefetching take 66.6 s.
-//!
-//! Without it the link is idle between a release image and the images that it names: while the release image's last layer is
+//! Without a prefetch the link is idle between a release image and the images that it names: while the release image's last layer is
 //! unpacked and committed, and while manifests are requested; then all connections start slowly. At 100 Mbit/s and a round
 //! trip of 150 ms this cost 1.6 s of a run.
+//!
+//! One continuous queue of blobs, without rounds, was measured as an alternative. It takes as long (59.2 s, with a prefetch
+//! 57.5 s, with neither 66.6 s, for 631 MB at 100 Mbit/s and 40 ms on a busy machine, with a scatter of 5 %). But it needs a
+//! second path for what rounds do anyway: verification, layers that other programs remove, late answers, space.
 //!
 //! ```text
 //! pull of the release image ──StagedLayers─→ payload read early ─→ resolve ─→ plan ─→ space? ─→ downloads into the spool
