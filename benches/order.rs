@@ -135,6 +135,7 @@ fn image(number: u64) -> ImageToPlan {
             config: content(),
             layers,
             created: None,
+            signatures: Vec::new(),
         })),
     }
 }

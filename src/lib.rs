@@ -38,9 +38,11 @@
 //! | [`cancel`] | one cancellation signal with its reason |
 //! | [`priority`] | CPU and disk priority, because the node has other work |
 //! | [`write_back`] | starts writing pages to the disk before a sync needs them |
+//! | [`openpgp`] | OpenPGP keyrings and signed messages, by the rules of the cluster-version operator and of GnuPG |
 //! | [`report`] | events; log lines and progress bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
 //! | [`spool`] | downloaded blobs on disk by digest, complete or partial |
+//! | [`signature`] | the signature policy (`policy.json`), simple signing and sigstore signatures, and how the store keeps them |
 //! | [`http`] | client defaults, backoff, `Retry-After` and causes of failures, for registries and the cluster's API |
 //! | [`registry`] | registries.conf, credentials, certificates, proxies, DNS, rate limit; requests and their one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, repair |
@@ -48,6 +50,7 @@
 //! | [`fetch`] | downloads many blobs into the spool, a bounded number at a time, each once |
 //! | [`image_request`] | one image to pull, and its requesters |
 //! | [`catalog`], [`release`] | the images that an operator catalog and a release payload name |
+//! | [`release_signature`] | whether a release is signed, with the keys and the signature stores of the cluster-version operator |
 //! | [`plan`] | what a run has to do, decided once |
 //! | [`preflight`] | whether the plan fits below the kubelet's image garbage collection threshold |
 //! | [`exit_code`] | the one exit code for all failures |
@@ -85,15 +88,18 @@ pub mod http;
 pub mod image_request;
 pub mod job;
 pub mod oci;
+pub mod openpgp;
 pub mod pinning;
 pub mod plan;
 pub mod preflight;
 pub mod priority;
 pub mod registry;
 pub mod release;
+pub mod release_signature;
 pub mod report;
 pub mod settings;
 pub mod signals;
+pub mod signature;
 pub mod spec;
 pub mod spool;
 pub mod store;

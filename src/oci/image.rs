@@ -80,6 +80,8 @@ pub struct ResolvedImage {
     pub layers: Vec<Layer>,
     /// The config's `created`, if it has one, as written there.
     pub created: Option<String>,
+    /// The signatures of the manifest, in their order, each as the store keeps it. Empty until they are downloaded.
+    pub signatures: Vec<Vec<u8>>,
 }
 
 impl ResolvedImage {
@@ -104,6 +106,7 @@ impl ResolvedImage {
             manifest,
             config,
             created: facts.created,
+            signatures: Vec::new(),
         })
     }
 

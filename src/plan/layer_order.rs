@@ -166,6 +166,7 @@ mod tests {
                         config: Content::new(config),
                         layers: Layer::chain(layers),
                         created: None,
+                        signatures: Vec::new(),
                     })),
                 }
             };

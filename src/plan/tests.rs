@@ -52,6 +52,7 @@ fn pull(layers: Vec<(LayerDescriptor, DiffId)>) -> ImageAction {
         config: Content::new(Bytes::from(config)),
         layers: Layer::chain(layers),
         created: None,
+        signatures: Vec::new(),
     }))
 }
 

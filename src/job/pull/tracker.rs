@@ -240,6 +240,7 @@ mod tests {
                 config: content(format!("config {index}")),
                 layers: oci::Layer::chain(letters.chars().map(layer)),
                 created: None,
+                signatures: Vec::new(),
             })),
         });
         Plan::build(images.collect(), Vec::new(), &Present::default())

@@ -1,0 +1,1 @@
+//! Parses OpenPGP keyrings and verifies signed messages, by the rules of the cluster-version operator or of GnuPG.

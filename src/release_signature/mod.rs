@@ -1,0 +1,1 @@
+//! Verifies the signature of a release, as the cluster-version operator does.
