@@ -5,7 +5,7 @@
 
 mod content;
 mod digest;
-mod go_json;
+pub(crate) mod go_json;
 mod id;
 mod image;
 mod index;

@@ -30,7 +30,7 @@ use serde_json::value::RawValue;
 
 /// A Go type, as far as the decoder distinguishes it.
 #[derive(Clone, Copy)]
-pub(super) enum Type {
+pub(crate) enum Type {
     /// `string`
     Text,
     /// `bool`
@@ -62,7 +62,7 @@ pub(super) const SET: Type = Type::Map(&Type::Struct(&[]));
 
 /// A field of a struct.
 #[derive(Clone, Copy)]
-pub(super) struct Field {
+pub(crate) struct Field {
     name: &'static str,
     kind: Type,
     is_ours: bool,
@@ -70,7 +70,7 @@ pub(super) struct Field {
 
 impl Field {
     /// A field that only other programs read.
-    pub(super) const fn of(name: &'static str, kind: Type) -> Self {
+    pub(crate) const fn of(name: &'static str, kind: Type) -> Self {
         Self {
             name,
             kind,
@@ -80,7 +80,7 @@ impl Field {
 
     /// A field that this program reads too. It reads the exact name only, while Go reads every name that folds to it and
     /// keeps the last one, so another spelling would mean different things to the two.
-    pub(super) const fn ours(name: &'static str, kind: Type) -> Self {
+    pub(crate) const fn ours(name: &'static str, kind: Type) -> Self {
         Self {
             name,
             kind,
@@ -90,7 +90,7 @@ impl Field {
 }
 
 /// Returns why Go cannot decode `json` into `kind`, and where.
-pub(super) fn check(json: &[u8], kind: Type) -> Result<(), serde_json::Error> {
+pub(crate) fn check(json: &[u8], kind: Type) -> Result<(), serde_json::Error> {
     scan::check(json)?;
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     kind.deserialize(&mut deserializer)?;
@@ -191,7 +191,7 @@ impl<'de> Visitor<'de> for Type {
     fn visit_bytes<E: Error>(self, value: &[u8]) -> Result<(), E> {
         let is_good = match self {
             Self::Text | Self::TextOrTexts => true,
-            Self::Bytes => is_base64(value),
+            Self::Bytes => decode_base64(value).is_some(),
             _ => return Err(E::invalid_type(Unexpected::Other("string"), &self)),
         };
         match is_good {
@@ -256,8 +256,8 @@ impl Visitor<'_> for Name {
     }
 }
 
-/// Whether Go's `base64.StdEncoding` decodes it: padded, with line breaks anywhere, and any trailing bits.
-fn is_base64(text: &[u8]) -> bool {
+/// Decodes text as Go's `base64.StdEncoding` does: padded, with line breaks anywhere, and any trailing bits.
+pub(crate) fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     const GO: GeneralPurpose = GeneralPurpose::new(
         &STANDARD,
         GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
@@ -267,7 +267,7 @@ fn is_base64(text: &[u8]) -> bool {
         .copied()
         .filter(|byte| !b"\r\n".contains(byte))
         .collect();
-    GO.decode(text).is_ok()
+    GO.decode(text).ok()
 }
 
 #[cfg(test)]
