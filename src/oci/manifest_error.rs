@@ -5,6 +5,10 @@ use super::Digest;
 /// Overlay mounts at most this many layers (containers/storage `drivers/overlay`: `maxDepth`, 500 since 1.44, 128 before).
 pub(super) const MAX_LAYERS: usize = 500;
 
+/// The most signatures of one image. This is containers/image's limit for a lookaside store (`maxLookasideSignatures`); it
+/// has none for attachments. Real images have fewer than ten.
+pub const MAX_SIGNATURES: usize = 128;
+
 /// How many characters of a registry's text an error repeats.
 const EXCERPT_CHARS: usize = 120;
 
@@ -53,6 +57,12 @@ pub enum ManifestError {
     /// More layers than overlay can mount.
     #[error("the manifest has {0} layers, overlay can mount {MAX_LAYERS}")]
     TooManyLayers(usize),
+    /// The manifest of an image's signatures is another kind of document.
+    #[error("the signatures' manifest is not an OCI image manifest, the registry sends it as `{0}`")]
+    NotAttachments(String),
+    /// More signatures than any image has.
+    #[error("the manifest has {0} signatures, more than {MAX_SIGNATURES} are not read")]
+    TooManySignatures(usize),
     /// Not SHA-256, or not a digest.
     #[error("the manifest names a digest that is not `sha256:<64 hex>`: `{0}`")]
     Digest(String),
