@@ -293,6 +293,13 @@ pub struct HostPaths {
     #[arg(hide_env = true, hide_short_help = true)]
     pub registries_conf_dir: Option<PathBuf>,
 
+    /// Directory that states where signatures are
+    ///
+    /// [default: registries.d in root/.config/containers, else in etc/containers]
+    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_REGISTRIES_D")]
+    #[arg(hide_env = true, hide_short_help = true)]
+    pub registries_d: Option<PathBuf>,
+
     /// Directory with a directory of certificates for each registry
     ///
     /// [default: etc/containers/certs.d, etc/docker/certs.d]

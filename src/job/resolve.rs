@@ -88,7 +88,8 @@ impl ResolveQueue {
                             None
                         })
                     };
-                    let image = registries.resolve(&reference, &platform, &known, &cancel).await;
+                    let resolved = registries.resolve(&reference, &platform, &known, &cancel).await;
+                    let image = resolved.map(|resolved| resolved.image);
                     // The receiver is dropped when the run ends.
                     let _ = sender.send(Resolution { reference, image });
                 }

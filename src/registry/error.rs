@@ -1,5 +1,6 @@
 //! The errors of the registry client: what each means for the run, and whether a retry can help.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,9 +9,11 @@ use oci_distribution::errors::OciEnvelope;
 use crate::cancel::Stopped;
 use crate::http::excerpt;
 use crate::oci::{Digest, ManifestError};
+use crate::signature::BlobError;
 
 use super::login::{CredentialOrigin, CredentialsError};
 use super::registries_conf::RegistriesConfError;
+use super::registries_d::RegistriesDError;
 
 /// What an error means for the run; the exit code is chosen from it. Later kinds are graver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +46,9 @@ pub enum RegistryError {
     /// `registries.conf` cannot be read or forbids the pull.
     #[error(transparent)]
     Conf(#[from] RegistriesConfError),
+    /// `registries.d` cannot be read, or the image's lookaside store has no usable URL.
+    #[error(transparent)]
+    RegistriesD(#[from] RegistriesDError),
     /// A short name that was not completed; guessing is not safe.
     #[error("`{0}` names no registry")]
     NoRegistry(String),
@@ -51,7 +57,7 @@ pub enum RegistryError {
     Credentials(#[from] CredentialsError),
     /// The sockets that enforce it cannot be opened.
     #[error("cannot enforce `--limit-rate`: {0}")]
-    Limit(#[source] std::io::Error),
+    Limit(#[source] io::Error),
     /// A certificate or key of the configuration cannot be used.
     #[error("cannot use the certificates of `{}`: {why}", path.display())]
     Certificates {
@@ -67,6 +73,38 @@ pub enum RegistryError {
         reference: String,
         /// What is wrong with it.
         source: ManifestError,
+    },
+    /// Bytes of a lookaside store that are not a signature.
+    #[error("{what}: {source}")]
+    Signature {
+        /// The signature.
+        what: String,
+        /// What is wrong with it.
+        source: BlobError,
+    },
+    /// A lookaside store answers for every number.
+    #[error("{what}: it has {limit} or more signatures of one image, as if it never ended")]
+    TooManySignatures {
+        /// The store.
+        what: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// A signature on the host cannot be read.
+    #[error("cannot read the signature `{}`: {source}", path.display())]
+    SignatureFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The URL of a signature is not one that can be requested.
+    #[error("{what}: {why}")]
+    SignatureUrl {
+        /// The signature.
+        what: String,
+        /// What is wrong with the URL.
+        why: String,
     },
     /// 401 with fresh credentials, or 403.
     #[error("{what}: the registry answers {status} to {}{message}{}", login(.credential), missing_login_hint(.credential))]
@@ -300,7 +338,12 @@ impl RegistryError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Conf(RegistriesConfError::Blocked { .. }) => Kind::Refused,
-            Self::Conf(_) | Self::Certificates { .. } | Self::Limit(_) => Kind::Local,
+            Self::Conf(_)
+            | Self::RegistriesD(_)
+            | Self::Certificates { .. }
+            | Self::Limit(_)
+            | Self::SignatureFile { .. }
+            | Self::SignatureUrl { .. } => Kind::Local,
             Self::Credentials(_)
             | Self::Unauthorized { .. }
             | Self::ProxyUnauthorized { .. }
@@ -315,9 +358,12 @@ impl RegistryError {
             }
             | Self::WrongDigest { .. }
             | Self::WrongLength { .. } => Kind::DigestMismatch,
-            Self::NoRegistry(_) | Self::Manifest { .. } | Self::TooLarge { .. } | Self::WrongSize { .. } => {
-                Kind::Malformed
-            }
+            Self::NoRegistry(_)
+            | Self::Manifest { .. }
+            | Self::Signature { .. }
+            | Self::TooManySignatures { .. }
+            | Self::TooLarge { .. }
+            | Self::WrongSize { .. } => Kind::Malformed,
             Self::Status { status: 404, .. } => Kind::NotFound,
             Self::Transport { lasting: true, .. } => Kind::Refused,
             Self::ProxyRefusal { .. } if !self.may_pass() => Kind::Refused,

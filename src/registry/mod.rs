@@ -3,7 +3,10 @@
 //! ```text
 //! RegistriesConf ─full_name→ Reference            completes names without a registry    registries_conf, short_names
 //! Registries ── sources ───→ PullSource*          from registries.conf, mirrors first   registries_conf, mirrors
-//!      ├────── resolve ───→ ResolvedImage         index, manifest and config, verified  resolve
+//!      ├────── resolve ───→ Resolved              index, manifest and config, verified  resolve
+//!      ├────── signatures → Signature*            where registries.d states they are    signatures, registries_d,
+//!      │                                                                                lookaside, attachments
+//!      ├────── get_signature_file → Bytes         one file by its URL                   signature_file
 //!      ├────── attempts ──→ Attempts              the one retry loop                    attempts, retry_context
 //!      │                                          silent and slow sources               watchdog, mirror_speed
 //!      ├────── read_range → Bytes                 a short range of a blob, unverified   read_range
@@ -22,6 +25,7 @@
 //! release or an operator is.
 
 mod aliases;
+mod attachments;
 mod attempts;
 mod auth_challenge;
 mod auth_file;
@@ -39,6 +43,7 @@ mod failed_request;
 mod get_request;
 mod http_client;
 mod login;
+mod lookaside;
 mod mirror_speed;
 mod mirrors;
 mod no_proxy;
@@ -47,11 +52,14 @@ mod proxy;
 mod rate_limit;
 mod read_range;
 mod registries_conf;
+mod registries_d;
 mod registry_client;
 mod resolve;
 mod response_monitor;
 mod retry_context;
 mod short_names;
+mod signature_file;
+mod signatures;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -72,6 +80,7 @@ pub use dns::DnsFiles;
 pub use error::{Kind, Message, RegistryError};
 pub use http_client::IDLE_TIMEOUT;
 pub use login::{Credential, CredentialOrigin, CredentialsError};
+pub use lookaside::Lookaside;
 pub use mirrors::PullSource;
 pub use no_proxy::NoProxy;
 pub use pem::Pem;
@@ -80,6 +89,8 @@ pub use rate_limit::{
     LimitRate, LimitRateError, LimitSettings, Rate, RateError, RateLimiter, TransferPermit,
 };
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
+pub use registries_d::{RegistriesD, RegistriesDError, SignatureSources};
+pub use resolve::Resolved;
 pub use short_names::ShortNameError;
 pub use tls::{ClusterAuthorities, SystemRoots};
 
@@ -95,6 +106,10 @@ use tls::Trust;
 pub struct RegistrySettings {
     /// `registries.conf` first, with an empty text if there is none, then its drop-ins in their order.
     pub registries_conf: Vec<ConfText>,
+    /// The files of registries.d in the order of their names.
+    pub registries_d: Vec<ConfText>,
+    /// The directory where the host's file system is mounted, for lookaside stores that are a directory of the host.
+    pub host_root: PathBuf,
     /// Pull secrets, searched in this order. All must exist.
     pub auth_files: Vec<PathBuf>,
     /// The authorities that the system trusts.
@@ -124,6 +139,8 @@ impl Default for RegistrySettings {
     fn default() -> Self {
         Self {
             registries_conf: Vec::new(),
+            registries_d: Vec::new(),
+            host_root: "/".into(),
             auth_files: Vec::new(),
             system_roots: SystemRoots::default(),
             ca_certificates: Vec::new(),
@@ -143,6 +160,8 @@ impl Default for RegistrySettings {
 #[derive(Debug)]
 pub struct Registries {
     conf: RegistriesConf,
+    registries_d: RegistriesD,
+    host_root: PathBuf,
     credentials: Credentials,
     trust: Trust,
     proxies: Arc<Proxies>,
@@ -153,12 +172,15 @@ pub struct Registries {
     retry_context: Arc<RetryContext>,
     /// By domain and `insecure`: the same host may be a secure registry and an insecure mirror.
     clients: Mutex<HashMap<(String, bool), Arc<RegistryClient>>>,
+    /// For signature files, by `host[:port]`.
+    file_clients: Mutex<HashMap<String, Arc<HttpClient>>>,
 }
 
 impl Registries {
     /// Reads the configuration and the pull secrets. Sends nothing.
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
         let conf = RegistriesConf::parse(&settings.registries_conf)?;
+        let registries_d = RegistriesD::parse(&settings.registries_d)?;
         let credentials = Credentials::read(&settings.auth_files)?;
         let lowest_limit = settings.limit.rate.lowest();
         let (proxies, limit) = (
@@ -175,6 +197,8 @@ impl Registries {
         Ok(Self {
             credentials: credentials.with_helpers(conf.credential_helpers.clone()),
             conf,
+            registries_d,
+            host_root: settings.host_root,
             trust: Trust::new(
                 &settings.system_roots,
                 &settings.ca_certificates,
@@ -189,6 +213,7 @@ impl Registries {
             forwarder,
             retry_context: Arc::new(RetryContext::new(observer, settings.give_up_after, lowest_limit)),
             clients: Mutex::default(),
+            file_clients: Mutex::default(),
         })
     }
 
@@ -224,16 +249,21 @@ impl Registries {
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
-        let tls = self.trust.config(domain, source.insecure)?;
+        let http = self.http_client(domain, source.insecure)?;
+        let client = Arc::new(RegistryClient::new(domain, source.insecure, http));
+        Ok(clients.entry(key).or_insert(client).clone())
+    }
+
+    /// A client with the certificates for `host[:port]`.
+    fn http_client(&self, host: &str, insecure: bool) -> Result<HttpClient, RegistryError> {
+        let tls = self.trust.config(host, insecure)?;
         let route = Route {
             proxies: Arc::clone(&self.proxies),
             dns: self.dns.clone(),
             limit: self.limit(),
             forwarder: self.forwarder.clone(),
         };
-        let http = HttpClient::new(tls, route, source.insecure, self.idle_timeout)
-            .map_err(|error| http_client::failed_request(error, &format!("registry `{domain}`")))?;
-        let client = Arc::new(RegistryClient::new(domain, source.insecure, http));
-        Ok(clients.entry(key).or_insert(client).clone())
+        HttpClient::new(tls, route, insecure, self.idle_timeout)
+            .map_err(|error| http_client::failed_request(error, &format!("host `{host}`")))
     }
 }

@@ -18,6 +18,16 @@ use super::http_client;
 use super::mirrors::PullSource;
 use super::response_monitor::Watchdog;
 
+/// An image, and where its manifest came from.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The image.
+    pub image: ResolvedImage,
+    /// The source that answered with the manifest of the reference; nothing if all was known. Its name decides where the
+    /// signatures are.
+    pub source: Option<PullSource>,
+}
+
 impl Registries {
     /// Resolves `reference` to the image for `platform`: its index, if it has one, its manifest and its config, each
     /// verified. What `known` returns for the digest of its bytes, from the store for instance, is not downloaded; a
@@ -31,22 +41,23 @@ impl Registries {
         platform: &Platform,
         known: &(dyn Fn(&Digest) -> Option<Content> + Sync),
         cancel: &Cancel,
-    ) -> Result<ResolvedImage, RegistryError> {
+    ) -> Result<Resolved, RegistryError> {
         let unusable = |source| RegistryError::Manifest {
             reference: reference.to_string(),
             source,
         };
         let sources = self.sources(reference)?;
-        let (top, manifest) = self
+        let (top, manifest, mut source) = self
             .manifest(reference, reference.digest(), &sources, known, cancel)
             .await?;
         let (list, manifest, image) = match manifest {
             Manifest::Image(image) => (None, top, image),
             Manifest::Index(index) => {
                 let instance = index.choose(platform).map_err(unusable)?;
-                let (content, manifest) = self
+                let (content, manifest, of_instance) = self
                     .manifest(reference, Some(instance), &sources, known, cancel)
                     .await?;
+                source = source.or(of_instance);
                 match manifest {
                     Manifest::Image(image) => (Some(top), content, image),
                     Manifest::Index(_) => return Err(unusable(ManifestError::NestedIndex(instance))),
@@ -54,10 +65,12 @@ impl Registries {
             }
         };
         let config = self.config(reference, &image, sources, known, cancel).await?;
-        ResolvedImage::assemble(list, manifest, config).map_err(unusable)
+        let image = ResolvedImage::assemble(list, manifest, config).map_err(unusable)?;
+        Ok(Resolved { image, source })
     }
 
-    /// The manifest or index with this digest, or the one that the reference's tag names now.
+    /// The manifest or index with this digest, or the one that the reference's tag names now, and the source that answered
+    /// with it.
     async fn manifest(
         &self,
         reference: &Reference,
@@ -65,7 +78,7 @@ impl Registries {
         sources: &[PullSource],
         known: &(dyn Fn(&Digest) -> Option<Content> + Sync),
         cancel: &Cancel,
-    ) -> Result<(Content, Manifest), RegistryError> {
+    ) -> Result<(Content, Manifest, Option<PullSource>), RegistryError> {
         let parse = |content: &Content, content_type: Option<&str>| {
             Manifest::parse(content.bytes(), content_type).map_err(|source| RegistryError::Manifest {
                 reference: reference.to_string(),
@@ -74,25 +87,23 @@ impl Registries {
         };
         if let Some(content) = digest.and_then(|digest| at_hand(known, digest)) {
             let manifest = parse(&content, None)?;
-            return Ok((content, manifest));
+            return Ok((content, manifest, None));
         }
         let target = match digest {
             Some(digest) => digest.to_string(),
             None => reference.tag().unwrap_or_default().to_owned(),
         };
-        let item = Item {
-            name: format!("manifest `{target}`"),
-            path: format!("manifests/{target}"),
-            accept: ACCEPTED_MEDIA_TYPES.join(", "),
-            limit: MAX_MANIFEST_SIZE,
-            digest,
-        };
+        let item = Item::manifest(&target, digest);
         let attempts = self.attempts(
             format!("the manifest of `{reference}`"),
             vec![reference.to_string()],
             sources.to_vec(),
         );
-        let read = |content: Content, content_type: Option<String>| {
+        let read = |answer: Result<Answer, RegistryError>| {
+            let Answer {
+                content,
+                content_type,
+            } = answer?;
             let parsed = parse(&content, content_type.as_deref()).map(|manifest| (content, manifest));
             match parsed {
                 // The digest matched, so every source has these bytes.
@@ -100,7 +111,8 @@ impl Registries {
                 parsed => parsed.map(Ok),
             }
         };
-        self.download(&item, attempts, read, cancel).await?
+        let (read, source) = self.download(&item, attempts, read, cancel).await?;
+        read.map(|(content, manifest)| (content, manifest, Some(source)))
     }
 
     async fn config(
@@ -126,25 +138,26 @@ impl Registries {
             vec![reference.to_string()],
             sources,
         );
-        self.download(&item, attempts, |content, _| Ok(content), cancel)
-            .await
+        let read = |answer: Result<Answer, _>| answer;
+        let (config, _) = self.download(&item, attempts, read, cancel).await?;
+        Ok(config.content)
     }
 
-    /// Downloads an item from the first source that has it and whose content `read` accepts.
-    async fn download<T>(
+    /// Downloads an item from the first source whose answer `read` accepts. Returns that source too.
+    pub(super) async fn download<T>(
         &self,
         item: &Item,
         mut attempts: Attempts,
-        read: impl Fn(Content, Option<String>) -> Result<T, RegistryError>,
+        read: impl Fn(Result<Answer, RegistryError>) -> Result<T, RegistryError>,
         cancel: &Cancel,
-    ) -> Result<T, RegistryError> {
+    ) -> Result<(T, PullSource), RegistryError> {
         loop {
             let source = attempts.next(cancel).await?;
             let downloaded = self.item(&source, item, attempts.watchdog(), cancel).await;
-            match downloaded.and_then(|(content, content_type)| read(content, content_type)) {
+            match read(downloaded) {
                 Ok(result) => {
                     attempts.succeeded();
-                    return Ok(result);
+                    return Ok((result, source));
                 }
                 Err(error) => attempts.failed(error),
             }
@@ -158,7 +171,7 @@ impl Registries {
         item: &Item,
         watchdog: Arc<Watchdog>,
         cancel: &Cancel,
-    ) -> Result<(Content, Option<String>), RegistryError> {
+    ) -> Result<Answer, RegistryError> {
         let client = self.client(source)?;
         let get = self.get(&item.name, item.path.clone(), source, watchdog)?;
         let get = get.accept(&item.accept);
@@ -177,19 +190,41 @@ impl Registries {
                 found: content.digest(),
                 mixed: false,
             }),
-            _ => Ok((content, content_type)),
+            _ => Ok(Answer {
+                content,
+                content_type,
+            }),
         }
     }
 }
 
-/// A manifest or a config.
-struct Item {
-    name: String,
-    path: String,
-    accept: String,
+/// A manifest or a config, or a part of an image's signatures.
+pub(super) struct Item {
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) accept: String,
     /// In bytes.
-    limit: u64,
-    digest: Option<Digest>,
+    pub(super) limit: u64,
+    pub(super) digest: Option<Digest>,
+}
+
+impl Item {
+    /// The manifest with this tag or digest.
+    pub(super) fn manifest(target: &str, digest: Option<Digest>) -> Self {
+        Self {
+            name: format!("manifest `{target}`"),
+            path: format!("manifests/{target}"),
+            accept: ACCEPTED_MEDIA_TYPES.join(", "),
+            limit: MAX_MANIFEST_SIZE,
+            digest,
+        }
+    }
+}
+
+/// A downloaded item.
+pub(super) struct Answer {
+    pub(super) content: Content,
+    pub(super) content_type: Option<String>,
 }
 
 /// The known content, if its digest is right.

@@ -10,8 +10,9 @@ use crate::registry::ConfText;
 /// The largest file. Configuration files are far smaller; a pull secret for a hundred registries has a few dozen KiB.
 const FILE_LIMIT: u64 = 16 << 20;
 
-/// The files `*.conf` of a directory in the order of their names, as containers/image merges them. Directories are ignored.
-pub(super) fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
+/// The files of a directory whose names end in `suffix`, in the order of their names, as containers/image merges them.
+/// Directories are ignored.
+pub(super) fn drop_ins(dir: &Path, suffix: &str) -> Result<Vec<ConfText>, SettingsError> {
     let unreadable = |source| SettingsError::HostFile {
         path: dir.to_owned(),
         source,
@@ -25,7 +26,7 @@ pub(super) fn drop_ins(dir: &Path) -> Result<Vec<ConfText>, SettingsError> {
     for entry in entries {
         let entry = entry.map_err(unreadable)?;
         let is_dir = entry.file_type().map_err(unreadable)?.is_dir();
-        if !is_dir && entry.file_name().as_encoded_bytes().ends_with(b".conf") {
+        if !is_dir && entry.file_name().as_encoded_bytes().ends_with(suffix.as_bytes()) {
             paths.push(entry.path());
         }
     }

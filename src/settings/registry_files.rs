@@ -1,4 +1,4 @@
-//! Finds the registry settings in the host's files: registries.conf, logins, certificate authorities and DNS.
+//! Finds the registry settings in the host's files: registries.conf, registries.d, logins, certificate authorities and DNS.
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,10 @@ const CERTS_DIRS: [&str; 2] = ["etc/containers/certs.d", "etc/docker/certs.d"];
 const REGISTRIES_CONF: &str = "etc/containers/registries.conf";
 const ROOTS_REGISTRIES_CONF: &str = "root/.config/containers/registries.conf";
 
+/// The directories of registries.d. Root's own replaces the system's, even if it is empty (`docker/registries_d.go`).
+const REGISTRIES_D: &str = "etc/containers/registries.d";
+const ROOTS_REGISTRIES_D: &str = "root/.config/containers/registries.d";
+
 impl HostRoot {
     /// The settings for requests to registries.
     pub(super) fn registries(
@@ -46,6 +50,8 @@ impl HostRoot {
         };
         Ok(RegistrySettings {
             registries_conf: self.registries_conf(paths)?,
+            registries_d: self.registries_d(paths)?,
+            host_root: self.0.clone(),
             auth_files,
             system_roots: self.system_roots()?,
             certs_dirs,
@@ -83,9 +89,19 @@ impl HostRoot {
         };
         let mut files = vec![main];
         for dir in dirs {
-            files.extend(drop_ins(&dir)?);
+            files.extend(drop_ins(&dir, ".conf")?);
         }
         Ok(files)
+    }
+
+    /// The files of registries.d; none if there is no such directory.
+    fn registries_d(&self, paths: &HostPaths) -> Result<Vec<ConfText>, SettingsError> {
+        let dir = match &paths.registries_d {
+            Some(dir) => dir.clone(),
+            None if is_present(&self.join(ROOTS_REGISTRIES_D)) => self.join(ROOTS_REGISTRIES_D),
+            None => self.join(REGISTRIES_D),
+        };
+        drop_ins(&dir, ".yaml")
     }
 
     /// The host's bundle of authorities where RHCOS or Debian have it, or else the one of this container.

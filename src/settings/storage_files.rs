@@ -66,7 +66,7 @@ impl HostRoot {
     /// which is unknown here.
     fn refuse_drop_ins(&self, main: &StoreOptions) -> Result<(), SettingsError> {
         for dir in STORAGE_CONF_DROP_INS {
-            for ConfText { path, text } in drop_ins(&self.join(dir))? {
+            for ConfText { path, text } in drop_ins(&self.join(dir), ".conf")? {
                 let mut options = main.clone();
                 let added = options.add_storage_conf(&text, &path);
                 added.map_err(|source| SettingsError::StorageConf {

@@ -145,11 +145,11 @@ impl Daemon {
         let (resolver, _) = registries(settings.clone());
         let platform = "linux/amd64".parse::<Platform>().unwrap();
         let nothing = |_: &Digest| None;
-        let image = resolver
+        let resolved = resolver
             .resolve(&reference(&name), &platform, &nothing, &Cancel::default())
             .await
             .unwrap();
-        assert_eq!(image.layers[0].blob, Digest::of(layer));
+        assert_eq!(resolved.image.layers[0].blob, Digest::of(layer));
 
         // Half of the blob is there from an earlier run.
         let dir = tempfile::tempdir().unwrap();

@@ -15,6 +15,8 @@ mod notice;
 mod parallel_ranges;
 mod proxies;
 mod ranges;
+mod signature_files;
+mod signatures;
 mod slow;
 mod throttle;
 mod tls;

@@ -69,9 +69,10 @@ impl World {
         let nothing = |_: &Digest| None;
         let platform = "linux/amd64".parse::<Platform>().unwrap();
         let name = reference(&format!("{}/{name}", self.fake.host()));
-        registries
+        let resolved = registries
             .resolve(&name, &platform, &nothing, &Cancel::default())
-            .await
+            .await;
+        resolved.map(|resolved| resolved.image)
     }
 
     fn registries(&self) -> std::sync::Arc<Registries> {
@@ -113,7 +114,9 @@ async fn a_registry_has_a_name() {
                 .await
         }
     };
-    assert_eq!(resolve(format!("{host}/a:1")).await.unwrap().layers.len(), 1);
+    let resolved = resolve(format!("{host}/a:1")).await.unwrap();
+    assert_eq!(resolved.image.layers.len(), 1);
+    assert_eq!(resolved.source.unwrap().reference.domain(), host);
     let error = resolve("nowhere.invalid/a:1".into()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Network, "names may come back: {error}");
 }
@@ -133,21 +136,22 @@ async fn known_content_is_not_requested() {
     let name = reference(&format!("{}/a@{}", world.fake.host(), contents[0].digest()));
     let platform = "linux/amd64".parse::<Platform>().unwrap();
     let registries = world.registries();
-    let image = registries
+    let resolved = registries
         .resolve(&name, &platform, &known, &Cancel::default())
         .await
         .unwrap();
-    assert_eq!(image.layers.len(), 1);
+    assert_eq!(resolved.image.layers.len(), 1);
+    assert_eq!(resolved.source, None);
     assert_eq!(*asked.lock().unwrap(), contents.each_ref().map(Content::digest));
     assert_eq!(world.fake.seen("").len(), 0);
 
     // A store that lies about its content is not believed.
     let liar = |_: &Digest| Some(Content::new(Bytes::from_static(b"{}")));
-    let image = registries
+    let resolved = registries
         .resolve(&name, &platform, &liar, &Cancel::default())
         .await
         .unwrap();
-    assert_eq!(image.config.bytes(), &world.config);
+    assert_eq!(resolved.image.config.bytes(), &world.config);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -272,7 +276,8 @@ async fn a_mirror_for_tags_serves_all_of_the_image() {
                 .await
         }
     };
-    assert_eq!(resolve("origin.invalid/a:1").await.unwrap().layers.len(), 1);
+    let resolved = resolve("origin.invalid/a:1").await.unwrap();
+    assert_eq!(resolved.image.layers.len(), 1);
     let digest = format!("origin.invalid/a@{}", Digest::of(&world.list));
     assert_eq!(resolve(&digest).await.unwrap_err().kind(), Kind::Refused);
 }

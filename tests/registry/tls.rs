@@ -86,7 +86,7 @@ impl Certificates {
 
 /// Answers every request with `head` and the blob, over TLS with the certificate `name`; with `client_ca`, only to those
 /// whom that authority vouches for.
-fn serve(
+pub(crate) fn serve(
     certificates: &Certificates,
     name: &str,
     client_ca: Option<&str>,
@@ -143,7 +143,7 @@ fn answer(tcp: TcpStream, config: Arc<ServerConfig>, head: &str, body: &[u8]) ->
     tls.flush()
 }
 
-fn ok() -> String {
+pub(crate) fn ok() -> String {
     "HTTP/1.1 200 OK\r\n".into()
 }
 
