@@ -27,6 +27,6 @@ pub use manifest::{ImageManifest, LayerDescriptor, MAX_CONFIG_SIZE, MAX_MANIFEST
 pub use manifest_error::{MAX_SIGNATURES, ManifestError};
 pub use media_type::ACCEPTED_MEDIA_TYPES;
 pub use platform::Platform;
-pub(crate) use reference::is_domain;
+pub(crate) use reference::{DEFAULT_DOMAIN, OFFICIAL, is_component, is_domain, parts};
 pub use reference::{Reference, ReferenceError};
 pub use signature_manifest::{SignatureLayer, SignatureManifest};

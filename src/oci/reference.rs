@@ -28,13 +28,13 @@ const MAX_TAG: usize = 128;
 /// How many characters of an invalid text an error shows.
 const SHOWN: usize = 300;
 
-const DEFAULT_DOMAIN: &str = "docker.io";
+pub(crate) const DEFAULT_DOMAIN: &str = "docker.io";
 /// The former name of Docker Hub; means [`DEFAULT_DOMAIN`].
 const LEGACY_DOMAIN: &str = "index.docker.io";
 /// The only host without a dot or a port.
 const LOCALHOST: &str = "localhost";
 /// The namespace of Docker Hub's images with a name of one word.
-const OFFICIAL: &str = "library/";
+pub(crate) const OFFICIAL: &str = "library/";
 
 /// A normalised reference: a domain unless it is short, a path, and a tag or a digest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,6 +157,35 @@ impl FromStr for Reference {
 }
 
 fn parse(text: &str) -> Result<Reference, &'static str> {
+    let Parts {
+        domain,
+        path,
+        tag,
+        digest,
+    } = parts(text)?;
+    let target = match (digest, tag) {
+        (Some(digest), _) => Target::Digest(digest),
+        (None, Some(tag)) => Target::Tag(tag.to_owned()),
+        (None, None) => Target::Tag("latest".to_owned()),
+    };
+    Ok(Reference {
+        domain: domain.to_owned(),
+        path,
+        target,
+    })
+}
+
+/// What a reference consists of, before a tag is added or dropped.
+pub(crate) struct Parts<'a> {
+    /// Empty if the text names none.
+    pub(crate) domain: &'a str,
+    pub(crate) path: String,
+    pub(crate) tag: Option<&'a str>,
+    pub(crate) digest: Option<Digest>,
+}
+
+/// Parses a reference with an optional tag and an optional digest.
+pub(crate) fn parts(text: &str) -> Result<Parts<'_>, &'static str> {
     if text.is_empty() {
         return Err("it is empty");
     }
@@ -193,15 +222,11 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     if let Some(tag) = tag {
         check_tag(tag)?;
     }
-    let target = match (digest, tag) {
-        (Some(digest), _) => Target::Digest(parse_digest(digest)?),
-        (None, Some(tag)) => Target::Tag(tag.to_owned()),
-        (None, None) => Target::Tag("latest".to_owned()),
-    };
-    Ok(Reference {
-        domain: domain.to_owned(),
+    Ok(Parts {
+        domain,
         path,
-        target,
+        tag,
+        digest: digest.map(parse_digest).transpose()?,
     })
 }
 
@@ -259,7 +284,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn is_component(component: &str) -> bool {
+pub(crate) fn is_component(component: &str) -> bool {
     let is_alnum = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     component.starts_with(is_alnum)
         && component.ends_with(is_alnum)
