@@ -1,8 +1,29 @@
 //! Evaluates the signature policy (`policy.json`) of an image, with simple signing and sigstore signatures.
 //!
-//! A [`Signature`] is one signature of an image; `blob.rs` defines how the store and lookaside stores keep it.
+//! ```text
+//! policy.json ─policy_json→ Policy ─rule(image)→ Rule ─evaluate→ Accepted
+//!                                    scope and      │   Refusal: scope, requirement, and why not each signature
+//!                                    Requirement*   │
+//!                     Signature*, manifest's digest ┘   evaluation: keys, then Payload, then SignedIdentity
+//! ```
+//!
+//! The rules are those of containers/image, which CRI-O applies when it pulls an image:
+//! containers-policy.json(5). Fulcio, PKI, Rekor and `signedBaseLayer` are not evaluated, so no image meets them here. There
+//! is no I/O and no clock: the caller passes time and key files.
 
 mod blob;
+mod evaluation;
+mod named_reference;
+mod payload;
+mod policy;
+mod policy_json;
+mod public_key;
+mod refusal;
+mod requirement;
+mod rule;
+mod signed_identity;
+mod strict_json;
+mod transport_scope;
 
 #[cfg(test)]
 mod tests;
@@ -10,6 +31,20 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use blob::BlobError;
+pub use evaluation::KeyFiles;
+pub use payload::{Payload, PayloadError};
+pub use policy::{Policy, PolicyError};
+pub use refusal::Refusal;
+pub use rule::{Accepted, Rule};
+
+/// How many characters of a foreign text a message shows.
+const SHOWN: usize = 300;
+
+/// A foreign text as a message can show it: of bounded length and without control characters.
+fn shown(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(SHOWN).map(visible).collect()
+}
 
 /// A signature of an image, of one of the two kinds that containers/image knows. Nothing about it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
