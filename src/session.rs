@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 
 use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{Flags, LogFormat};
-use spoke_precache::cluster::{Api, ClusterInfo, ClusterReporter};
+use spoke_precache::cluster::{Api, ClusterInfo, ClusterNeeds, ClusterReporter, ReleaseNeeds};
 use spoke_precache::exit_code::Ending;
 use spoke_precache::job::{self, JobConfig, JobError, Mode, Outcome};
 use spoke_precache::pinning::{self, PinOutcome, PinTarget};
@@ -130,10 +130,16 @@ impl<'a> Session<'a> {
         let Some(api) = api else {
             return ClusterInfo::default();
         };
-        let with_kubelet = self.flags.bounds.image_gc_high_threshold.is_none();
+        let needs = ClusterNeeds {
+            kubelet: self.flags.bounds.image_gc_high_threshold.is_none(),
+            release: ReleaseNeeds {
+                keys: true,
+                signatures: true,
+            },
+        };
         let patience = settings::cluster_patience(self.flags);
         tokio::select! {
-            cluster = ClusterInfo::query(api, with_kubelet, patience) => cluster,
+            cluster = ClusterInfo::query(api, needs, patience) => cluster,
             // The job stops by the same signal.
             _ = self.cancel.stopped() => ClusterInfo::default(),
         }

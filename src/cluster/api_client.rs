@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::rbac::{PATCH_PINS, Rule};
+use super::rbac::{LIST_SIGNATURES, PATCH_PINS, Rule};
 use super::{ClusterError, ServiceAccount};
 use crate::http::{Backoff, TransportError, bearer, client_builder, excerpt, retry_after};
 
@@ -50,6 +50,9 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// The name of this program as the owner of fields (`metadata.managedFields`).
 pub(super) const FIELD_MANAGER: &str = "spoke-precache";
+
+/// Selects the ConfigMaps with signatures: by the label's existence, whatever its value.
+const SIGNATURE_SELECTOR: &str = "labelSelector=release.openshift.io%2Fverification-signatures";
 
 /// How hard to try.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +152,7 @@ impl Api {
         })
     }
 
-    /// Reads the object `name`; only the fields of `T`.
+    /// Reads the object `name`, or the list of the collection if the name is empty; only the fields of `T`.
     pub(super) async fn get<T: DeserializeOwned>(
         &self,
         rule: &Rule,
@@ -288,6 +291,8 @@ impl Api {
             url.set_query(Some(&format!("fieldManager={FIELD_MANAGER}&force=true")));
         } else if body.is_some() {
             url.set_query(Some(&format!("fieldManager={FIELD_MANAGER}")));
+        } else if *rule == LIST_SIGNATURES {
+            url.set_query(Some(SIGNATURE_SELECTOR));
         }
         let bearer = bearer(token).map_err(|_| ClusterError::Unauthorized {
             message: "its file has bytes that no token can have".to_owned(),

@@ -5,12 +5,13 @@
 //! config.openshift.io/v1 proxies/cluster             .status: proxies; .spec.trustedCA ─→ ConfigMap, ca-bundle.crt
 //! config.openshift.io/v1 images/cluster              .spec.additionalTrustedCA ─→ ConfigMap, host[..port]
 //! this pod ─ownerReferences→ this Job                 .status.startTime + .spec.activeDeadlineSeconds
+//! clusterversions/version and ConfigMaps              keys and signatures of releases     (cluster_release.rs)
 //! ```
 //!
 //! First come the proxy and the certificate authorities: a site that needs them cannot reach any registry without them, and
 //! a later retry would not repair that. So the start waits up to [`PATIENCE`] for an API that is busy or unreachable, such as
 //! that of a single node that has just rebooted, but not for one that refuses. The rest may take up to [`SOON`]. A value that
-//! is still unknown is a warning. Only the fields that are named here are read.
+//! is still unknown is a warning, except what release signatures need. Only the fields that are named here are read.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,6 +22,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::api_client::{Api, Effort};
+use super::cluster_release::{ClusterRelease, ReleaseNeeds};
 use super::own_job::{OwnJob, Owner};
 use super::pull_credentials_policy::PullVerification;
 use super::rbac::{CONFIG_NAMESPACE, GET_CONFIG_MAP, GET_CONFIGZ, GET_IMAGE_CONFIG, GET_PROXY};
@@ -42,6 +44,15 @@ const CA_BUNDLE: &str = "ca-bundle.crt";
 /// A key of the images' ConfigMap that is not a registry (OpenShift Update Service).
 const UPDATE_SERVICE: &str = "updateservice-registry";
 
+/// Which optional values to read. A flag may have a value already, and then the service account may lack the permission.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterNeeds {
+    /// The kubelet's threshold.
+    pub kubelet: bool,
+    /// What the verification of a release needs.
+    pub release: ReleaseNeeds,
+}
+
 /// Settings from the cluster's API.
 #[derive(Debug, Default)]
 pub struct ClusterInfo {
@@ -55,6 +66,8 @@ pub struct ClusterInfo {
     pub ca_bundles: Vec<CaBundle>,
     /// The owner of this pod.
     pub owner: Owner,
+    /// What the verification of a release needs.
+    pub release: ClusterRelease,
     /// The values that are unknown, and why.
     pub warnings: Vec<String>,
 }
@@ -144,20 +157,20 @@ struct ConfigMap {
 }
 
 impl ClusterInfo {
-    /// Queries the API and waits up to `patience` if it is busy. `with_kubelet` is false if a flag sets the threshold; then
-    /// the service account may lack the permission.
-    pub async fn query(api: &Api, with_kubelet: bool, patience: Duration) -> Self {
+    /// Queries the API and waits up to `patience` if it is busy.
+    pub async fn query(api: &Api, needs: ClusterNeeds, patience: Duration) -> Self {
         let effort = Effort::patient(patience);
         let required = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort)) };
         let (proxy, registry_cas) = with_wait_message(required, patience).await;
         let effort = Effort::patient(patience.min(SOON));
         let kubelet = async {
-            match with_kubelet {
+            match needs.kubelet {
                 true => kubelet(api, effort).await,
                 false => Ok(KubeletConfig::default()),
             }
         };
-        let (kubelet, owner) = tokio::join!(kubelet, own_job::find_owner(api, effort));
+        let release = ClusterRelease::query(api, needs.release, effort);
+        let (kubelet, owner, release) = tokio::join!(kubelet, own_job::find_owner(api, effort), release);
         let mut unavailable = Unavailable::default();
         let (proxy, trusted) = unavailable
             .value_of("the cluster's proxy", proxy)
@@ -174,6 +187,7 @@ impl ClusterInfo {
             proxy,
             ca_bundles: [trusted.unwrap_or_default(), registry_cas.unwrap_or_default()].concat(),
             owner: owner.unwrap_or_default(),
+            release,
             warnings: unavailable.warnings(),
         }
     }

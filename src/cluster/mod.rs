@@ -1,7 +1,8 @@
 //! Talks to the cluster's API: reads settings of the node and of this Job, and reports the run's progress.
 //!
 //! ```text
-//! ServiceAccount → Api ─┬─ ClusterInfo::query ───→ threshold, pull policy, proxy, this Job      at the start
+//! ServiceAccount → Api ─┬─ ClusterInfo::query ───→ threshold, pull policy, proxy, this Job,     at the start
+//!                       │                             release keys and signatures
 //!                       ├─ ClusterReporter ──────→ annotations of this Job, events              during the run
 //!                       └─ PinnedImageSets::apply                                               after the run
 //! ```
@@ -14,6 +15,7 @@
 mod annotations;
 mod api_client;
 mod cluster_info;
+mod cluster_release;
 mod cluster_reporter;
 mod error;
 mod job_client;
@@ -27,12 +29,13 @@ mod service_account;
 mod update_interval;
 
 pub use api_client::Api;
-pub use cluster_info::{CaBundle, ClusterInfo, ClusterProxy, PATIENCE};
+pub use cluster_info::{CaBundle, ClusterInfo, ClusterNeeds, ClusterProxy, PATIENCE};
+pub use cluster_release::{ClusterRelease, ClusterSignature, ClusterVersion, ReleaseNeeds};
 pub use cluster_reporter::ClusterReporter;
 pub use error::ClusterError;
 pub use own_job::{OwnJob, Owner};
 pub use pinned_image_set::PinnedImageSets;
 pub use pull_credentials_policy::PullVerification;
-pub use rbac::{CONFIG_NAMESPACE, RULES, Rule, RuleScope};
+pub use rbac::{CONFIG_NAMESPACE, MANAGED_NAMESPACE, RULES, Rule, RuleScope};
 pub use service_account::ServiceAccount;
 pub use update_interval::INTERVAL;

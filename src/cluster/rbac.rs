@@ -11,7 +11,7 @@ pub struct Rule {
     pub version: &'static str,
     /// `jobs`; `nodes/proxy` for a subresource.
     pub resource: &'static str,
-    /// `get`, `patch`, `create` or `delete`.
+    /// `get`, `list`, `patch`, `create` or `delete`.
     pub verb: &'static str,
     /// The scope of the objects.
     pub scope: RuleScope,
@@ -32,6 +32,9 @@ pub enum RuleScope {
 
 /// The namespace of the ConfigMaps that OpenShift's configuration refers to.
 pub const CONFIG_NAMESPACE: &str = "openshift-config";
+
+/// The namespace of the ConfigMaps that the cluster-version operator reads and writes.
+pub const MANAGED_NAMESPACE: &str = "openshift-config-managed";
 
 const fn rule(group: &'static str, resource: &'static str, verb: &'static str, scope: RuleScope) -> Rule {
     Rule {
@@ -60,6 +63,22 @@ pub(super) const GET_PROXY: Rule = rule("config.openshift.io", "proxies", "get",
 pub(super) const GET_IMAGE_CONFIG: Rule = rule("config.openshift.io", "images", "get", RuleScope::Cluster);
 /// Reads the certificates that those two refer to.
 pub(super) const GET_CONFIG_MAP: Rule = rule("", "configmaps", "get", RuleScope::Namespace(CONFIG_NAMESPACE));
+/// Reads the completed releases and the signature stores of the cluster. Not sent if flags have keys and stores, as the next
+/// two.
+pub(super) const GET_CLUSTER_VERSION: Rule = rule(
+    "config.openshift.io",
+    "clusterversions",
+    "get",
+    RuleScope::Cluster,
+);
+/// Reads the keyrings and the signature stores of the running release.
+pub(super) const GET_VERIFICATION: Rule =
+    rule("", "configmaps", "get", RuleScope::Namespace(MANAGED_NAMESPACE));
+/// Reads the signatures that were put into the cluster. Not sent if a flag names a store.
+pub(super) const LIST_SIGNATURES: Rule = Rule {
+    verb: "list",
+    ..GET_VERIFICATION
+};
 /// Applies PinnedImageSets (server-side apply).
 pub(super) const PATCH_PINS: Rule = Rule {
     only_with: Some("--pin api"),
@@ -82,7 +101,7 @@ pub(super) const DELETE_PINS: Rule = Rule {
 };
 
 /// Every request. The roles in `manifests/` allow exactly these.
-pub const RULES: [Rule; 11] = [
+pub const RULES: [Rule; 14] = [
     GET_CONFIGZ,
     GET_POD,
     GET_JOB,
@@ -91,6 +110,9 @@ pub const RULES: [Rule; 11] = [
     GET_PROXY,
     GET_IMAGE_CONFIG,
     GET_CONFIG_MAP,
+    GET_CLUSTER_VERSION,
+    GET_VERIFICATION,
+    LIST_SIGNATURES,
     PATCH_PINS,
     CREATE_PINS,
     DELETE_PINS,

@@ -6,6 +6,7 @@
 //! Store::commit_layers, commit_image             makes them visible at once and complete; holds locks for milliseconds
 //! Store::add_names                               adds names to stored images
 //! Store::tree                                    reads files and directories of an image without a mount
+//! Store::pod_container_image                     the image of a container that CRI-O has created
 //! Inventory::check_layer, check_links, check_data   reads everything again and reports each damage
 //! Store::repair_layers, repair_links, repair_image  replaces damaged parts under the same ids
 //! ```
@@ -45,6 +46,7 @@ mod layers_json;
 mod layout;
 mod leftovers;
 mod lock;
+mod pod_container;
 mod stage;
 mod stage_dir;
 mod stage_sync;

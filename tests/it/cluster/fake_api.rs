@@ -20,7 +20,7 @@ use axum::http::{Method, Response, Uri, header::HeaderMap};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use spoke_precache::cluster::{RULES, RuleScope};
+use spoke_precache::cluster::{RULES, RuleScope, ServiceAccount};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -50,6 +50,7 @@ const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/openshift-talo-pre-cache
 pub(super) struct Asked {
     pub(super) method: Method,
     pub(super) path: String,
+    pub(super) query: String,
     pub(super) body: String,
     pub(super) at: Instant,
 }
@@ -238,6 +239,18 @@ impl ApiDouble {
         ]
     }
 
+    /// The service account as the program finds it.
+    pub(super) fn service_account(&self) -> ServiceAccount {
+        ServiceAccount {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+            dir: self.account.path().to_owned(),
+            pod: Some(POD.to_owned()),
+            node: Some(NODE.to_owned()),
+            index: None,
+        }
+    }
+
     /// Everything that was asked is in the list that the roles are made from.
     #[track_caller]
     pub(super) fn is_allowed(&self) {
@@ -265,6 +278,8 @@ impl ApiDouble {
                     Some(subresource) => format!("{plural}/{subresource}"),
                     None => plural.to_owned(),
                 };
+                let is_list = verb == "get" && !rest.unwrap_or_default().contains('/');
+                let verb = if is_list { "list" } else { verb };
                 rule.verb == verb && rule.resource == resource
             });
             assert!(allowed, "no rule allows {asked:?}");
@@ -349,6 +364,7 @@ async fn handle(
         lock(&shared.log).push(Asked {
             method: method.clone(),
             path: path.clone(),
+            query: uri.query().unwrap_or_default().to_owned(),
             body: body.clone(),
             at: Instant::now(),
         });

@@ -5,6 +5,7 @@ mod api_faults;
 mod fake_api;
 mod job_status;
 mod random_faults;
+mod release;
 mod tls_proxy;
 mod upgrade;
 

@@ -1,0 +1,126 @@
+//! Tests what is read from the API for the verification of a release's signature.
+
+use std::time::Duration;
+
+use serde_json::json;
+use spoke_precache::cluster::{
+    Api, ClusterInfo, ClusterNeeds, ClusterSignature, ClusterVersion, ReleaseNeeds,
+};
+
+use super::api_faults::Fault;
+use super::fake_api::ApiDouble;
+
+const VERSION_PATH: &str = "/apis/config.openshift.io/v1/clusterversions/version";
+const VERIFICATION_PATH: &str = "/api/v1/namespaces/openshift-config-managed/configmaps/release-verification";
+const SIGNATURES_PATH: &str = "/api/v1/namespaces/openshift-config-managed/configmaps";
+
+fn query(api: &ApiDouble, release: ReleaseNeeds) -> ClusterInfo {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = Api::new(api.service_account()).unwrap();
+    let needs = ClusterNeeds {
+        kubelet: false,
+        release,
+    };
+    runtime.block_on(ClusterInfo::query(&client, needs, Duration::from_secs(60)))
+}
+
+const ALL: ReleaseNeeds = ReleaseNeeds {
+    keys: true,
+    signatures: true,
+};
+
+#[test]
+fn keys_signatures_and_the_completed_release_are_read() {
+    let api = ApiDouble::start();
+    api.put(
+        VERIFICATION_PATH,
+        json!({"metadata": {"name": "release-verification"}, "data": {"store-a": "https://a", "verifier-public-key-a": "k"}}),
+    );
+    let signatures = json!({"kind": "ConfigMapList", "metadata": {"resourceVersion": "7"}, "items": [
+        {"metadata": {"name": "signatures-managed"}, "binaryData": {"sha256-aa-0": "c2ln", "sha256-bb-7": "c2lnMg=="}},
+        {"metadata": {"name": "other"}, "data": {"sha256-aa-1": "text"}, "binaryData": {"notes": "c2ln"}},
+        {"metadata": {"name": "empty"}, "binaryData": null},
+    ]});
+    api.put(SIGNATURES_PATH, signatures);
+    api.put(
+        VERSION_PATH,
+        json!({"spec": {"channel": "stable-4.16", "clusterID": "x"}, "status": {
+            "desired": {"image": "quay.io/r@sha256:b", "version": "4.16.1"},
+            "history": [{"state": "Partial", "image": "quay.io/r@sha256:b"}, {"state": "Completed", "image": "quay.io/r@sha256:a"}],
+        }}),
+    );
+    let info = query(&api, ALL);
+    assert_eq!(info.release.verification.unwrap()["store-a"], "https://a");
+    let signature = |key: &str, bytes: &[u8]| ClusterSignature {
+        config_map: "openshift-config-managed/signatures-managed".to_owned(),
+        key: key.to_owned(),
+        bytes: bytes.to_owned(),
+    };
+    assert_eq!(
+        info.release.signatures.unwrap(),
+        [
+            signature("sha256-aa-0", b"sig"),
+            signature("sha256-bb-7", b"sig2")
+        ]
+    );
+    let version = ClusterVersion {
+        completed: Some("quay.io/r@sha256:a".to_owned()),
+        signature_stores: None,
+    };
+    assert_eq!(info.release.version.unwrap(), version);
+    assert_eq!(info.warnings, Vec::<String>::new());
+    let log = api.log();
+    let list = log.iter().find(|asked| asked.path == SIGNATURES_PATH).unwrap();
+    assert_eq!(
+        list.query,
+        "labelSelector=release.openshift.io%2Fverification-signatures"
+    );
+    api.is_allowed();
+}
+
+#[test]
+fn missing_rights_are_reasons_and_no_warnings() {
+    let api = ApiDouble::start();
+    for path in [VERSION_PATH, SIGNATURES_PATH] {
+        api.fault(Fault::status(path, 403));
+    }
+    let release = query(&api, ALL).release;
+    for (why, request) in [
+        (
+            release.version.unwrap_err(),
+            "get clusterversions.config.openshift.io",
+        ),
+        (release.verification.unwrap_err(), "get configmaps"),
+        (release.signatures.unwrap_err(), "list configmaps"),
+    ] {
+        let expected = format!("the service account is not allowed `{request}`: ");
+        assert!(why.starts_with(&expected), "{why}");
+    }
+    api.end_faults();
+    let why = query(&api, ALL).release.verification.unwrap_err();
+    assert_eq!(why, format!("there is no `{VERIFICATION_PATH}`"));
+    assert_eq!(query(&api, ALL).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_asked_that_flags_make_unnecessary() {
+    let of_releases = |needs: ReleaseNeeds| {
+        let api = ApiDouble::start();
+        query(&api, needs);
+        let is_release = |path: &String| path.contains("openshift-config-managed") || path == VERSION_PATH;
+        let mut paths: Vec<String> = api.log().into_iter().map(|asked| asked.path).collect();
+        paths.retain(is_release);
+        paths.sort();
+        paths
+    };
+    assert_eq!(of_releases(ReleaseNeeds::default()), Vec::<String>::new());
+    let only_keys = ReleaseNeeds {
+        keys: true,
+        signatures: false,
+    };
+    assert_eq!(of_releases(only_keys), [VERIFICATION_PATH, VERSION_PATH]);
+    assert_eq!(
+        of_releases(ALL),
+        [SIGNATURES_PATH, VERIFICATION_PATH, VERSION_PATH]
+    );
+}
