@@ -1,0 +1,110 @@
+//! Examines signatures one after another until every keyring has a valid one.
+
+use jiff::Timestamp;
+
+use super::keyring_file::NamedKeyring;
+use super::reasons::Reasons;
+use super::signature_body::SignatureBody;
+use super::verdict::Satisfied;
+use crate::oci::Digest;
+use crate::openpgp::{self, Keyring};
+
+/// The largest signature. The cluster-version operator means to limit those of stores to this (library-go
+/// `pkg/verify/store/sigstore/sigstore.go`); real ones have about 1 KiB.
+pub(super) const SIGNATURE_LIMIT: usize = 50 << 10;
+
+/// The keyrings without a valid signature, and what was found so far.
+#[derive(Debug)]
+pub(super) struct Examination<'k> {
+    digest: Digest,
+    remaining: Vec<&'k NamedKeyring>,
+    pub(super) satisfied: Vec<Satisfied>,
+    /// The `docker-reference` of the first valid signature.
+    pub(super) reference: Option<String>,
+    /// Why the others are not valid, and where there are none.
+    pub(super) reasons: Reasons,
+    /// Whether the release is known to have signatures, or to have none in some store.
+    pub(super) is_answered: bool,
+}
+
+impl<'k> Examination<'k> {
+    /// `keyrings` has at least one.
+    pub(super) fn new(digest: Digest, keyrings: &'k [NamedKeyring]) -> Self {
+        Self {
+            digest,
+            remaining: keyrings.iter().collect(),
+            satisfied: Vec::new(),
+            reference: None,
+            reasons: Reasons::default(),
+            is_answered: false,
+        }
+    }
+
+    /// Whether every keyring has a valid signature.
+    pub(super) fn is_done(&self) -> bool {
+        self.remaining.is_empty()
+    }
+
+    /// The names of the keyrings without a valid signature.
+    pub(super) fn remaining(&self) -> String {
+        let names: Vec<String> = self.remaining.iter().map(|it| format!("`{}`", it.name)).collect();
+        names.join(", ")
+    }
+
+    /// Examines one signature, found at `origin`.
+    pub(super) fn examine(&mut self, message: &[u8], origin: &str, now: Timestamp) {
+        self.is_answered = true;
+        if message.len() > SIGNATURE_LIMIT {
+            return self.refuse_too_large(origin);
+        }
+        let mut failures: Vec<(&str, String)> = Vec::new();
+        let mut remaining = Vec::new();
+        for named in std::mem::take(&mut self.remaining) {
+            match check(message, &named.keyring, self.digest, now) {
+                Ok((body, signer)) => {
+                    self.reference.get_or_insert(body.reference);
+                    self.satisfied.push(Satisfied {
+                        keyring: named.name.clone(),
+                        signer,
+                        origin: origin.to_owned(),
+                    });
+                }
+                Err(why) => {
+                    failures.push((&named.name, why));
+                    remaining.push(named);
+                }
+            }
+        }
+        self.remaining = remaining;
+        let is_same = failures.windows(2).all(|pair| pair[0].1 == pair[1].1);
+        match &failures[..] {
+            [] => {}
+            [(_, why), ..] if is_same => self.reasons.add(&format!("{origin}: {why}")),
+            failures => {
+                for (name, why) in failures {
+                    self.reasons
+                        .add(&format!("{origin}: with keyring `{name}`: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Refuses a signature that was not read to its end.
+    pub(super) fn refuse_too_large(&mut self, origin: &str) {
+        self.is_answered = true;
+        let why = format!("{origin}: the signature is larger than {SIGNATURE_LIMIT} bytes");
+        self.reasons.add(&why);
+    }
+}
+
+/// Verifies one signature with one keyring. Returns its body and its key.
+fn check(
+    message: &[u8],
+    keyring: &Keyring,
+    digest: Digest,
+    now: Timestamp,
+) -> Result<(SignatureBody, String), String> {
+    let signed = openpgp::verify(message, keyring, now).map_err(|error| error.to_string())?;
+    let body = SignatureBody::parse(&signed.body, digest).map_err(|error| error.to_string())?;
+    Ok((body, signed.signer.to_string()))
+}
