@@ -1,13 +1,12 @@
 //! Groups the packets of a keyring into certificates: a primary key with its user ids, subkeys and their signatures.
 
-use pgp::crypto::hash::HashAlgorithm;
 use pgp::crypto::public_key::PublicKeyAlgorithm;
 use pgp::packet::{PacketHeader, PublicKey, Signature, SubpacketData, UserId};
 use pgp::types::{KeyDetails as _, KeyId, Tag};
 
 use super::Rules;
 use super::error::KeyringError;
-use super::go_formats;
+use super::formats;
 use super::packets::{Limits, Packet, Packets};
 
 /// Self-signatures of one keyring that are verified. Distribution keyrings have a few hundred; 500 take under a second with
@@ -133,9 +132,7 @@ fn key(packet: &Packet, rules: Rules) -> Result<PublicKey, String> {
         Some(version) => return Err(format!("keys of version {version} are not supported")),
         None => return Err("a key is empty".into()),
     }
-    if rules == Rules::Cvo {
-        go_formats::check_key(&packet.body)?;
-    }
+    formats::check_key(&packet.body, rules)?;
     let header = PacketHeader::new_fixed(Tag::PublicKey, packet.body.len() as u32);
     let mut rest = &packet.body[..];
     let key = PublicKey::try_from_reader(header, &mut rest)
@@ -162,15 +159,9 @@ pub(super) fn signature(packet: &Packet, rules: Rules) -> Result<Signature, Stri
         return Err("a signature that is longer than its content".into());
     }
     let config = signature.config().ok_or("the version of a signature")?;
-    // Two messages with the same MD5 can be made within seconds. Go still accepts it; no real signature has it.
-    if config.hash_alg == HashAlgorithm::Md5 {
-        return Err("the hash algorithm MD5".into());
-    }
+    formats::check_signature(config, rules)?;
     if signature.created().is_none() {
         return Err("a signature without a time".into());
-    }
-    if rules == Rules::Cvo {
-        go_formats::check_signature(config)?;
     }
     Ok(signature)
 }

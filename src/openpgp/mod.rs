@@ -14,6 +14,7 @@
 //! | part of a key that it does not know | refuses the whole key | ignores the part |
 //! | armored file with several blocks | the first block | all blocks |
 //! | MD5 | refused here, although Go accepts it | refused |
+//! | secp256k1, Brainpool | refused | refused here, although gpg accepts them |
 //!
 //! ```text
 //! keyring file ─armor→ packets ─certificate→ Certificate* ─cvo or gnupg→ SigningKey*      Keyring::parse
@@ -34,8 +35,8 @@ mod armor;
 mod certificate;
 mod cvo;
 mod error;
+mod formats;
 mod gnupg;
-mod go_formats;
 mod keyring;
 mod message;
 mod packets;

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod gpg;
+mod hostile;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
