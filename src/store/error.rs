@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cancel::Stopped;
-use crate::oci::{DiffId, LayerId};
+use crate::oci::{DiffId, ImageId, LayerId};
 
 /// An error of the store. Another request to a registry does not help.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +103,28 @@ pub enum StoreError {
         layer: LayerId,
         /// The container or mount that uses it.
         user: String,
+    },
+    /// The signatures of a stored image cannot be read.
+    #[error(
+        "the signatures of image {image} are damaged: `{item}`: {reason}\nhint: run `spoke-precache verify --repair`"
+    )]
+    DamagedSignatures {
+        /// The image.
+        image: ImageId,
+        /// The item of its big data, or `metadata`.
+        item: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Signatures cannot be added to an image. Nothing was written.
+    #[error("cannot store the signatures of image {image}: {reason}\nhint: {hint}")]
+    Unsignable {
+        /// The image.
+        image: ImageId,
+        /// Why not.
+        reason: String,
+        /// The remedy.
+        hint: &'static str,
     },
     /// The requested file of an image is not a regular file, or is too large.
     #[error("cannot read `{path}` from the image: {reason}")]

@@ -6,7 +6,8 @@
 use std::collections::HashSet;
 
 use super::error::StoreError;
-use super::images_json::{BigDataItem, ImageTable, ImageView, MANIFEST, NewImage};
+use super::image_record::{BigDataItem, MANIFEST, NewImage};
+use super::images_json::{ImageTable, ImageView};
 use super::layers_json::LayerTable;
 use super::lock::{ImagesLock, SharedLayersLock};
 use super::store::Store;
@@ -29,7 +30,7 @@ pub enum ImageCommit {
 
 impl Store {
     /// Stores `image` under `name` if all its layers are stored. An existing record is completed and gets the name.
-    /// Another image with that name loses it.
+    /// Another image with that name loses it. Stored signatures stay if `image` has none, see `image_signatures.rs`.
     ///
     /// `cancel` ends the wait for the locks and nothing else.
     pub fn commit_image(
@@ -92,7 +93,9 @@ impl Store {
                 });
             }
         }
-        let items = items(image);
+        let signatures = self.signatures_to_put(&id, image.manifest.digest(), &image.signatures, &images)?;
+        let mut items = items(image);
+        items.extend(signatures.items());
         let is_new = images.find(&id).is_none();
         let hidden = match is_new {
             true => self.names_in_additional_stores(&id, &images)?,
@@ -105,6 +108,7 @@ impl Store {
             layer: top,
             digest: image.digest(),
             items: &items,
+            signatures: &signatures,
             created: image
                 .created
                 .as_deref()
@@ -145,8 +149,9 @@ impl Store {
         images: &mut ImageTable,
         lock: &ImagesLock,
     ) -> Result<(), StoreError> {
+        let mut changed = self.make_way(&image.id, image.items, images, lock)?;
         self.write_items(&image.id, image.items)?;
-        let changed = images
+        changed |= images
             .put(image)
             .map_err(|error| StoreError::corrupt(&self.layout.images_json(), error))?;
         if changed {
@@ -171,7 +176,7 @@ impl Store {
         }
     }
 
-    fn write_items(&self, id: &ImageId, items: &[BigDataItem<'_>]) -> Result<(), StoreError> {
+    pub(super) fn write_items(&self, id: &ImageId, items: &[BigDataItem<'_>]) -> Result<(), StoreError> {
         atomic_file::create_dir(&self.layout.image(id), 0o700)?;
         // Also if it existed: the program that created it may not have synced it, or died before.
         atomic_file::sync_dir(&self.layout.images())?;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::error::StoreError;
 use super::expected_layer::LayerBlob;
-use super::images_json::MANIFEST;
+use super::image_record::MANIFEST;
 use super::inventory::{Inventory, StoredImage};
 use crate::oci::{DiffId, Digest, LayerId};
 

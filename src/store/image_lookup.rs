@@ -1,7 +1,7 @@
 //! Finds the image that CRI-O uses for a reference: by its name, or by a digest in the same repository.
 
 use super::error::StoreError;
-use super::images_json::MANIFEST;
+use super::image_record::MANIFEST;
 use super::inventory::{Inventory, StoredImage};
 use super::store_location::StoreLocation;
 use crate::oci::{Digest, Manifest, Platform, Reference};

@@ -7,36 +7,14 @@ use serde_json::value::RawValue;
 
 use super::atomic_file;
 use super::error::StoreError;
-use super::go_time;
+use super::image_record::{
+    FIELDS, MANIFEST, ManifestSignatures, NewImage, add_name, fresh, merge, merge_items, remove_signatures,
+};
 use super::json_record::{self, JsonRecord};
 use super::layout::Layout;
 use super::lock::ImagesLock;
+use super::signature_lengths::SIGNATURE;
 use crate::oci::{Digest, ImageId, Reference};
-
-/// The order of fields in containers/storage (`images.go`: `Image`).
-const FIELDS: [&str; 12] = [
-    "id",
-    "digest",
-    "names",
-    "names-history",
-    "layer",
-    "mapped-layers",
-    "metadata",
-    "big-data-names",
-    "big-data-sizes",
-    "big-data-digests",
-    "created",
-    "flags",
-];
-
-/// Items with this key, or this key and `-<digest>`, are manifests.
-pub(super) const MANIFEST: &str = "manifest";
-
-/// Items whose keys begin with this are signatures.
-const SIGNATURE: &str = "signature";
-
-/// The metadata that containers/image writes for an image without signatures.
-const NO_SIGNATURES: &str = "{}";
 
 /// The fields of a record that we use. Every field but the id may be missing or null.
 #[derive(Clone, Debug, Deserialize)]
@@ -68,30 +46,37 @@ impl ImageView {
             .filter_map(|digest| digest.parse().ok())
             .collect()
     }
-}
 
-/// One item of big data to store for an image.
-pub(super) struct BigDataItem<'i> {
-    pub(super) key: String,
-    pub(super) bytes: &'i [u8],
-    pub(super) digest: Digest,
-}
+    /// The digest of the manifest that the image was pulled by last.
+    pub(super) fn manifest(&self) -> Option<Digest> {
+        self.item(MANIFEST).1
+    }
 
-/// The content of an image's record.
-pub(super) struct NewImage<'i> {
-    pub(super) id: ImageId,
-    pub(super) name: String,
-    /// Additional names of a new record; no other image has them.
-    pub(super) further_names: Vec<String>,
-    /// The top layer. It replaces the one in an existing record.
-    pub(super) layer: Option<String>,
-    /// Digest of the first manifest that is stored: the list's, if there is one.
-    pub(super) digest: Digest,
-    pub(super) items: &'i [BigDataItem<'i>],
-    pub(super) created: String,
+    /// Length and digest of an item, as recorded.
+    pub(super) fn item(&self, key: &str) -> (Option<u64>, Option<Digest>) {
+        let size = self.big_data_sizes.as_ref().and_then(|sizes| sizes.get(key));
+        let digest = self
+            .big_data_digests
+            .as_ref()
+            .and_then(|digests| digests.get(key));
+        (
+            size.and_then(|size| u64::try_from(*size).ok()),
+            digest.and_then(|digest| digest.parse().ok()),
+        )
+    }
+
+    /// The keys of its signature items.
+    pub(super) fn signature_keys(&self) -> BTreeSet<&str> {
+        let names = self.big_data_names.iter().flatten();
+        let sizes = self.big_data_sizes.iter().flatten().map(|(key, _)| key);
+        let digests = self.big_data_digests.iter().flatten().map(|(key, _)| key);
+        let keys = names.chain(sizes).chain(digests).map(|key| &**key);
+        keys.filter(|key| key.starts_with(SIGNATURE)).collect()
+    }
 }
 
 /// The content of images.json.
+#[derive(Clone)]
 pub(super) struct ImageTable {
     records: Vec<(ImageView, Box<RawValue>)>,
 }
@@ -146,6 +131,41 @@ impl ImageTable {
         Ok(self.replace(position, &record)? || taken)
     }
 
+    /// Adds signatures to the record of a stored image. Returns whether anything changed.
+    pub(super) fn put_signatures(
+        &mut self,
+        id: &ImageId,
+        signatures: &ManifestSignatures,
+    ) -> Result<bool, serde_json::Error> {
+        self.edit(id, |record| merge_items(record, &signatures.items(), signatures))
+    }
+
+    /// Removes signature items from the record of an image. Returns whether anything changed.
+    pub(super) fn remove_signatures(
+        &mut self,
+        id: &ImageId,
+        keys: &[&str],
+    ) -> Result<bool, serde_json::Error> {
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        self.edit(id, |record| remove_signatures(record, keys))
+    }
+
+    fn edit(
+        &mut self,
+        id: &ImageId,
+        edit: impl FnOnce(&mut JsonRecord) -> Result<(), serde_json::Error>,
+    ) -> Result<bool, serde_json::Error> {
+        let id = id.to_string();
+        let Some(position) = self.records.iter().position(|(view, _)| view.id == id) else {
+            return Ok(false);
+        };
+        let mut record: JsonRecord = serde_json::from_str(self.records[position].1.get())?;
+        edit(&mut record)?;
+        self.replace(position, &record)
+    }
+
     /// Removes the name from every other image. Returns whether one had it.
     fn take_name(&mut self, name: &str, id: &str) -> Result<bool, serde_json::Error> {
         let mut changed = false;
@@ -189,131 +209,20 @@ impl ImageTable {
     }
 }
 
-fn fresh(image: &NewImage<'_>) -> Result<JsonRecord, serde_json::Error> {
-    let mut record = JsonRecord::default();
-    record.set("id", &image.id.to_string(), &FIELDS)?;
-    if !image.further_names.is_empty() {
-        record.set("names", &image.further_names, &FIELDS)?;
-    }
-    record.set("digest", &image.digest, &FIELDS)?;
-    record.set("metadata", &NO_SIGNATURES, &FIELDS)?;
-    record.set("created", &image.created, &FIELDS)?;
-    Ok(record)
-}
-
-/// Inserts the name as the first one.
-fn add_name(record: &mut JsonRecord, name: &str) -> Result<(), serde_json::Error> {
-    let mut names: Vec<String> = record.field("names");
-    names.retain(|known| known != name);
-    names.insert(0, name.to_owned());
-    // containers/storage moves every name of the image to the front of its history, one after the other (`images.go`:
-    // `updateNames`), so the history has them in reverse order.
-    let mut history: Vec<String> = record.field("names-history");
-    history.retain(|name| !names.contains(name));
-    history.splice(..0, names.iter().rev().cloned());
-    record.set("names", &names, &FIELDS)?;
-    record.set("names-history", &history, &FIELDS)
-}
-
-/// Adds the items to the record. Existing items stay where they are.
-fn merge(record: &mut JsonRecord, image: &NewImage<'_>) -> Result<(), serde_json::Error> {
-    add_name(record, &image.name)?;
-    let mut keys: Vec<String> = record.field("big-data-names");
-    let mut sizes: BTreeMap<String, i64> = record.field("big-data-sizes");
-    let mut digests: BTreeMap<String, String> = record.field("big-data-digests");
-    for item in image.items {
-        if !keys.contains(&item.key) {
-            keys.push(item.key.clone());
-        }
-        sizes.insert(
-            item.key.clone(),
-            i64::try_from(item.bytes.len()).unwrap_or(i64::MAX),
-        );
-        digests.insert(item.key.clone(), item.digest.to_string());
-    }
-    let unnamed = sizes.keys().filter(|key| !keys.contains(key));
-    let unnamed: Vec<String> = unnamed.cloned().collect();
-    keys.extend(unnamed);
-    correct(record, image, &keys, &sizes, &digests)?;
-    record.set("big-data-names", &keys, &FIELDS)?;
-    record.set("big-data-sizes", &sizes, &FIELDS)?;
-    record.set("big-data-digests", &digests, &FIELDS)
-}
-
-/// Replaces invalid values.
-fn correct(
-    record: &mut JsonRecord,
-    image: &NewImage<'_>,
-    keys: &[String],
-    sizes: &BTreeMap<String, i64>,
-    digests: &BTreeMap<String, String>,
-) -> Result<(), serde_json::Error> {
-    if let Some(layer) = &image.layer {
-        record.set("layer", layer, &FIELDS)?;
-    }
-    let manifests: Vec<&String> = keys.iter().filter(|key| key.starts_with(MANIFEST)).collect();
-    let mut manifests = manifests.iter().filter_map(|key| digests.get(*key));
-    let digest: String = record.field("digest");
-    // The manifest that was stored first. An invalid digest would make the store unusable for every program.
-    if let Some(first) = manifests
-        .clone()
-        .next()
-        .filter(|_| manifests.all(|it| *it != digest))
-    {
-        record.set("digest", first, &FIELDS)?;
-    }
-    let created: Option<String> = record.field("created");
-    if !created.as_deref().is_none_or(go_time::is_time) {
-        record.set("created", &image.created, &FIELDS)?;
-    }
-    let metadata: Option<String> = record.field("metadata");
-    let size_of = |key: &str| sizes.get(key).and_then(|size| u64::try_from(*size).ok());
-    let has_signatures = sizes
-        .iter()
-        .any(|(key, size)| key.starts_with(SIGNATURE) && *size > 0);
-    if flaw_of_metadata(metadata.as_deref(), size_of).is_some() && !has_signatures {
-        record.set("metadata", &NO_SIGNATURES, &FIELDS)?;
-    }
-    Ok(())
-}
-
-/// The part of the metadata that containers/image reads: the length of each signature.
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Metadata {
-    signature_sizes: Option<Vec<u64>>,
-    signatures_sizes: Option<BTreeMap<String, Option<Vec<u64>>>>,
-}
-
-/// Describes why containers/image cannot open an image with this metadata, or does not find its signatures.
-pub(super) fn flaw_of_metadata(
-    metadata: Option<&str>,
-    size_of: impl Fn(&str) -> Option<u64>,
-) -> Option<String> {
-    let metadata = metadata.filter(|text| !text.is_empty()).unwrap_or(NO_SIGNATURES);
-    let Ok(metadata) = serde_json::from_str::<Metadata>(metadata) else {
-        return Some("its `metadata` does not parse".to_owned());
-    };
-    let of_instances = metadata.signatures_sizes.iter().flatten().map(|(digest, sizes)| {
-        let hex = digest.split_once(':').map_or(&**digest, |(_, hex)| hex);
-        (format!("{SIGNATURE}-{hex}"), sizes.iter().flatten().sum())
-    });
-    let own: u64 = metadata.signature_sizes.iter().flatten().sum();
-    // Signatures of an earlier pull stay when a later pull finds none.
-    let mut expected = of_instances
-        .chain([(format!("{SIGNATURE}s"), own)])
-        .filter(|(_, sum)| *sum > 0);
-    let wrong = expected.find(|(key, sum)| size_of(key) != Some(*sum))?;
-    Some(format!(
-        "its `metadata` does not match the length of its `{}`",
-        wrong.0
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::image_record::BigDataItem;
     use super::*;
+
+    fn unsigned(manifest: Digest) -> ManifestSignatures {
+        ManifestSignatures {
+            manifest,
+            is_default: true,
+            lengths: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
 
     fn table(text: &str) -> ImageTable {
         let records = json_record::split(text).unwrap();
@@ -325,32 +234,6 @@ mod tests {
 
     fn text(table: &ImageTable) -> String {
         String::from_utf8(json_record::join(table.records.iter().map(|(_, raw)| &**raw))).unwrap()
-    }
-
-    #[test]
-    fn metadata_must_be_understood_and_fit_the_signatures_that_it_names() {
-        let size_of = |key: &str| (key == "signatures" || key == "signature-ab").then_some(5);
-        for (metadata, is_flawed) in [
-            (r#"{}"#, false),
-            ("", false),
-            (r#"{"x":1}"#, false),
-            (
-                r#"{"signature-sizes":[],"signatures-sizes":{"sha256:ab":[],"sha256:cd":null}}"#,
-                false,
-            ),
-            (
-                r#"{"signature-sizes":[2,3],"signatures-sizes":{"sha256:ab":[5]}}"#,
-                false,
-            ),
-            (r#"{"signature-sizes":[2]}"#, true),
-            (r#"{"signatures-sizes":{"sha256:cd":[5]}}"#, true),
-            ("x", true),
-            (r#"{"signature-sizes":"5"}"#, true),
-        ] {
-            let flaw = flaw_of_metadata(Some(metadata), size_of);
-            assert_eq!(flaw.is_some(), is_flawed, "{metadata}: {flaw:?}");
-        }
-        assert!(flaw_of_metadata(None, size_of).is_none());
     }
 
     #[test]
@@ -373,6 +256,7 @@ mod tests {
             layer: None,
             digest: manifest,
             items: &items,
+            signatures: &unsigned(manifest),
             created: "now".into(),
         };
         assert!(table.put(&image).unwrap());

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::atomic_file;
 use super::error::{StoreError, io_error};
+use super::image_record::MANIFEST;
 use super::images_json::{ImageTable, ImageView};
 use super::layer_dir::{find_flaw, is_linked, link};
 use super::layers_json::{LayerTable, LayerView};
@@ -25,7 +26,7 @@ use crate::oci::{Content, DiffId, Digest, ImageId, LayerId};
 const ATTEMPTS: usize = 5;
 
 /// The largest item of big data that is read. Registries limit manifests and configs to 4 MiB.
-const ITEM_LIMIT: u64 = 64 << 20;
+pub(super) const ITEM_LIMIT: u64 = 64 << 20;
 
 /// The layers and images of a store at one moment.
 #[derive(Debug)]
@@ -277,6 +278,15 @@ impl Inventory {
         Ok(None)
     }
 
+    /// The image's record as it is now, if another program replaced it since the snapshot.
+    pub(super) fn replaced(&self, image: &StoredImage) -> Result<Option<StoredImage>, StoreError> {
+        let table = ImageTable::read(&self.at(image.location).layout)?;
+        let now = table
+            .find(&image.id)
+            .and_then(|view| StoredImage::new(view, image.location));
+        Ok(now.filter(|now| now != image))
+    }
+
     pub(super) fn read_item(&self, image: &StoredImage, key: &str) -> Result<Option<Content>, StoreError> {
         let bytes = atomic_file::read(
             &self.at(image.location).layout.big_data(&image.id, key),
@@ -313,6 +323,11 @@ impl StoredImage {
     /// The top layer; `None` for an image without layers.
     pub fn top_layer(&self) -> Option<LayerId> {
         self.layer.as_deref().and_then(LayerId::from_hex)
+    }
+
+    /// The digest of the manifest that the image was pulled by last, which containers/image uses if none is requested.
+    pub fn manifest(&self) -> Option<Digest> {
+        self.items.get(MANIFEST)?.digest
     }
 
     fn new(view: &ImageView, location: StoreLocation) -> Option<Self> {

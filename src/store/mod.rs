@@ -5,6 +5,7 @@
 //! Store::stage → StagingLayer → StagedLayer      unpacks layers outside of the store's directories, without a lock
 //! Store::commit_layers, commit_image             makes them visible at once and complete; holds locks for milliseconds
 //! Store::add_names                               adds names to stored images
+//! Store::put_signatures, Inventory::signatures   adds signatures to a stored image; reads them
 //! Store::tree                                    reads files and directories of an image without a mount
 //! Store::pod_container_image                     the image of a container that CRI-O has created
 //! Inventory::check_layer, check_links, check_data   reads everything again and reports each damage
@@ -31,6 +32,8 @@ mod image_commit;
 mod image_completeness;
 mod image_lookup;
 mod image_names;
+mod image_record;
+mod image_signatures;
 mod image_tree;
 mod images_json;
 mod inventory;
@@ -47,6 +50,8 @@ mod layout;
 mod leftovers;
 mod lock;
 mod pod_container;
+mod signature_item;
+mod signature_lengths;
 mod stage;
 mod stage_dir;
 mod stage_sync;

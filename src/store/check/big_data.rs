@@ -5,18 +5,32 @@ use super::store_records::flaws_of_image;
 use crate::oci::{Digest, Manifest, ResolvedImage};
 use crate::store::error::StoreError;
 use crate::store::escaped_name::EscapedName;
-use crate::store::images_json::MANIFEST;
+use crate::store::image_record::MANIFEST;
 use crate::store::inventory::{Inventory, StoredImage};
+use crate::store::signature_lengths::{SIGNATURE, SignatureLengths};
 
 impl Inventory {
     /// Reads every file of big data, compares it with digest and size in the image's record, and checks that the
     /// record is consistent.
     pub fn check_data(&self, image: &StoredImage) -> Result<Vec<Damage>, StoreError> {
+        let damages = self.damages_of_data(image)?;
+        if damages.is_empty() {
+            return Ok(damages);
+        }
+        // Another program may just have replaced items and record.
+        match self.replaced(image)? {
+            Some(new) => self.damages_of_data(&new),
+            None => Ok(damages),
+        }
+    }
+
+    fn damages_of_data(&self, image: &StoredImage) -> Result<Vec<Damage>, StoreError> {
         let mut damages: Vec<Damage> = flaws_of_image(image).into_iter().map(Damage::Record).collect();
+        damages.extend(flaws_of_metadata(image));
         for (key, item) in &image.items {
-            let reason = match self.read_item(image, key)? {
-                None => "it is missing".to_owned(),
-                Some(content) => {
+            let reason = match self.read_item(image, key) {
+                Ok(None) => "it is missing".to_owned(),
+                Ok(Some(content)) => {
                     let (digest, size) = (content.digest(), content.bytes().len() as u64);
                     if item.size != Some(size) {
                         let recorded = item
@@ -31,9 +45,15 @@ impl Inventory {
                         continue;
                     }
                 }
+                Err(StoreError::Corrupt { reason, .. }) => reason,
+                Err(error) => return Err(error),
             };
+            let is_signature = key.starts_with(SIGNATURE);
             let key = EscapedName::new(key.as_bytes());
-            damages.push(Damage::Data { key, reason });
+            damages.push(match is_signature {
+                true => Damage::Signatures { key, reason },
+                false => Damage::Data { key, reason },
+            });
         }
         Ok(damages)
     }
@@ -55,6 +75,27 @@ impl Inventory {
         };
         Ok(ResolvedImage::assemble(None, manifest, config).ok())
     }
+}
+
+/// Compares the lengths of the signatures with the lengths of their items, both as recorded.
+fn flaws_of_metadata(image: &StoredImage) -> Vec<Damage> {
+    let damage = |key: &str, reason: &str| Damage::Signatures {
+        key: EscapedName::new(key.as_bytes()),
+        reason: reason.to_owned(),
+    };
+    let Some(lengths) = SignatureLengths::parse(image.metadata.as_deref()) else {
+        return vec![damage("metadata", "it does not parse")];
+    };
+    let size_of = |key: &str| image.items.get(key).and_then(|item| item.size);
+    let mismatches = lengths.mismatches(size_of).into_iter();
+    mismatches
+        .map(|key| {
+            damage(
+                &key,
+                "its length differs from the lengths of the signatures in `metadata`",
+            )
+        })
+        .collect()
 }
 
 /// The digest in the key of a manifest or config.

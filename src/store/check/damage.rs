@@ -28,9 +28,17 @@ pub enum Damage {
         /// What is wrong with it.
         reason: String,
     },
-    /// A file of an image's big data: manifest, list, config, signature.
+    /// A file of an image's big data: manifest, list, config.
     Data {
         /// Its key in the image's record.
+        key: EscapedName,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An item of signatures in an image's big data, or their lengths in the record's `metadata`. The image is usable
+    /// where no signatures are required, and `Store::put_signatures` repairs it without its layers.
+    Signatures {
+        /// The item's key in the image's record, or `metadata`.
         key: EscapedName,
         /// What is wrong with it.
         reason: String,
@@ -44,8 +52,15 @@ impl fmt::Display for Damage {
             Self::Links { file, reason } => write!(f, "`{file}`: {reason}"),
             Self::TarSplit(reason) => write!(f, "tar-split: {reason}"),
             Self::Tree { path, reason } => write!(f, "`/{path}`: {reason}"),
-            Self::Data { key, reason } => write!(f, "`{key}`: {reason}"),
+            Self::Data { key, reason } | Self::Signatures { key, reason } => write!(f, "`{key}`: {reason}"),
         }
+    }
+}
+
+impl Damage {
+    /// Whether only the signatures of an image are damaged.
+    pub fn is_of_signatures(&self) -> bool {
+        matches!(self, Self::Signatures { .. })
     }
 }
 

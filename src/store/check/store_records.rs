@@ -6,7 +6,8 @@
 //!              compressed-diff-digest compressed-size            manifests                flaw_of_origin
 //! images.json  layer                                             config, layers.json       completeness
 //!              big-data-sizes big-data-digests                   the files                 big_data
-//!              digest big-data-names metadata                    each other                flaws_of_image
+//!              digest big-data-names                             each other                flaws_of_image
+//!              metadata                                          the signature items       big_data
 //! both         created                                           Go's format of times
 //! ```
 //!
@@ -20,7 +21,7 @@ use crate::store::error::StoreError;
 use crate::store::escaped_name::EscapedName;
 use crate::store::expected_layer::{ExpectedLayer, LayerBlob};
 use crate::store::go_time;
-use crate::store::images_json::{self, MANIFEST};
+use crate::store::image_record::MANIFEST;
 use crate::store::inventory::{Inventory, StoredImage};
 use crate::store::layers_json::LayerView;
 
@@ -111,7 +112,5 @@ pub(super) fn flaws_of_image(image: &StoredImage) -> Vec<String> {
             flaws.push("its `digest` is not the digest of one of its manifests".to_owned());
         }
     }
-    let size_of = |key: &str| image.items.get(key).and_then(|item| item.size);
-    flaws.extend(images_json::flaw_of_metadata(image.metadata.as_deref(), size_of));
     flaws
 }

@@ -77,10 +77,10 @@ fn a_changed_field_of_a_record_is_found_and_repaired() {
         (image(".layer = env.BASE"), "is not the one of its config"),
         (image(r#".layer = "0" * 64"#), "is missing or cannot be mounted"),
         (image("del(.layer)"), "its chain of layers has fewer than 3"),
-        (image(r#".metadata = "x""#), "its `metadata` does not parse"),
+        (image(r#".metadata = "x""#), "`metadata`: it does not parse"),
         (
             image(r#".metadata = "{\"signature-sizes\":[5]}""#),
-            "its `metadata` does not match the length of its",
+            "`signatures`: its length differs",
         ),
         (image(r#".created = "x""#), "its `created` is not a time"),
         (image(r#"."big-data-names" = []"#), "its `big-data-names` lacks"),
