@@ -7,6 +7,7 @@
 
 pub(crate) mod docker_registry;
 pub(crate) mod hello;
+pub(crate) mod signer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@ mod commit;
 mod damage;
 mod read;
 mod records;
+mod signatures;
 mod tree;
 
 use std::io::Cursor;
@@ -57,7 +58,15 @@ fn stage(stage: &Stage, spec: oci::Layer, layer: &Layer) -> StagedLayer {
 
 /// Stages and commits all of `image`.
 pub(crate) fn put(store: &Store, image: &Image, list: Option<&List>, name: &str) {
-    let resolved = resolved(image, list);
+    put_signed(store, image, list, name, Vec::new());
+}
+
+/// The same with signatures.
+fn put_signed(store: &Store, image: &Image, list: Option<&List>, name: &str, signatures: Vec<Vec<u8>>) {
+    let resolved = ResolvedImage {
+        signatures,
+        ..resolved(image, list)
+    };
     let area = store.stage().unwrap();
     let pairs = resolved.layers.iter().cloned().zip(&image.layers);
     let staged = pairs.map(|(spec, layer)| stage(&area, spec, layer)).collect();
