@@ -125,3 +125,51 @@ impl HostRoot {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn registries_d_is_read_from_one_directory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut paths = HostPaths {
+            host_root: Some(dir.path().to_owned()),
+            ..HostPaths::default()
+        };
+        let read = |paths: &HostPaths| {
+            let files = HostRoot::find(paths).registries_d(paths).expect("readable");
+            let shown = files.iter().map(|file| {
+                let path = file.path.strip_prefix(dir.path()).unwrap_or(&file.path);
+                format!("{}: {}", path.display(), file.text)
+            });
+            shown.collect::<Vec<_>>().join(", ")
+        };
+        let write = |path: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, "{}").expect("a file");
+        };
+        assert_eq!(read(&paths), "");
+
+        write("etc/containers/registries.d/b.yaml");
+        write("etc/containers/registries.d/a.yaml");
+        write("etc/containers/registries.d/a.yml");
+        let both = "etc/containers/registries.d/a.yaml: {}, etc/containers/registries.d/b.yaml: {}";
+        assert_eq!(read(&paths), both);
+
+        fs::create_dir_all(dir.path().join(ROOTS_REGISTRIES_D)).expect("a directory");
+        assert_eq!(
+            read(&paths),
+            "",
+            "root's own directory counts even if it is empty"
+        );
+        write("root/.config/containers/registries.d/c.yaml");
+        assert_eq!(read(&paths), "root/.config/containers/registries.d/c.yaml: {}");
+
+        paths.registries_d = Some(dir.path().join(REGISTRIES_D));
+        assert_eq!(read(&paths), both);
+    }
+}

@@ -14,18 +14,18 @@ use spoke_precache::spool::Spool;
 use crate::tls::Certificates;
 use crate::{fetcher, insecure, noise, reference, registries, request, settings};
 
-const USER: &str = "user";
-const PASSWORD: &str = "hunter2";
+pub(crate) const USER: &str = "user";
+pub(crate) const PASSWORD: &str = "hunter2";
 
 /// bcrypt of the password, with the least work.
 const HTPASSWD: &str = "user:$2b$04$3FWQHDV5TLZGKYK4uqq3Ae8bi/PhXzqXALdsxMnsDiZJMZd1dF61W\n";
 
 /// docker-registry with a password, over TLS if there is a certificate.
-struct Daemon {
+pub(crate) struct Daemon {
     process: Child,
-    host: String,
+    pub(crate) host: String,
     scheme: &'static str,
-    certificates: Certificates,
+    pub(crate) certificates: Certificates,
 }
 
 impl Drop for Daemon {
@@ -37,7 +37,7 @@ impl Drop for Daemon {
 
 impl Daemon {
     /// Nothing where there is no such program.
-    async fn start(is_tls: bool) -> Option<Self> {
+    pub(crate) async fn start(is_tls: bool) -> Option<Self> {
         let certificates = Certificates::new();
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// Pushes an image with one layer under `team/a:1`.
-    async fn push(&self, layer: &Bytes) {
+    pub(crate) async fn push(&self, layer: &Bytes) {
         let config = json!({"architecture": "amd64", "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [Digest::of(layer)]}});
         let config = Bytes::from(config.to_string());
@@ -133,7 +133,7 @@ impl Daemon {
         assert_eq!(put.unwrap().status(), 201);
     }
 
-    fn auth_file(&self) -> std::path::PathBuf {
+    pub(crate) fn auth_file(&self) -> std::path::PathBuf {
         let path = self.certificates.path("auth.json");
         let auths = json!({"auths": {&self.host: {"username": USER, "password": PASSWORD}}});
         std::fs::write(&path, auths.to_string()).unwrap();

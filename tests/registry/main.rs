@@ -10,13 +10,13 @@ mod http2;
 mod login;
 mod manifests;
 #[path = "../it/notice.rs"]
-#[expect(dead_code, reason = "shared with the other tests")]
 mod notice;
 mod parallel_ranges;
 mod proxies;
 mod ranges;
 mod signature_files;
 mod signatures;
+mod skopeo;
 mod slow;
 mod throttle;
 mod tls;
