@@ -8,7 +8,7 @@
 //!   3  not enough disk space
 //!   4  a registry or a proxy refused the credentials
 //!   5  a release, a catalog or an image is not as expected: payload, package, pattern, platform, manifest, layer's tar
-//!   6  content did not match its digest or diffID at any mirror
+//!   6  content did not match its digest or diffID at any mirror, or a signature is missing or wrong
 //!   7  containers/storage is unusable
 //!   8  a registry does not have an image, or its certificate or a rule forbids the request
 //! 124  deadline         128+n  signal n         in both cases another run continues
@@ -37,6 +37,8 @@ pub enum Failure {
     Credentials,
     /// Content did not match its digest or diffID.
     Content,
+    /// A signature is missing or wrong, or the signature policy rejects an image.
+    Signature,
     /// A release, a catalog, an image or a pattern is not as expected.
     Payload,
     /// A registry does not have an image, or its certificate, registries.conf or a proxy forbids the request.
@@ -54,7 +56,7 @@ impl Failure {
             Self::Space => 3,
             Self::Credentials => 4,
             Self::Payload => 5,
-            Self::Content => 6,
+            Self::Content | Self::Signature => 6,
             Self::Store => 7,
             Self::Registry => 8,
         }
@@ -68,6 +70,7 @@ impl Failure {
             Self::Space => "NotEnoughSpace",
             Self::Credentials => "CredentialsRefused",
             Self::Content => "ContentMismatch",
+            Self::Signature => "SignatureRefused",
             Self::Payload => "UnexpectedContent",
             Self::Registry => "RegistryUnusable",
             Self::Incomplete => "ImagesMissing",
@@ -99,6 +102,9 @@ impl Failure {
             }
             Self::Content => {
                 "at every mirror the content differs from its digest or diffID; repair the mirror, or the image"
+            }
+            Self::Signature => {
+                "a signature is missing or wrong, or the signature policy rejects an image; follow the message"
             }
             Self::Registry => {
                 "a registry does not have an image, or its certificate or a rule forbids the request; follow the hint"
@@ -185,8 +191,17 @@ mod tests {
         use Failure::*;
         assert_eq!(Ending::of([]).code(), 0);
         assert_eq!(Ending::of([Incomplete]).code(), 1);
-        let mut failures = vec![Incomplete, Registry, Payload, Content, Credentials, Space, Store];
-        for code in [7, 3, 4, 6, 5, 8, 1] {
+        let mut failures = vec![
+            Incomplete,
+            Registry,
+            Payload,
+            Signature,
+            Content,
+            Credentials,
+            Space,
+            Store,
+        ];
+        for code in [7, 3, 4, 6, 6, 5, 8, 1] {
             assert_eq!(Ending::of(failures.iter().copied()).code(), code);
             failures.pop();
         }
@@ -202,6 +217,7 @@ mod tests {
             (Credentials, 4, "correct the pull secret or the proxy's URL"),
             (Payload, 5, "another run will not help"),
             (Content, 6, "repair the mirror, or the image"),
+            (Signature, 6, "follow the message"),
             (Store, 7, "follow the message"),
             (Registry, 8, "follow the hint"),
         ] {

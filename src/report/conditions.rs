@@ -79,6 +79,14 @@ impl Conditions {
         condition.complete_time = Some(Time(now));
     }
 
+    /// Ends a step without a result.
+    pub(super) fn end_unknown(&mut self, step: Step, reason: &str, message: &str, now: Timestamp) {
+        let condition = self.at(step, UNFINISHED, now);
+        condition.set(Status::Unknown, reason, message, now);
+        condition.start_time.get_or_insert(Time(now));
+        condition.complete_time = Some(Time(now));
+    }
+
     fn at(&mut self, step: Step, (reason, message): (&str, &str), now: Timestamp) -> &mut Condition {
         self.steps.entry(step).or_insert_with(|| Condition {
             step,
@@ -160,6 +168,7 @@ mod tests {
             [
                 (Step::Spec, Status::True),
                 (Step::Store, Status::Unknown),
+                (Step::ReleaseVerified, Status::Unknown),
                 (Step::Release, Status::Unknown),
                 (Step::Operators, Status::Unknown),
                 (Step::Resolve, Status::Unknown),
@@ -176,7 +185,7 @@ mod tests {
                 "lastProbeTime": Time(at(2)), "lastTransitionTime": Time(at(2)),
             })
         );
-        let pull = &list[6];
+        let pull = &list[7];
         assert_eq!(
             (pull.reason.as_str(), pull.start_time),
             ("Unfinished", Some(Time(at(3))))
@@ -186,7 +195,7 @@ mod tests {
             (Time(at(9)), Time(at(3)))
         );
         assert_eq!(
-            (list[7].reason.as_str(), list[7].last_transition_time),
+            (list[8].reason.as_str(), list[8].last_transition_time),
             ("NotReached", Time(at(0)))
         );
     }
@@ -198,7 +207,7 @@ mod tests {
             conditions.start(Step::Pull, at(time));
             conditions.end(Step::Pull, ok, "Any", "", at(time + 1));
         }
-        let pull = &conditions.list(at(9))[6];
+        let pull = &conditions.list(at(9))[7];
         assert_eq!(
             (pull.start_time, pull.complete_time),
             (Some(Time(at(1))), Some(Time(at(6))))

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{ImageLabel, LimitReport, OperatorReport, Phase, TimeLeft};
+use super::{
+    ImageLabel, LimitReport, OperatorReport, Phase, SignaturePolicyReport, SignatureReport, TimeLeft,
+};
 use crate::oci::Digest;
 
 /// Receives the events of a run. Called from tasks and threads: must be quick and must not block.
@@ -32,6 +34,8 @@ pub enum Step {
     Spec,
     /// The store was opened, and this program may write to it.
     Store,
+    /// The release has a valid signature.
+    ReleaseVerified,
     /// The release image was pulled and its payload read.
     Release,
     /// The operator indexes were pulled, and their catalogs contain the requested operators.
@@ -48,9 +52,10 @@ pub enum Step {
 
 impl Step {
     /// All steps, in the order of a run.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Spec,
         Self::Store,
+        Self::ReleaseVerified,
         Self::Release,
         Self::Operators,
         Self::Resolve,
@@ -122,6 +127,24 @@ pub enum Event {
         reason: &'static str,
         /// A sentence for people.
         message: String,
+    },
+    /// A step ended without a result, and the run continues; with `reason` and `message` as in a Kubernetes condition.
+    StepInconclusive {
+        /// Which one.
+        step: Step,
+        /// One word in CamelCase.
+        reason: &'static str,
+        /// A sentence for people.
+        message: String,
+    },
+    /// The signature policy of the node is known.
+    SignaturePolicy(SignaturePolicyReport),
+    /// An image's stored or downloaded signatures were checked.
+    SignaturesChecked {
+        /// The normalised reference.
+        name: String,
+        /// The result.
+        signatures: SignatureReport,
     },
     /// A reader of the report should know this; the run continues.
     Warned {

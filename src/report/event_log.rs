@@ -241,6 +241,14 @@ fn log(event: &Event) {
         } => for_each_line(&format!("{step:?}: {reason}: {message}"), |line, _| {
             tracing::error!("{line}")
         }),
+        Event::StepInconclusive {
+            step,
+            reason,
+            message,
+        } => for_each_line(&format!("{step:?}: {reason}: {message}"), |line, _| {
+            tracing::warn!("{line}")
+        }),
+        Event::SignaturePolicy(policy) => tracing::info!("{}", Printable(&policy.to_string())),
         Event::Warned { message } => for_each_line(message, |line, _| tracing::warn!("{line}")),
         Event::Operator(operator) => log_operator(operator),
         Event::LayersReused { layers } => {
@@ -255,8 +263,9 @@ fn log(event: &Event) {
         }
         Event::BlobVerified { blob } => tracing::debug!("downloaded and verified `{blob}`"),
         Event::BlobAbandoned { blob } => tracing::debug!("stopped the download of `{blob}`"),
-        // The rate limit logs itself and each of its changes.
-        Event::RateLimited { .. }
+        // `verify` logs each image's signatures; other runs have hundreds of images.
+        Event::SignaturesChecked { .. }
+        | Event::RateLimited { .. }
         | Event::Planned { .. }
         | Event::Deadline { .. }
         | Event::Stopped { .. }

@@ -31,6 +31,7 @@ mod remaining_time;
 mod report_file;
 mod run_report;
 mod shared_output;
+mod signature_report;
 mod summary;
 mod talm_log;
 mod terminal;
@@ -58,6 +59,7 @@ pub use recorder::Recorder;
 pub use remaining_time::TimeLeft;
 pub use report_file::{OutputFile, WriteError, remove_old_report};
 pub use run_report::{ImageReport, LimitReport, Phase, Report, ReportTotals};
+pub use signature_report::{SignaturePolicyReport, SignatureReport};
 pub use talm_log::{TalmFormat, TalmLog};
 pub use timestamp::Time;
 

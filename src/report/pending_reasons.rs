@@ -92,6 +92,7 @@ mod tests {
             source: None,
             state: ImagePhase::Pending,
             reason: None,
+            signatures: None,
             bytes: 0,
         };
         let mut images: Vec<ImageReport> = ["a.io/x:1", "a.io/y:1", "b.io/z:1"].iter().map(image).collect();

@@ -9,7 +9,7 @@ use super::conditions::Conditions;
 use super::pending_reasons::PendingReasons;
 use super::{
     API_VERSION, Event, ImagePhase, ImageReport, LimitReport, Observer, OperatorReport, OperatorState, Phase,
-    Report, ReportTotals, RequesterKind, Time,
+    Report, ReportTotals, RequesterKind, SignaturePolicyReport, Time,
 };
 use crate::oci::Digest;
 
@@ -34,6 +34,7 @@ struct Record {
     totals: ReportTotals,
     waits: PendingReasons,
     limit_rate: Option<LimitReport>,
+    signature_policy: Option<SignaturePolicyReport>,
     warnings: Vec<String>,
     stopped: Option<(Phase, String)>,
 }
@@ -55,6 +56,7 @@ impl Recorder {
                 totals: ReportTotals::default(),
                 waits: PendingReasons::default(),
                 limit_rate: None,
+                signature_policy: None,
                 warnings: Vec::new(),
                 stopped: None,
             }),
@@ -86,6 +88,7 @@ impl Recorder {
             operators: record.operators.clone(),
             images,
             limit_rate: record.limit_rate.clone(),
+            signature_policy: record.signature_policy.clone(),
             warnings: record.warnings.clone(),
         }
     }
@@ -102,6 +105,17 @@ impl Observer for Recorder {
                 reason,
                 message,
             } => record.conditions.end(step, ok, reason, &message, (self.clock)()),
+            Event::StepInconclusive {
+                step,
+                reason,
+                message,
+            } => record
+                .conditions
+                .end_unknown(step, reason, &message, (self.clock)()),
+            Event::SignaturePolicy(policy) => record.signature_policy = Some(policy),
+            Event::SignaturesChecked { name, signatures } => {
+                record.image(name).signatures = Some(signatures);
+            }
             Event::Warned { message } => {
                 if !record.warnings.contains(&message) {
                     record.warnings.push(message);
@@ -150,6 +164,7 @@ impl Record {
                 source: None,
                 state: ImagePhase::Pending,
                 reason: None,
+                signatures: None,
                 bytes: 0,
             });
             self.images.len() - 1

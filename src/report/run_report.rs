@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Condition, ImagePhase, OperatorReport, RequesterKind, Time};
+use super::{
+    Condition, ImagePhase, OperatorReport, RequesterKind, SignaturePolicyReport, SignatureReport, Time,
+};
 
 /// The report. [`super::Recorder::report`] makes it at any time: after an early stop, images are pending and steps
 /// unfinished.
@@ -36,6 +38,9 @@ pub struct Report {
     /// The rate limit, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_rate: Option<LimitReport>,
+    /// The signature policy of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signature_policy: Option<SignaturePolicyReport>,
     /// Warnings for the reader; none of them ended the run.
     pub warnings: Vec<String>,
 }
@@ -135,6 +140,9 @@ pub struct ImageReport {
     /// present there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Its signatures and the rule of the signature policy; absent if they were not checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signatures: Option<SignatureReport>,
     /// Compressed bytes to download for it, without blobs that are counted with another image.
     pub bytes: u64,
 }

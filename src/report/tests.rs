@@ -188,7 +188,8 @@ fn the_report_is_the_documented_json() {
                     "startTime": time(1), "completeTime": time(2),
                     "lastProbeTime": time(2), "lastTransitionTime": time(2),
                 },
-                not_reached("Store"), not_reached("Release"), not_reached("Operators"), not_reached("Resolve"),
+                not_reached("Store"), not_reached("ReleaseVerified"), not_reached("Release"), not_reached("Operators"),
+                not_reached("Resolve"),
                 not_reached("Preflight"),
                 {
                     "type": "Pull", "status": "Unknown", "reason": "Unfinished",
