@@ -14,6 +14,7 @@ use crate::pinning::PinTarget;
 use crate::preflight::Threshold;
 use crate::priority::{IoPriority, Niceness};
 use crate::registry::LimitRate;
+use crate::release_signature::StoreUrl;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
 
@@ -28,8 +29,8 @@ const DETAILS: &str = "\
 Environment:
   Every flag has a variable: SPOKE_PRECACHE_ and the flag's name in capitals, with _ for -.
   --max-downloads is SPOKE_PRECACHE_MAX_DOWNLOADS. A flag overrides its variable.
-  The variables of the repeatable flags --operator-index, --package and --image take several values,
-  separated by commas. NO_COLOR and CLICOLOR_FORCE turn colours off and on.
+  The variables of the repeatable flags take several values, separated by commas, except --exclude.
+  NO_COLOR and CLICOLOR_FORCE turn colours off and on.
 
 Exit codes:
     0    every requested image is in the store, verified
@@ -38,7 +39,7 @@ Exit codes:
     3    not enough disk space
     4    a registry or a proxy refused the credentials
     5    a release, a catalog, an image or a pattern is not as expected
-    6    content differs from its digest at every mirror
+    6    content differs from its digest at every mirror, or a signature is missing or wrong
     7    the store is unusable or damaged
     8    a registry does not have an image, or its certificate or a rule forbids the request
     124  the deadline passed; run it again, it continues
@@ -153,6 +154,9 @@ pub struct Flags {
     /// Where the host's files are.
     #[command(flatten)]
     pub host: HostPaths,
+    /// How signatures are checked.
+    #[command(flatten)]
+    pub signatures: SignatureFlags,
     /// How much at once, how fast, and how long.
     #[command(flatten)]
     pub bounds: LimitFlags,
@@ -319,6 +323,44 @@ pub struct HostPaths {
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_SPOOL")]
     #[arg(hide_env = true, hide_short_help = true)]
     pub spool: Option<PathBuf>,
+}
+
+/// How the signatures of the release and of images are checked.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Signatures")]
+pub struct SignatureFlags {
+    /// Signature policy: policy.json
+    ///
+    /// [default: crio.conf's signature_policy, else root/.config/containers, then etc/containers]
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_POLICY")]
+    #[arg(hide_env = true, hide_short_help = true)]
+    pub policy: Option<PathBuf>,
+
+    /// Keyring for the release's signature (repeatable)
+    ///
+    /// OpenPGP, armored or binary. Every keyring must have a key that signed the release. [default: the keyrings of the
+    /// release that the cluster runs]
+    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_RELEASE_KEYS")]
+    #[arg(hide_env = true, hide_short_help = true, value_delimiter = ',')]
+    pub release_keys: Vec<PathBuf>,
+
+    /// URL with signatures of releases: https, http or file (repeatable)
+    ///
+    /// [default: the cluster's signature ConfigMaps and stores, else those of the release that the cluster runs]
+    #[arg(
+        long = "signature-store",
+        value_name = "URL",
+        env = "SPOKE_PRECACHE_SIGNATURE_STORE"
+    )]
+    #[arg(hide_env = true, hide_short_help = true, value_delimiter = ',')]
+    pub signature_stores: Vec<StoreUrl>,
+
+    /// Fail if the release's signature cannot be verified
+    ///
+    /// Without it, only a wrong signature is a failure. Missing keys and unreachable signature stores are a warning.
+    #[arg(long, env = "SPOKE_PRECACHE_REQUIRE_RELEASE_SIGNATURE")]
+    #[arg(hide_env = true, hide_short_help = true)]
+    pub require_release_signature: bool,
 }
 
 /// Limits of the run.
@@ -558,7 +600,7 @@ mod tests {
             }
             assert_eq!(long.matches("\n  spoke-precache ").count(), 2, "{name}:\n{long}");
             assert!(long.contains("commas"), "{name}:\n{long}");
-            let repeatable = if name == "spoke-precache" { 0 } else { 4 };
+            let repeatable = if name == "spoke-precache" { 0 } else { 6 };
             assert_eq!(
                 long.matches("(repeatable)").count(),
                 repeatable,

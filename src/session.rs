@@ -133,8 +133,8 @@ impl<'a> Session<'a> {
         let needs = ClusterNeeds {
             kubelet: self.flags.bounds.image_gc_high_threshold.is_none(),
             release: ReleaseNeeds {
-                keys: true,
-                signatures: true,
+                keys: self.flags.signatures.release_keys.is_empty(),
+                signatures: self.flags.signatures.signature_stores.is_empty(),
             },
         };
         let patience = settings::cluster_patience(self.flags);

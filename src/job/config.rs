@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use super::release_verification::ReleaseSignatureConfig;
+use super::signature_policy::SignaturePolicy;
 use crate::oci::Platform;
 use crate::preflight::Threshold;
 use crate::priority::IoPriority;
@@ -28,6 +30,10 @@ pub struct JobConfig {
     pub host_state: HostState,
     /// How to reach registries.
     pub registries: RegistrySettings,
+    /// Which signatures an image needs.
+    pub signature_policy: SignaturePolicy,
+    /// How the release's signature is verified.
+    pub release_signature: ReleaseSignatureConfig,
     /// The spool's directory.
     pub spool: PathBuf,
     /// When the run must end, even if it is not finished.

@@ -21,6 +21,8 @@
 //! | `node_storage`, `snapshot` | the store and the spool, now and at one moment |
 //! | `resolve`, `image_states` | resolving images at registries, and what is known about each image |
 //! | `namers/` | release images and operator catalogs: images that name others |
+//! | `signature_policy`, `signed_image`, `stored_signatures` | images with their signatures, checked against the node's signature policy |
+//! | `release_verification` | the release's signature, verified while the release image is pulled |
 //! | `space`, `size_probe`, `stale_blobs` | whether the plan fits, exact layer sizes, blobs to remove |
 //! | `prefetch/` | downloads for the next round while a release image is pulled |
 //! | `pull/` | from a plan to committed images |
@@ -38,13 +40,17 @@ mod outcome;
 mod prefetch;
 mod pull;
 mod reconcile;
+mod release_verification;
 mod resolve;
+mod signature_policy;
+mod signed_image;
 mod size_probe;
 mod snapshot;
 mod space;
 mod stale_blobs;
 mod status;
 mod steps;
+mod stored_signatures;
 mod unrepairable;
 mod verify;
 
@@ -62,6 +68,8 @@ use namers::Naming;
 pub use os_images::OsImages;
 pub use outcome::Outcome;
 use reconcile::Reconciler;
+pub use release_verification::ReleaseSignatureConfig;
+pub use signature_policy::{PolicyFile, SignaturePolicy};
 use steps::Steps;
 
 /// What a run does.

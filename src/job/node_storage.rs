@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::config::JobConfig;
 use super::error::JobError;
 use super::snapshot::Snapshot;
+use super::stored_signatures::StoredSignatureChecker;
 use super::{Mode, run_blocking};
 use crate::cancel::Cancel;
 use crate::oci::Reference;
@@ -84,17 +85,21 @@ impl<'a> NodeStorage<'a> {
     }
 
     /// Takes a snapshot of the store and the spool.
-    pub(super) async fn snapshot(&self, references: &[Reference]) -> Result<Snapshot, JobError> {
+    pub(super) async fn snapshot(
+        &self,
+        references: &[Reference],
+        checker: &StoredSignatureChecker,
+    ) -> Result<Snapshot, JobError> {
         let (store, spool, mode) = (Arc::clone(&self.store), self.spool.clone(), self.mode);
         let (references, platform) = (references.to_vec(), self.config.platform.clone());
-        let path = self.config.spool.clone();
+        let (path, checker) = (self.config.spool.clone(), checker.clone());
         run_blocking(move || {
             let spooled = match (spool, mode) {
                 (Some(spool), _) => spool.list()?,
                 (None, Mode::Run | Mode::Plan | Mode::Repair) => Spool::list_unlocked(&path)?,
                 (None, Mode::Verify) => Vec::new(),
             };
-            Snapshot::of(&store, spooled, &references, &platform)
+            Snapshot::of(&store, spooled, &references, &platform, &checker)
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! Resolves images at their registries, all registries concurrently, while the run goes on.
+//! Resolves images and their signatures at their registries, all registries concurrently, while the run goes on.
 //!
 //! Each registry has its own worker task: a registry that does not answer, and is retried until the run gives up, delays
 //! only its own images. The workers continue while images are pulled.
@@ -13,10 +13,10 @@ use futures::stream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinError, JoinSet};
 
-use crate::cancel::Cancel;
-use crate::oci::{Digest, Platform, Reference, ResolvedImage};
-use crate::registry::{Registries, RegistryError};
-use crate::store::Inventory;
+use super::error::TaskError;
+use super::signed_image::SignedImages;
+use super::snapshot::Snapshot;
+use crate::oci::{Digest, Reference, ResolvedImage};
 
 /// How many images of one registry are resolved at the same time. Each is a manifest and a config, so the link's latency
 /// dominates: with a round trip of 150 ms, 200 images take 5.3 s with 16, 3.3 s with 32 and 2.4 s with 64. With HTTP/1.1
@@ -25,9 +25,7 @@ const CONCURRENCY: usize = 32;
 
 /// Images to resolve, and the resolutions that the run has not processed yet.
 pub(super) struct ResolveQueue {
-    registries: Arc<Registries>,
-    platform: Platform,
-    cancel: Cancel,
+    images: Arc<SignedImages>,
     /// Aborted when the queue is dropped.
     workers: JoinSet<()>,
     /// Unbounded, but with at most one resolution for each image.
@@ -42,16 +40,14 @@ pub(super) struct ResolveQueue {
 /// The result of resolving one image.
 pub(super) struct Resolution {
     pub(super) reference: Reference,
-    pub(super) image: Result<ResolvedImage, RegistryError>,
+    pub(super) image: Result<ResolvedImage, TaskError>,
 }
 
 impl ResolveQueue {
-    pub(super) fn new(registries: Arc<Registries>, platform: Platform, cancel: Cancel) -> Self {
+    pub(super) fn new(images: SignedImages) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self {
-            registries,
-            platform,
-            cancel,
+            images: Arc::new(images),
             workers: JoinSet::new(),
             sender,
             receiver,
@@ -62,23 +58,26 @@ impl ResolveQueue {
 
     /// Adds images that are not pending yet. Manifests and configs that the store has are not requested again, because
     /// digests identify them.
-    pub(super) fn add(&mut self, references: Vec<Reference>, inventory: &Arc<Inventory>) {
-        let mut by_registry: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
+    pub(super) fn add(&mut self, references: Vec<Reference>, snapshot: &Snapshot) {
+        let mut by_registry: BTreeMap<String, Vec<(Reference, bool)>> = BTreeMap::new();
         for reference in references {
+            let is_present = snapshot
+                .image(&reference)
+                .is_some_and(|image| image.flaw.is_none());
             if self.pending.insert(reference.clone()) {
                 by_registry
                     .entry(reference.domain().to_owned())
                     .or_default()
-                    .push(reference);
+                    .push((reference, is_present));
             }
         }
         for references in by_registry.into_values() {
-            let (registries, inventory) = (Arc::clone(&self.registries), Arc::clone(inventory));
-            let (platform, cancel) = (self.platform.clone(), self.cancel.clone());
+            let (images, inventory) = (Arc::clone(&self.images), Arc::clone(&snapshot.inventory));
             let sender = self.sender.clone();
-            let worker = stream::iter(references).for_each_concurrent(CONCURRENCY, move |reference| {
-                let (registries, inventory) = (Arc::clone(&registries), Arc::clone(&inventory));
-                let (platform, cancel, sender) = (platform.clone(), cancel.clone(), sender.clone());
+            let worker = stream::iter(references).for_each_concurrent(CONCURRENCY, move |it| {
+                let (reference, is_present) = it;
+                let (images, inventory) = (Arc::clone(&images), Arc::clone(&inventory));
+                let sender = sender.clone();
                 async move {
                     let known = |digest: &Digest| {
                         inventory.content(digest).unwrap_or_else(|error| {
@@ -88,8 +87,7 @@ impl ResolveQueue {
                             None
                         })
                     };
-                    let resolved = registries.resolve(&reference, &platform, &known, &cancel).await;
-                    let image = resolved.map(|resolved| resolved.image);
+                    let image = images.resolve(&reference, is_present, &known).await;
                     // The receiver is dropped when the run ends.
                     let _ = sender.send(Resolution { reference, image });
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::error::JobError;
 use super::error::Reason;
+use super::stored_signatures::{StoredSignatureChecker, StoredSignatures};
 use crate::exit_code::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
 use crate::plan::{Present, TarLength};
@@ -29,8 +30,10 @@ pub(super) struct ImageInStore {
     pub(super) keeps_name: bool,
     /// The additional image store that contains its record.
     pub(super) additional: Option<PathBuf>,
-    /// Why it is incomplete or damaged.
+    /// Why it is incomplete or damaged, or why the signature policy refuses it.
     pub(super) flaw: Option<Reason>,
+    /// Its signatures, and whether the signature policy accepts it with these.
+    pub(super) signatures: StoredSignatures,
     /// Its layers that are present, base first.
     pub(super) layers: Vec<LayerId>,
     /// Damage of its big data. This and the following fields are filled when the image is verified.
@@ -66,20 +69,24 @@ impl Snapshot {
         spooled: Vec<SpoolEntry>,
         references: &[Reference],
         platform: &Platform,
+        checker: &StoredSignatureChecker,
     ) -> Result<Self, JobError> {
         let inventory = store.inventory()?;
         let mut images = HashMap::new();
         for reference in references {
             if let Some(image) = inventory.find(reference, platform)? {
+                let signatures = checker.check(reference, image, &inventory);
+                let flaw = inventory.find_flaw(image)?.map(|message| Reason {
+                    failure: Failure::Incomplete,
+                    message,
+                });
                 let found = ImageInStore {
                     id: image.id,
                     keeps_name: image.names.contains(&reference.to_string())
                         || image.location != StoreLocation::GraphRoot,
                     additional: inventory.additional_root(image.location).map(Path::to_owned),
-                    flaw: inventory.find_flaw(image)?.map(|message| Reason {
-                        failure: Failure::Incomplete,
-                        message,
-                    }),
+                    flaw: flaw.or_else(|| signatures.refusal.clone()),
+                    signatures,
                     layers: inventory.chain_of(image).unwrap_or_default(),
                     data_damage: Vec::new(),
                     expected_layers: Vec::new(),

@@ -40,6 +40,18 @@ impl Steps<'_> {
         });
     }
 
+    /// Reports that a step ended without a result, and that the run continues.
+    pub(super) fn end_unknown(self, step: Step, reason: &'static str, message: String) {
+        self.observe(Event::Warned {
+            message: message.clone(),
+        });
+        self.observe(Event::StepInconclusive {
+            step,
+            reason,
+            message,
+        });
+    }
+
     /// Reports that an error ended the step and the run; returns the error. If the run was stopped, the step has not
     /// failed and stays unfinished.
     pub(super) fn ended_by(self, step: Step, error: JobError) -> JobError {

@@ -1,4 +1,4 @@
-//! Parses crio.conf and its drop-ins: the settings of the store and of pulling images.
+//! Parses crio.conf and its drop-ins: the settings of the store, of pulling images and of the signature policy.
 //!
 //! CRI-O starts with the settings of storage.conf, then reads `/etc/crio/crio.conf`, then every file below
 //! `/etc/crio/crio.conf.d` in the order of their names, with any suffix (`pkg/config/config.go`: `UpdateFromDropInFile`,
@@ -33,6 +33,10 @@ pub(super) struct CrioConf {
     pub(super) global_auth_file: Option<PathBuf>,
     /// `[crio.image] insecure_registries`: requested without TLS up to CRI-O 1.34, later with TLS.
     pub(super) insecure_registries: Vec<String>,
+    /// `[crio.image] signature_policy`: the policy.json for all images.
+    pub(super) signature_policy: Option<PathBuf>,
+    /// `[crio.image] signature_policy_dir`: the directory of the policies of namespaces.
+    pub(super) signature_policy_dir: Option<PathBuf>,
 }
 
 /// How CRI-O treats a short name that could be several images.
@@ -66,6 +70,8 @@ struct Crio {
 struct Image {
     global_auth_file: Option<String>,
     insecure_registries: Option<Vec<String>>,
+    signature_policy: Option<String>,
+    signature_policy_dir: Option<String>,
     /// Only validated: in either mode it is unknown here which image a pod gets.
     #[serde(rename = "short_name_mode")]
     _short_name_mode: Option<ShortNameMode>,
@@ -102,8 +108,14 @@ impl CrioConf {
             options.add_driver_option(setting(&option, "storage_option"));
         }
         let image = crio.image;
-        if let Some(path) = image.global_auth_file {
-            self.global_auth_file = Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
+        for (path, setting) in [
+            (image.global_auth_file, &mut self.global_auth_file),
+            (image.signature_policy, &mut self.signature_policy),
+            (image.signature_policy_dir, &mut self.signature_policy_dir),
+        ] {
+            if let Some(path) = path {
+                *setting = (!path.is_empty()).then(|| PathBuf::from(path));
+            }
         }
         if let Some(registries) = image.insecure_registries {
             self.insecure_registries = registries;
@@ -157,15 +169,17 @@ mod tests {
         let mut options = StoreOptions::default();
         for text in [
             "[crio]\nRoot = \"/g1\"\nrunroot = \"/r1\"\nstorage_option = [\"overlay.imagestore=/a\", \"overlay.size=1G\"]\n\
-             [crio.image]\nglobal_auth_file = \"/k\"\ninsecure_registries = [\"r:1\"]\nshort_name_mode = \"disabled\"",
+             [crio.image]\nglobal_auth_file = \"/k\"\ninsecure_registries = [\"r:1\"]\nsignature_policy = \"/p\"\nshort_name_mode = \"disabled\"",
             "[crio]\nroot = \"/g2\"\nrunroot = \"\"\nstorage_option = [\"overlay.imagestore=/b\"]\n[crio.runtime]\nx = 1",
-            "[crio.image]\npause_image = \"p\"\npinned_images = [\"a\"]\nbig_files_temporary_dir = \"/t\"",
+            "[crio.image]\npause_image = \"p\"\npinned_images = [\"a\"]\nbig_files_temporary_dir = \"/t\"\nsignature_policy_dir = \"/d\"",
         ] {
             conf.add(text, Path::new("c"), &mut options).unwrap();
         }
         let expected = CrioConf {
             global_auth_file: Some("/k".into()),
             insecure_registries: vec!["r:1".into()],
+            signature_policy: Some("/p".into()),
+            signature_policy_dir: Some("/d".into()),
         };
         assert_eq!(conf, expected);
         let storage = options.resolve();
@@ -178,7 +192,7 @@ mod tests {
             [Path::new("/a"), Path::new("/b")]
         );
         assert!(storage.unsupported.is_empty());
-        let text = "[crio.image]\nglobal_auth_file = \"\"\nshort_name_mode = \"\"\ninsecure_registries = []";
+        let text = "[crio.image]\nglobal_auth_file = \"\"\nshort_name_mode = \"\"\ninsecure_registries = []\nsignature_policy = \"\"\nsignature_policy_dir = \"\"";
         conf.add(text, Path::new("c"), &mut options).unwrap();
         assert_eq!(conf, CrioConf::default());
     }

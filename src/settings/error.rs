@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use crate::exit_code::Failure;
 use crate::registry::{ProxyError, RegistriesConfError, ShortNameError};
+use crate::release_signature::KeyringFileError;
 use crate::report::{Step, WriteError};
+use crate::signature::PolicyError;
 use crate::spec::{DocumentError, SpecError};
 use crate::store::{StorageConfError, StoreError};
 
@@ -97,6 +99,19 @@ pub enum SettingsError {
         /// Why.
         source: toml::de::Error,
     },
+    /// A file of `--release-keys`.
+    #[error(transparent)]
+    ReleaseKeys(#[from] KeyringFileError),
+    /// A signature policy is invalid.
+    #[error("cannot use the signature policy `{}`: {source}", path.display())]
+    SignaturePolicy {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: PolicyError,
+        /// Whether a flag names it.
+        is_flag: bool,
+    },
     /// A proxy's URL cannot be used.
     #[error("cannot use the proxy of `{name}`{}: {source}", of_file(.file))]
     Proxy {
@@ -135,11 +150,14 @@ impl SettingsError {
             | Self::CrioFile { .. }
             | Self::CrioConf { .. }
             | Self::HostFile { .. }
+            | Self::SignaturePolicy { is_flag: false, .. }
             | Self::RegistriesConf(_) => Failure::Store,
             Self::Spec(_)
             | Self::NoSpec { .. }
             | Self::Document { .. }
             | Self::Unreadable { .. }
+            | Self::SignaturePolicy { is_flag: true, .. }
+            | Self::ReleaseKeys(_)
             | Self::ShortName(_)
             | Self::Proxy { .. }
             | Self::Missing { .. }
@@ -157,8 +175,12 @@ impl SettingsError {
             | Self::Missing { .. }
             | Self::CrioFile { .. }
             | Self::CrioConf { .. } => Step::Store,
-            // registries.conf, its drop-ins, certificate authorities and proxies: how images are requested.
-            Self::HostFile { .. } | Self::RegistriesConf(_) | Self::Proxy { .. } => Step::Resolve,
+            // registries.conf, its drop-ins, certificate authorities, proxies and signature policies: how images are requested.
+            Self::HostFile { .. }
+            | Self::SignaturePolicy { .. }
+            | Self::RegistriesConf(_)
+            | Self::Proxy { .. } => Step::Resolve,
+            Self::ReleaseKeys(_) => Step::ReleaseVerified,
             Self::Spec(_)
             | Self::NoSpec { .. }
             | Self::Document { .. }

@@ -57,13 +57,18 @@ pub(super) fn is_present(path: &Path) -> bool {
 }
 
 pub(super) fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let read = File::open(path)?.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
+    let text = String::from_utf8(read_bytes(path)?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = File::open(path)?.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;
     if read as u64 > FILE_LIMIT {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             format!("longer than {FILE_LIMIT} bytes"),
         ));
     }
-    Ok(text)
+    Ok(bytes)
 }

@@ -14,6 +14,7 @@ const HOST_MOUNT: &str = "/host";
 const HOST_MARK: &str = "var/lib/containers";
 
 /// The path of the host's root file system: `/host` in TALM's Job, `/` on the node itself.
+#[derive(Clone, Debug)]
 pub(super) struct HostRoot(pub(super) PathBuf);
 
 impl HostRoot {

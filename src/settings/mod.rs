@@ -12,6 +12,7 @@ mod host_root;
 mod missing_paths;
 mod proxy_env;
 mod registry_files;
+mod signature_policy;
 mod spec_short_names;
 mod storage_files;
 mod time_zone;
@@ -25,9 +26,10 @@ use jiff::SignedDuration;
 
 use crate::cli::{Flags, LogFormat};
 use crate::cluster::ClusterInfo;
-use crate::job::JobConfig;
+use crate::job::{JobConfig, ReleaseSignatureConfig};
 use crate::oci::Platform;
 use crate::registry::RegistrySettings;
+use crate::release_signature::read_keyring_files;
 use crate::report::{ProgressMode, remove_old_report};
 use crate::spec::VersionSpec;
 use crate::store::require_root;
@@ -111,6 +113,9 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
     let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
     spec_short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();
+    let (signature_policy, policy_warnings) =
+        host.signature_policy(flags.signatures.policy.as_deref(), &crio)?;
+    warnings.extend(policy_warnings);
     let known_end = cluster_settings::job_end(cluster);
     let deadline = flags.bounds.deadline.map(SignedDuration::unsigned_abs);
     let give_up_after = flags.bounds.give_up_after.map(SignedDuration::unsigned_abs);
@@ -122,6 +127,13 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
         platform: flags.what.platform.clone().unwrap_or_else(Platform::of_this_node),
         spool: spool.unwrap_or_else(|| graph_root.parent().unwrap_or(Path::new("/")).join(SPOOL)),
         graph_root,
+        signature_policy,
+        release_signature: ReleaseSignatureConfig {
+            keys: read_keyring_files(&flags.signatures.release_keys)?,
+            stores: flags.signatures.signature_stores.clone(),
+            cluster: cluster.release.clone(),
+            required: flags.signatures.require_release_signature,
+        },
         host_state: host.state(&storage_conf),
         storage_conf,
         registries: RegistrySettings {

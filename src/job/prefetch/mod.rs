@@ -37,9 +37,11 @@ use super::image_states::ImageStates;
 use super::namers::{Namer, Naming, RoundScope};
 use super::node_storage::NodeStorage;
 use super::pull::scheduler::{connections, request_for};
+use super::release_verification::ReleaseVerification;
 use super::resolve::ResolveQueue;
 use super::snapshot::Snapshot;
 use super::status::StatusReporter;
+use super::stored_signatures::StoredSignatureChecker;
 use super::{Mode, space};
 use crate::cancel::Cancel;
 use crate::fetch::{BlobRequest, Fetcher};
@@ -70,7 +72,9 @@ pub(super) struct PullProgress {
 pub(super) struct NextRound<'a> {
     pub(super) config: &'a JobConfig,
     pub(super) storage: &'a NodeStorage<'a>,
+    pub(super) checker: &'a StoredSignatureChecker,
     pub(super) naming: &'a Naming,
+    pub(super) release_verification: Option<&'a ReleaseVerification>,
     pub(super) states: &'a ImageStates,
     pub(super) tars: &'a HashMap<Digest, TarLength>,
     pub(super) queue: &'a mut ResolveQueue,
@@ -145,6 +149,12 @@ impl Prefetch {
                 break selection;
             }
         };
+        // Nothing that a refused release names is requested. The next round reports the refusal.
+        if let Some(verification) = next.release_verification
+            && verification.refusal().await.is_some()
+        {
+            return;
+        }
         // If the run ends before the release image is complete, its report lists what is missing.
         next.status.list_requests(&selection.wanted);
         // Two hundred manifests and configs are megabytes, and would slow the release image down. The sender is dropped when
@@ -166,11 +176,11 @@ impl NextRound<'_> {
     /// The expected plan of the next round, if it fits on the disk for certain.
     async fn plan(&mut self, requests: &[ImageRequest]) -> Result<Option<Plan>, JobError> {
         let references: Vec<Reference> = requests.iter().map(|it| it.reference.clone()).collect();
-        let snapshot = self.storage.snapshot(&references).await?;
+        let snapshot = self.storage.snapshot(&references, self.checker).await?;
         let unresolved = references
             .iter()
             .filter(|it| self.states.is_unresolved(it, &snapshot, Mode::Run));
-        self.queue.add(unresolved.cloned().collect(), &snapshot.inventory);
+        self.queue.add(unresolved.cloned().collect(), &snapshot);
         let resolutions = self.queue.peek_all(RESOLVE_TIMEOUT).await;
         let resolved = resolutions.filter_map(|it| {
             let image = it.image.as_ref().ok()?.clone();

@@ -19,11 +19,15 @@ use super::node_storage::NodeStorage;
 use super::os_images::OsImages;
 use super::outcome::Outcome;
 use super::prefetch::Prefetch;
+use super::release_verification::ReleaseVerification;
 use super::resolve::ResolveQueue;
+use super::signature_policy::namespace_warnings;
+use super::signed_image::SignedImages;
 use super::size_probe::SizeProbe;
 use super::snapshot::Snapshot;
 use super::status::StatusReporter;
 use super::steps::Steps;
+use super::stored_signatures::StoredSignatureChecker;
 use super::verify::Verifier;
 use crate::cancel::Cancel;
 use crate::exit_code::Failure;
@@ -33,7 +37,7 @@ use crate::oci::{LayerId, Reference};
 use crate::plan::Plan;
 use crate::preflight::SpaceCheck;
 use crate::registry::Registries;
-use crate::report::{Event, ImagePhase, Observer, Span, Step};
+use crate::report::{Event, ImagePhase, Observer, Printable, Span, Step};
 
 /// How often the same images are pulled again because another program removed a layer that was to be reused. More rounds
 /// than this are not an accident.
@@ -50,8 +54,11 @@ pub(super) struct Reconciler<'a> {
     cancel: &'a Cancel,
     storage: NodeStorage<'a>,
     registries: Arc<Registries>,
+    checker: StoredSignatureChecker,
     resolve_queue: ResolveQueue,
     naming: Naming,
+    /// None without a release, and in a mode that asks nothing.
+    release_verification: Option<ReleaseVerification>,
     states: ImageStates,
     size_probe: SizeProbe,
     verifier: Verifier,
@@ -93,19 +100,29 @@ impl<'a> Reconciler<'a> {
         let registries =
             registries.map_err(|error| steps.ended_by(Step::Resolve, JobError::Registries(error)))?;
         let registries = Arc::new(registries);
+        let policy = Arc::new(config.signature_policy.clone());
+        observer.observe(Event::SignaturePolicy(policy.report()));
+        let signed_images = SignedImages::new(
+            Arc::clone(&registries),
+            Arc::clone(&policy),
+            config.platform.clone(),
+            Arc::clone(observer),
+            cancel.clone(),
+        );
         Ok(Self {
             config,
             mode,
             observer: Arc::clone(observer),
             cancel,
             storage,
-            resolve_queue: ResolveQueue::new(
-                Arc::clone(&registries),
-                config.platform.clone(),
-                cancel.clone(),
-            ),
+            resolve_queue: ResolveQueue::new(signed_images),
+            checker: StoredSignatureChecker {
+                policy,
+                registries: Arc::clone(&registries),
+            },
             size_probe: SizeProbe::new(Arc::clone(&registries), config.spool.clone()),
             registries,
+            release_verification: None,
             naming,
             states: ImageStates::default(),
             verifier: Verifier::new(Arc::clone(observer), config.disk_priority),
@@ -126,12 +143,14 @@ impl<'a> Reconciler<'a> {
         let observer = Arc::clone(&self.observer);
         let steps = Steps(Some(observer.as_ref()));
         self.start_naming(steps);
+        self.start_release_verification(steps);
         match self.pulls(RoundScope::Everything) {
             true => self.storage.remove_leftovers().await?,
             false => self.storage.warn_of_leftovers(observer.as_ref()).await?,
         }
         let mut space_check = None;
         loop {
+            self.refuse_unsigned_release(steps);
             let requests = dedupe(self.naming.requests.iter().cloned());
             let resolved = self.snapshot_and_resolve(&requests, steps).await;
             let snapshot = resolved.map_err(|error| steps.ended_by(self.first_step(), error))?;
@@ -242,6 +261,7 @@ impl<'a> Reconciler<'a> {
             let synced = self.storage.make_durable(snapshot).await;
             synced.map_err(|error| steps.ended_by(Step::Verify, error))?;
         }
+        self.report_signatures(&plan, snapshot);
         let operators = &self.naming.operators;
         if self.mode != Mode::Plan {
             let failures = operators.failures().chain(self.states.gravest_failure(&plan));
@@ -257,6 +277,26 @@ impl<'a> Reconciler<'a> {
             states,
             os_images,
         ))
+    }
+
+    /// Reports the signatures of the images in the store. `verify` also logs them.
+    fn report_signatures(&self, plan: &Plan, snapshot: &Snapshot) {
+        let images = plan.images.iter().map(|image| &image.reference);
+        let stored = images.filter_map(|reference| Some((reference, &snapshot.image(reference)?.signatures)));
+        let mut refusals = Vec::new();
+        for (reference, signatures) in stored {
+            if self.mode.reads_all() {
+                tracing::info!("`{reference}`: {}", Printable(&signatures.report.to_string()));
+            }
+            self.observer.observe(Event::SignaturesChecked {
+                name: reference.to_string(),
+                signatures: signatures.report.clone(),
+            });
+            refusals.push((reference, signatures.refusing_namespaces.as_slice()));
+        }
+        for message in namespace_warnings(refusals.into_iter()) {
+            self.observer.observe(Event::Warned { message });
+        }
     }
 
     /// Their sizes are those in the manifest, or else those that the store recorded when the layers were pulled.

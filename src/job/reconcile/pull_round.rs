@@ -45,7 +45,9 @@ impl Reconciler<'_> {
                 let next = NextRound {
                     config: self.config,
                     storage: &self.storage,
+                    checker: &self.checker,
                     naming: &self.naming,
+                    release_verification: self.release_verification.as_ref(),
                     states: &self.states,
                     tars: self.size_probe.known(),
                     queue: &mut self.resolve_queue,

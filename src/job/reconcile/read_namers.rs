@@ -8,9 +8,10 @@ use crate::exit_code::Failure;
 use crate::job::error::{JobError, TaskError};
 use crate::job::namers::operators::Added;
 use crate::job::namers::{Namer, RoundScope, catalog, release};
-use crate::job::run_blocking;
+use crate::job::release_verification::ReleaseVerification;
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
+use crate::job::{Mode, run_blocking};
 use crate::oci::Reference;
 use crate::release::{Payload, Selection};
 use crate::report::{Count, Event, ImagePhase, OperatorReport, OperatorState, Step};
@@ -38,6 +39,42 @@ impl Reconciler<'_> {
             match is_requested(step) {
                 true => steps.start(step),
                 false => steps.end(step, true, "NotSpecified", message.to_owned()),
+            }
+        }
+    }
+
+    /// Starts to verify the release's signature, beside everything else.
+    pub(super) fn start_release_verification(&mut self, steps: Steps<'_>) {
+        let release = self.naming.namers.iter().find_map(|namer| match namer {
+            Namer::Release(release) => Some(release.clone()),
+            Namer::Index(_) => None,
+        });
+        match (release, self.mode) {
+            (None, _) => {
+                let message = "Release index is not specified, no release is requested".to_owned();
+                steps.end(Step::ReleaseVerified, true, "NotSpecified", message);
+            }
+            // It asks no server.
+            (Some(_), Mode::Verify) => {}
+            (Some(release), Mode::Run | Mode::Plan | Mode::Repair) => {
+                self.release_verification = Some(ReleaseVerification::start(
+                    release,
+                    self.config,
+                    Arc::clone(self.storage.store()),
+                    Arc::clone(&self.registries),
+                    self.cancel.clone(),
+                ));
+            }
+        }
+    }
+
+    /// Reports the verdict about the release's signature, if it is known, and fails a refused release.
+    pub(super) fn refuse_unsigned_release(&mut self, steps: Steps<'_>) {
+        let verification = self.release_verification.as_mut();
+        if let Some(reason) = verification.and_then(|it| it.report(steps)) {
+            let releases = self.naming.namers.clone().into_iter();
+            for release in releases.filter(|it| matches!(it, Namer::Release(_))) {
+                self.fail(ImagePhase::Failed, release.reference(), reason.clone());
             }
         }
     }
@@ -74,7 +111,13 @@ impl Reconciler<'_> {
                 if !self.states.is_present(reference, snapshot, self.mode) {
                     continue;
                 }
+                if let (Namer::Release(_), Some(verification)) = (&namer, &self.release_verification) {
+                    verification.refusal().await;
+                    self.refuse_unsigned_release(steps);
+                }
                 self.cancel.check()?;
+            }
+            if self.states.failure(reference).is_none() {
                 match self.read(&namer, snapshot).await? {
                     Ok(Contents::Release(payload, selection)) => self.add_release(payload, selection, steps),
                     Ok(Contents::Catalog(catalog)) => self.add_catalog(reference, catalog),

@@ -51,7 +51,7 @@ impl Reconciler<'_> {
         if unresolved.is_empty() {
             return Ok(snapshot);
         }
-        self.resolve_queue.add(unresolved, &snapshot.inventory);
+        self.resolve_queue.add(unresolved, &snapshot);
         self.resolve(&references, &snapshot).await;
         self.cancel.check()?;
         // Resolving may have taken hours.
@@ -60,7 +60,7 @@ impl Reconciler<'_> {
 
     /// Takes a snapshot. In modes that read everything, verifies it and repairs files outside the layers' trees.
     async fn snapshot(&mut self, references: &[Reference]) -> Result<Snapshot, JobError> {
-        let mut snapshot = self.storage.snapshot(references).await?;
+        let mut snapshot = self.storage.snapshot(references, &self.checker).await?;
         if !self.mode.reads_all() {
             return Ok(snapshot);
         }
@@ -72,7 +72,7 @@ impl Reconciler<'_> {
                 .repair_links(&snapshot, self.storage.store(), host, self.cancel)
                 .await?
         {
-            snapshot = self.storage.snapshot(references).await?;
+            snapshot = self.storage.snapshot(references, &self.checker).await?;
             self.verifier.verify(&mut snapshot, threads, self.cancel).await?;
         }
         Ok(snapshot)
@@ -113,7 +113,9 @@ impl Reconciler<'_> {
             };
             // An image of an additional store gets its own record in the graph root, with the list that names it; that
             // takes a registry.
-            let is_from_registry = image.flaw.is_none() || image.additional.is_some();
+            // The store has no signatures that the registry might have.
+            let is_refused = image.signatures.refusal.is_some();
+            let is_from_registry = image.flaw.is_none() || image.additional.is_some() || is_refused;
             if is_from_registry || self.states.is_resolved(reference) {
                 continue;
             }
@@ -150,7 +152,7 @@ impl Reconciler<'_> {
                     continue;
                 }
             };
-            match image.map_err(|error| TaskError::resolving(&error)) {
+            match image {
                 Ok(image) => self.states.resolve(&reference, image),
                 Err(TaskError::Image(reason)) => self.fail(ImagePhase::Failed, &reference, reason),
                 Err(TaskError::Stopped | TaskError::Host(_)) => {}

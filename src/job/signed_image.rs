@@ -1,0 +1,109 @@
+//! Resolves an image together with its signatures, and refuses it if the node's signature policy does.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::error::TaskError;
+use super::signature_policy::SignaturePolicy;
+use crate::cancel::Cancel;
+use crate::oci::{Content, Digest, Platform, Reference, ResolvedImage};
+use crate::registry::{Registries, RegistryError, Resolved};
+use crate::report::{Event, Observer, Span};
+use crate::signature::Signature;
+
+/// How long a registry may take to answer for the signatures of an image that is present and that no rule refuses. Such a
+/// run may have nothing else to do, and no network.
+const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Resolves images with their signatures.
+pub(super) struct SignedImages {
+    registries: Arc<Registries>,
+    policy: Arc<SignaturePolicy>,
+    platform: Platform,
+    observer: Arc<dyn Observer>,
+    cancel: Cancel,
+    /// Registries that did not answer for signatures that no rule needs; they are not asked again.
+    silent: Mutex<HashSet<String>>,
+}
+
+impl SignedImages {
+    pub(super) fn new(
+        registries: Arc<Registries>,
+        policy: Arc<SignaturePolicy>,
+        platform: Platform,
+        observer: Arc<dyn Observer>,
+        cancel: Cancel,
+    ) -> Self {
+        Self {
+            registries,
+            policy,
+            platform,
+            observer,
+            cancel,
+            silent: Mutex::default(),
+        }
+    }
+
+    /// The image that `reference` names, with its signatures. What `known` returns for a digest is not downloaded.
+    ///
+    /// Of an image that `is_present` and needs no signatures, they are downloaded only if the registry answers soon.
+    pub(super) async fn resolve(
+        &self,
+        reference: &Reference,
+        is_present: bool,
+        known: &(dyn Fn(&Digest) -> Option<Content> + Sync),
+    ) -> Result<ResolvedImage, TaskError> {
+        if let Some(reason) = self.policy.rejection(reference) {
+            return Err(TaskError::Image(reason));
+        }
+        let resolved = self
+            .registries
+            .resolve(reference, &self.platform, known, &self.cancel)
+            .await;
+        let Resolved { mut image, source } = resolved.map_err(|error| TaskError::resolving(&error))?;
+        let manifest = image.manifest.digest();
+        if self.registries.has_signature_sources(reference) {
+            let download = self
+                .registries
+                .signatures(reference, source.as_ref(), manifest, &self.cancel);
+            let signatures = match is_present && !self.policy.needs_signatures(reference) {
+                true => self.download_soon(reference, download).await,
+                false => download.await.map_err(|error| TaskError::resolving(&error))?,
+            };
+            image.signatures = signatures.iter().map(Signature::to_blob).collect();
+        }
+        match self.policy.check(reference, manifest, &image.signatures).refusal {
+            Some(reason) => Err(TaskError::Image(reason)),
+            None => Ok(image),
+        }
+    }
+
+    /// The signatures, or none if they are unavailable or arrive late.
+    async fn download_soon(
+        &self,
+        reference: &Reference,
+        download: impl Future<Output = Result<Vec<Signature>, RegistryError>>,
+    ) -> Vec<Signature> {
+        let is_silent = |silent: &HashSet<String>| silent.contains(reference.domain());
+        if is_silent(&self.silent.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Vec::new();
+        }
+        let why = match tokio::time::timeout(OPTIONAL_TIMEOUT, download).await {
+            Ok(Ok(signatures)) => return signatures,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => format!("no answer within {}", Span(OPTIONAL_TIMEOUT)),
+        };
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if silent.insert(reference.domain().to_owned()) {
+            let registry = reference.domain();
+            self.observer.observe(Event::Warned {
+                message: format!(
+                    "images of `{registry}` stay without signatures, because they are unavailable: {why}\nhint: no rule for \
+                     all images needs them, but pods in a namespace with its own signature policy may not start"
+                ),
+            });
+        }
+        Vec::new()
+    }
+}
