@@ -29,4 +29,5 @@ pub use media_type::ACCEPTED_MEDIA_TYPES;
 pub use platform::Platform;
 pub(crate) use reference::{DEFAULT_DOMAIN, OFFICIAL, is_component, is_domain, parts};
 pub use reference::{Reference, ReferenceError};
+pub(crate) use scope::scopes_of;
 pub use signature_manifest::{SignatureLayer, SignatureManifest};

@@ -3,35 +3,39 @@
 use super::Reference;
 
 impl Reference {
-    /// The keys for this reference, the most specific first, as containers/image looks them up
-    /// (`docker/policyconfiguration`):
-    ///
-    /// ```text
-    /// a.example.com:5000/team/app:1
-    /// a.example.com:5000/team/app
-    /// a.example.com:5000/team
-    /// a.example.com:5000
-    /// *.example.com                    without the port
-    /// *.com
-    /// ```
+    /// The keys for this reference, the most specific first: [`scopes_of`].
     pub fn scopes(&self) -> Vec<String> {
-        let mut scopes = vec![self.to_string()];
-        let repository = self.repository();
-        let mut rest = repository.as_str();
-        loop {
-            scopes.push(rest.to_owned());
-            match rest.rsplit_once('/') {
-                Some((parent, _)) => rest = parent,
-                None => break,
-            }
-        }
-        let mut host = rest.split(':').next().unwrap_or_default();
-        while let Some((_, parent)) = host.split_once('.') {
-            scopes.push(format!("*.{parent}"));
-            host = parent;
-        }
-        scopes
+        scopes_of(&self.to_string(), &self.repository())
     }
+}
+
+/// The keys for a reference in a repository, the most specific first, as containers/image looks them up
+/// (`docker/policyconfiguration/naming.go`):
+///
+/// ```text
+/// a.example.com:5000/team/app:1
+/// a.example.com:5000/team/app
+/// a.example.com:5000/team
+/// a.example.com:5000
+/// *.example.com                    without the port
+/// *.com
+/// ```
+pub(crate) fn scopes_of(reference: &str, repository: &str) -> Vec<String> {
+    let mut scopes = vec![reference.to_owned()];
+    let mut name = repository;
+    loop {
+        scopes.push(name.to_owned());
+        match name.rsplit_once('/') {
+            Some((parent, _)) => name = parent,
+            None => break,
+        }
+    }
+    let mut host = name.split(':').next().unwrap_or_default();
+    while let Some((_, domain)) = host.split_once('.') {
+        scopes.push(format!("*.{domain}"));
+        host = domain;
+    }
+    scopes
 }
 
 #[cfg(test)]

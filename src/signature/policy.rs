@@ -4,7 +4,7 @@ use super::named_reference::NamedReference;
 use super::policy_json::{self, Scopes};
 use super::requirement::Requirement;
 use super::rule::{Rule, Scope};
-use crate::oci::Reference;
+use crate::oci::{self, Reference};
 
 /// The longest policy that is read. The machine-config operator's have a few hundred bytes for each scope.
 const MAX_SIZE: usize = 16 << 20;
@@ -55,22 +55,7 @@ impl Policy {
     }
 }
 
-/// The scopes that contain an image, the smallest first: the image, its repository, each parent, the registry, and the
-/// registry's domains (containers/image `docker/policyconfiguration/naming.go`).
+/// The scopes that contain an image, the smallest first.
 pub(super) fn scopes_of(image: &NamedReference) -> Vec<String> {
-    let mut scopes = vec![image.to_string()];
-    let mut name = image.name();
-    loop {
-        scopes.push(name.to_owned());
-        match name.rfind('/') {
-            Some(end) => name = &name[..end],
-            None => break,
-        }
-    }
-    let mut host = name.split(':').next().unwrap_or_default();
-    while let Some((_, domain)) = host.split_once('.') {
-        scopes.push(format!("*.{domain}"));
-        host = domain;
-    }
-    scopes
+    oci::scopes_of(&image.to_string(), image.name())
 }
