@@ -55,6 +55,7 @@ mod podman_service;
 mod power_loss;
 mod random_stops;
 mod release;
+mod release_signature;
 mod resume;
 mod root_entry;
 mod scale;

@@ -54,6 +54,14 @@ pub(crate) fn strace() -> Result<(), String> {
     Err("`strace` is not installed".into())
 }
 
+/// Signs releases and images.
+pub(crate) fn gpg() -> Result<(), String> {
+    if Path::new("/usr/bin/gpg").exists() {
+        return Ok(());
+    }
+    Err("`gpg` is not installed".into())
+}
+
 /// Writes random catalogs and their right answers.
 pub(crate) fn python() -> Result<(), String> {
     if Path::new("/usr/bin/python3").exists() {
