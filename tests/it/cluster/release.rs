@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use spoke_precache::cluster::{
     Api, ClusterInfo, ClusterNeeds, ClusterSignature, ClusterVersion, ReleaseNeeds,
@@ -9,6 +11,12 @@ use spoke_precache::cluster::{
 
 use super::api_faults::Fault;
 use super::fake_api::ApiDouble;
+use crate::image::release::Release;
+use crate::needs::needs;
+use crate::registry::Registry;
+use crate::release_signature::signature_server::{Answer, SignatureServer};
+use crate::release_signature::signing_key::SigningKey;
+use crate::test_node::TestNode;
 
 const VERSION_PATH: &str = "/apis/config.openshift.io/v1/clusterversions/version";
 const VERIFICATION_PATH: &str = "/api/v1/namespaces/openshift-config-managed/configmaps/release-verification";
@@ -123,4 +131,39 @@ fn nothing_is_asked_that_flags_make_unnecessary() {
         of_releases(ALL),
         [SIGNATURES_PATH, VERIFICATION_PATH, VERSION_PATH]
     );
+}
+
+#[test]
+fn a_release_is_verified_with_what_the_cluster_has() {
+    needs!(root(), gpg());
+    let (registry, api) = (Registry::start(), ApiDouble::start());
+    let release = Release::build(&registry.host(), 5_000);
+    registry.push_release(&release);
+    let (key, store) = (SigningKey::new("release"), SignatureServer::start());
+    let digest = release.release.digest();
+    let data = json!({"verifier-public-key-test": key.public_text(), "store-test": store.url()});
+    api.put(VERIFICATION_PATH, json!({"data": data}));
+    api.put(VERSION_PATH, json!({"status": {"history": []}}));
+    let signatures = |bytes: &[u8]| {
+        let base64 = STANDARD.encode(bytes);
+        let key = format!("{}-3", digest.replace(':', "-"));
+        let map = json!({"metadata": {"name": "mirrored"}, "binaryData": {key: base64}});
+        api.put(SIGNATURES_PATH, json!({"items": [map]}));
+    };
+    let node = TestNode::trusting(&[registry.host()]);
+    let run = || super::run(&node, &api, &["--platform-image", &release.by_digest()]);
+
+    signatures(&SigningKey::new("stranger").sign_release(&digest, "4.99.0"));
+    run()
+        .exits(6)
+        .says("of ConfigMap `openshift-config-managed/mirrored`: signed with key ");
+    let signature = key.sign_release(&digest, "4.99.0");
+    store.put(&digest, 1, Answer::Signature(signature.clone()));
+    run().exits(0).says("is signed with key ").says(&store.url());
+    signatures(&signature);
+    run()
+        .exits(0)
+        .says("is signed with key ")
+        .says("of ConfigMap `openshift-config-managed/mirrored`)");
+    api.is_allowed();
 }

@@ -1,6 +1,7 @@
 //! Tests the verification of a release's signature.
 
 mod running_release;
-mod signature_server;
-mod signing_key;
+mod runs;
+pub(crate) mod signature_server;
+pub(crate) mod signing_key;
 mod stores;

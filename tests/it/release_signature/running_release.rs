@@ -14,7 +14,7 @@ use crate::registry::Registry;
 use crate::test_node::TestNode;
 
 /// A release image with the ConfigMap, below files that hide it if they are read in another order.
-fn release_with(key: &SigningKey, store: &SignatureServer) -> Image {
+pub(super) fn release_with(key: &SigningKey, store: &SignatureServer) -> Image {
     let manifest = |data: serde_json::Value, annotations: serde_json::Value| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "annotations": annotations}, "data": data})
             .to_string()
