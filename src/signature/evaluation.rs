@@ -13,7 +13,6 @@ use super::payload::Payload;
 use super::public_key::PublicKey;
 use super::refusal::Reason;
 use super::requirement::{KeySource, SignedRequirement};
-use super::rule::Satisfied;
 use super::signed_identity::SignedIdentity;
 use super::{Signature, SigstoreSignature, shown};
 use crate::oci::{Digest, go_json};
@@ -35,6 +34,15 @@ pub(super) struct Evaluation<'a> {
     pub(super) signatures: &'a [Signature],
     pub(super) files: &'a dyn KeyFiles,
     pub(super) now: Timestamp,
+}
+
+/// The signature that satisfied a requirement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Satisfied {
+    /// The position among the image's signatures, from 1.
+    pub(super) number: usize,
+    /// For people: `OpenPGP key 199E2F91FD431D51`.
+    pub(super) signer: String,
 }
 
 impl Evaluation<'_> {

@@ -46,6 +46,20 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN).map(visible).collect()
 }
 
+/// How many items of a list a message shows.
+const LISTED: usize = 5;
+
+/// The items of a list as a message can show them; if there are many, the first ones and the number of the others.
+fn list(items: impl IntoIterator<Item = String>, separator: &str) -> String {
+    let mut items = items.into_iter();
+    let mut shown: Vec<String> = items.by_ref().take(LISTED).collect();
+    match items.count() {
+        0 => {}
+        more => shown.push(format!("and {more} more")),
+    }
+    shown.join(separator)
+}
+
 /// A signature of an image, of one of the two kinds that containers/image knows. Nothing about it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signature {

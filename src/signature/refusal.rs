@@ -4,15 +4,13 @@
 
 use std::fmt;
 
+use super::list;
 use super::requirement::KeySource;
 use crate::oci::Digest;
 
-/// How many signatures a refusal explains.
-const MAX_EXPLAINED: usize = 5;
-
 /// The policy refuses an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Source image rejected: {reason}; the rule is {requirement} for {scope}{}", .reason.hint())]
+#[error("Source image rejected: {reason} (rule: {requirement} for {scope}){}", .reason.hint())]
 pub struct Refusal {
     pub(super) reason: Reason,
     /// For people: `` `sigstoreSigned` ``.
@@ -110,14 +108,10 @@ impl fmt::Display for Reason {
                 if refusals.len() > 1 {
                     f.write_str("None of the signatures were accepted, reasons: ")?;
                 }
-                for (position, (number, why)) in refusals.iter().take(MAX_EXPLAINED).enumerate() {
-                    let separator = if position > 0 { "; " } else { "" };
-                    write!(f, "{separator}signature {number}: {why}")?;
-                }
-                match refusals.len().saturating_sub(MAX_EXPLAINED) {
-                    0 => Ok(()),
-                    more => write!(f, "; and {more} more"),
-                }
+                let refusals = refusals
+                    .iter()
+                    .map(|(number, why)| format!("signature {number}: {why}"));
+                f.write_str(&list(refusals, "; "))
             }
         }
     }

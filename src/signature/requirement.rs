@@ -5,6 +5,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::shown;
 use super::signed_identity::SignedIdentity;
 
 /// One requirement of a scope. An image has to meet all requirements of its scope.
@@ -56,8 +57,7 @@ impl fmt::Display for Requirement {
 impl KeySource {
     /// All of them, for messages.
     pub(super) fn list(sources: &[Self]) -> String {
-        let names: Vec<_> = sources.iter().map(Self::to_string).collect();
-        names.join(", ")
+        super::list(sources.iter().map(Self::to_string), ", ")
     }
 }
 
@@ -65,7 +65,7 @@ impl KeySource {
 impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(path) => write!(f, "`{}`", path.display()),
+            Self::File(path) => write!(f, "`{}`", shown(&path.to_string_lossy())),
             Self::Data { name, .. } => write!(f, "`{name}`"),
         }
     }

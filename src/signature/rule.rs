@@ -6,12 +6,11 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use super::Signature;
-use super::evaluation::{Evaluation, KeyFiles};
+use super::evaluation::{Evaluation, KeyFiles, Satisfied};
 use super::named_reference::NamedReference;
 use super::refusal::{Reason, Refusal};
 use super::requirement::Requirement;
-use super::shown;
+use super::{Signature, list, shown};
 use crate::oci::{Digest, Reference};
 
 /// The part of a policy that applies to an image.
@@ -95,10 +94,8 @@ fn is_never_met(requirement: &Requirement) -> bool {
 /// `` `sigstoreSigned` for scope `quay.io/openshift-release-dev/ocp-release` ``
 impl fmt::Display for Rule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, requirement) in self.requirements.iter().enumerate() {
-            let separator = if position > 0 { " and " } else { "" };
-            write!(f, "{separator}{requirement}")?;
-        }
+        let requirements = self.requirements.iter().map(Requirement::to_string);
+        f.write_str(&list(requirements, ", "))?;
         write!(f, " for {}", self.scope)
     }
 }
@@ -120,29 +117,16 @@ pub struct Accepted {
     satisfied: Vec<(String, Satisfied)>,
 }
 
-/// The signature that satisfied a requirement.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Satisfied {
-    /// The position among the image's signatures, from 1.
-    pub(super) number: usize,
-    /// For people: `OpenPGP key 199E2F91FD431D51`.
-    pub(super) signer: String,
-}
-
 /// `` signature 1 by RSA key of `keyData` satisfies `sigstoreSigned` ``
 impl fmt::Display for Accepted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.satisfied.is_empty() {
             return f.write_str("no signature is required");
         }
-        for (position, (requirement, by)) in self.satisfied.iter().enumerate() {
-            let separator = if position > 0 { "; " } else { "" };
+        let satisfied = self.satisfied.iter().map(|(requirement, by)| {
             let Satisfied { number, signer } = by;
-            write!(
-                f,
-                "{separator}signature {number} by {signer} satisfies {requirement}"
-            )?;
-        }
-        Ok(())
+            format!("signature {number} by {signer} satisfies {requirement}")
+        });
+        f.write_str(&list(satisfied, "; "))
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -182,7 +183,7 @@ fn policies_of_real_nodes_are_parsed() {
         (
             "containers-image-signature-fixtures/policy.json",
             "example.com/hardened/a:1",
-            "`signedBy` and `signedBy` with keyType `signedByGPGKeys` and `signedBaseLayer` for scope `example.com/hardened`",
+            "`signedBy`, `signedBy` with keyType `signedByGPGKeys`, `signedBaseLayer` for scope `example.com/hardened`",
         ),
         (
             "containers-image-signature-fixtures/policy.json",
@@ -271,8 +272,8 @@ fn the_keys_of_openshift_are_usable() {
                 .expect_err("a forged signature");
             assert_eq!(
                 refusal.to_string(),
-                "Source image rejected: signature 1: cryptographic signature verification failed with `keyData`; the rule is \
-                 `sigstoreSigned` for the policy's default"
+                "Source image rejected: signature 1: cryptographic signature verification failed with `keyData` (rule: \
+                 `sigstoreSigned` for the policy's default)"
             );
         }
     }
@@ -297,43 +298,43 @@ fn a_refusal_names_scope_requirement_and_reason() {
         (
             json!([{"type": "reject"}]),
             vec![],
-            "Source image rejected: Running image docker://busybox:1 is rejected by policy.; the rule is `reject` for scope \
+            "Source image rejected: Running image docker://busybox:1 is rejected by policy. (rule: `reject` for scope \
              `docker.io`",
         ),
         (
             json!([sigstore, {"type": "reject"}]),
             vec![],
-            "Source image rejected: Running image docker://busybox:1 is rejected by policy.; the rule is `reject`",
+            "Source image rejected: Running image docker://busybox:1 is rejected by policy. (rule: `reject`",
         ),
         (
             json!([sigstore]),
             vec![],
-            "Source image rejected: A signature was required, but no signature exists; the rule is `sigstoreSigned` for scope \
-             `docker.io`\nhint: it is tag `sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.sig` of the \
+            "Source image rejected: A signature was required, but no signature exists (rule: `sigstoreSigned` for scope \
+             `docker.io`)\nhint: it is tag `sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.sig` of the \
              repository",
         ),
         (
             json!([sigstore]),
             vec![simple.clone(), attachment.clone()],
             "Source image rejected: A signature was required, but no signature exists (1 non-sigstore signatures, 1 sigstore \
-             non-signature attachments); the rule",
+             non-signature attachments) (rule: ",
         ),
         (
             json!([signed_by]),
             vec![],
-            "Source image rejected: A signature was required, but no signature exists; the rule is `signedBy` for scope \
-             `docker.io`\nhint: a simple signature is in a lookaside store",
+            "Source image rejected: A signature was required, but no signature exists (rule: `signedBy` for scope \
+             `docker.io`)\nhint: a simple signature is in a lookaside store",
         ),
         (
             json!([sigstore]),
             vec![unsigned.clone()],
-            "Source image rejected: the key of `/etc/cosign.pub` cannot be used: No such file or directory (os error 2); the \
-             rule is `sigstoreSigned` for scope `docker.io`",
+            "Source image rejected: the key of `/etc/cosign.pub` cannot be used: No such file or directory (os error 2) \
+             (rule: `sigstoreSigned` for scope `docker.io`",
         ),
         (
             json!([{"type": "sigstoreSigned", "keyDatas": ["bm9uc2Vuc2U="]}]),
             vec![unsigned.clone()],
-            "Source image rejected: the key of `keyDatas[0]` cannot be used: PEM decoding failed; the rule",
+            "Source image rejected: the key of `keyDatas[0]` cannot be used: PEM decoding failed (rule: ",
         ),
         (
             json!([signed_by]),
@@ -343,13 +344,13 @@ fn a_refusal_names_scope_requirement_and_reason() {
         (
             json!([{"type": "insecureAcceptAnything"}, {"type": "sigstoreSigned", "fulcio": fulcio, "rekorPublicKeyData": ""}]),
             vec![],
-            "Source image rejected: it is unknown whether its signatures meet the policy; the rule is `sigstoreSigned` with \
-             `fulcio` for scope `docker.io`\nhint: this program does not evaluate such a rule; leave the image to CRI-O",
+            "Source image rejected: it is unknown whether its signatures meet the policy (rule: `sigstoreSigned` with \
+             `fulcio` for scope `docker.io`)\nhint: this program does not evaluate such a rule; leave the image to CRI-O",
         ),
         (
             json!([{"type": "sigstoreSigned", "keyPath": "/a", "rekorPublicKeyPath": "/b"}]),
             vec![unsigned],
-            "Source image rejected: it is unknown whether its signatures meet the policy; the rule is `sigstoreSigned` with a \
+            "Source image rejected: it is unknown whether its signatures meet the policy (rule: `sigstoreSigned` with a \
              Rekor key for scope `docker.io`",
         ),
     ] {
@@ -481,5 +482,32 @@ fn null_and_empty_values_count_as_in_go() {
         let policy = format!(r#"{{"default":[{requirement}]}}"#);
         let result = Policy::parse(policy.as_bytes());
         assert_eq!(result.is_ok(), accepted, "{requirement}: {result:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_accepted_is_what_was_signed(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        let Some(fixtures) = corpus(FIXTURES) else { return Ok(()) };
+        let directory = fixtures.join("dir-img-cosign-valid");
+        let (manifest, signatures) = image_in(&directory);
+        let mut blob = signatures[0].to_blob();
+        for (index, byte) in changes {
+            let position = index.index(blob.len());
+            blob[position] = byte;
+        }
+        let Ok(Signature::Sigstore(changed)) = Signature::from_blob(&blob) else { return Ok(()) };
+        let Signature::Sigstore(original) = &signatures[0] else { panic!("a sigstore signature") };
+        let policy = policy(json!({"default": [{
+            "type": "sigstoreSigned",
+            "keyPath": "cosign.pub",
+            "signedIdentity": {"type": "matchRepository"},
+        }]}));
+        let image = reference("192.168.64.2:5000/cosign-signed-single-sample:1");
+        let payload = changed.payload.clone();
+        let signatures = [Signature::Sigstore(changed)];
+        let rule = policy.rule(&image);
+        let result = rule.evaluate(&image, manifest, &signatures, &Directory(fixtures), Timestamp::UNIX_EPOCH);
+        prop_assert!(result.is_err() || payload == original.payload);
     }
 }
