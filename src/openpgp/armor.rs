@@ -10,6 +10,7 @@ use pgp::armor::{BlockType, Dearmor, DearmorOptions};
 use super::error::KeyringError;
 
 const BEGIN: &[u8] = b"-----BEGIN ";
+const END: &[u8] = b"-----END ";
 
 /// The blocks of armor in `file`, each from its first line up to the next block; empty if there are none.
 pub(super) fn blocks(file: &[u8]) -> Vec<&[u8]> {
@@ -32,6 +33,11 @@ pub(super) fn blocks(file: &[u8]) -> Vec<&[u8]> {
 /// The packets inside a block of public keys.
 pub(super) fn decode(block: &[u8]) -> Result<Vec<u8>, KeyringError> {
     let damaged = |why: String| KeyringError::Armor(why);
+    if !block.windows(END.len()).any(|window| window == END) {
+        return Err(damaged(
+            "its last line, `-----END PGP PUBLIC KEY BLOCK-----`, is missing".into(),
+        ));
+    }
     let options = DearmorOptions::new().set_limit(block.len().max(1));
     let mut dearmor = Dearmor::with_options(block, options);
     let mut packets = Vec::new();

@@ -9,8 +9,10 @@ use super::error::KeyringError;
 use super::formats;
 use super::packets::{Limits, Packet, Packets};
 
-/// Self-signatures of one keyring that are verified. Distribution keyrings have a few hundred; 500 take under a second with
-/// RSA and some seconds with the slowest keys.
+/// Keys and subkeys of one keyring. Parsing a DSA key verifies its numbers, which takes as long as a signature.
+const MAX_KEYS: usize = 250;
+
+/// Self-signatures of one keyring that are verified. Real keyrings of nodes have some dozens.
 const MAX_CHECKS: usize = 500;
 
 /// A primary key with what belongs to it, nothing of it verified.
@@ -58,6 +60,7 @@ pub(super) fn read(
     bytes: &[u8],
     rules: Rules,
     limits: Limits,
+    checks: &mut Checks,
 ) -> Result<(Vec<Certificate>, Option<String>), KeyringError> {
     let mut packets = Packets::new(bytes, limits);
     let mut certificates: Vec<Certificate> = Vec::new();
@@ -65,6 +68,9 @@ pub(super) fn read(
     let mut current: Option<Certificate> = None;
     let mut context = Context::Nothing;
     while let Some(packet) = packets.next()? {
+        if matches!(packet.tag, Tag::PublicKey | Tag::PublicSubkey) {
+            checks.count_key()?;
+        }
         if matches!(packet.tag, Tag::PublicKey | Tag::SecretKey) {
             certificates.extend(current.take());
             context = Context::Direct;
@@ -193,14 +199,26 @@ pub(super) fn can_sign(key: &PublicKey) -> bool {
     )
 }
 
-/// Verifies self-signatures, a limited number of them.
+/// Verifies self-signatures. It limits their number and that of keys, so that no keyring takes minutes.
 pub(super) struct Checks {
     left: usize,
+    keys_left: usize,
 }
 
 impl Checks {
     pub(super) fn new() -> Self {
-        Self { left: MAX_CHECKS }
+        Self {
+            left: MAX_CHECKS,
+            keys_left: MAX_KEYS,
+        }
+    }
+
+    fn count_key(&mut self) -> Result<(), KeyringError> {
+        self.keys_left = self
+            .keys_left
+            .checked_sub(1)
+            .ok_or(KeyringError::TooManyKeys { limit: MAX_KEYS })?;
+        Ok(())
     }
 
     /// Whether `signature` by `signer` is right: one of the `verify_…` of rPGP. The algorithms must be the same, because rPGP only

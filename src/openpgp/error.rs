@@ -14,6 +14,12 @@ pub enum KeyringError {
         /// The largest size that is read.
         limit: usize,
     },
+    /// Reading all keys would take too long.
+    #[error("the keyring has more than {limit} keys")]
+    TooManyKeys {
+        /// How many are read.
+        limit: usize,
+    },
     /// Verifying all self-signatures would take too long.
     #[error("the keyring has more than {limit} self-signatures")]
     TooManySignatures {
@@ -42,7 +48,7 @@ fn because(reason: &Option<String>) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// The bytes are no binary OpenPGP message.
-    #[error("not a binary OpenPGP message: it begins with {0}")]
+    #[error("not a binary OpenPGP message: it {0}")]
     NotOpenPgp(String),
     /// The packets are damaged, too many or too large.
     #[error("the message is damaged: {0}")]

@@ -4,7 +4,7 @@
 //! whatever its date, except that of a user id.
 
 use pgp::packet::{PublicKey, Signature, SignatureType, UserId};
-use pgp::types::{KeyDetails as _, Tag};
+use pgp::types::{Duration, KeyDetails as _, Tag};
 
 use super::certificate::{Certificate, Checks, can_sign, issuer, may_sign};
 use super::error::KeyringError;
@@ -133,8 +133,16 @@ fn seconds(signature: &Signature) -> u32 {
     signature.created().map_or(0, |time| time.as_secs())
 }
 
-/// When the key expires, by a self-signature; none if never.
+/// When the key expires, by a self-signature that may itself expire; none if never.
 fn expiry(key: &PublicKey, self_signature: &Signature) -> Option<i64> {
-    let lifetime = self_signature.key_expiration_time()?.as_secs();
-    (lifetime != 0).then(|| i64::from(key.created_at().as_secs()) + i64::from(lifetime))
+    let end = |from: u32, lifetime: Option<Duration>| {
+        let lifetime = lifetime.map_or(0, Duration::as_secs);
+        (lifetime != 0).then(|| i64::from(from) + i64::from(lifetime))
+    };
+    let of_key = end(key.created_at().as_secs(), self_signature.key_expiration_time());
+    let of_signature = end(
+        seconds(self_signature),
+        self_signature.signature_expiration_time(),
+    );
+    [of_key, of_signature].into_iter().flatten().min()
 }

@@ -43,10 +43,11 @@ impl Keyring {
                 limit: MAX_SIZE,
             });
         }
+        let mut checks = Checks::new();
         let mut certificates = Vec::new();
         let mut skipped = None;
         for file in files {
-            match read(file, rules) {
+            match read(file, rules, &mut checks) {
                 Ok((found, unreadable)) => {
                     certificates.extend(found);
                     skipped = skipped.or(unreadable);
@@ -58,7 +59,6 @@ impl Keyring {
                 Err(error) => return Err(error),
             }
         }
-        let mut checks = Checks::new();
         let mut keys = Vec::new();
         match rules {
             Rules::Cvo => {
@@ -93,10 +93,14 @@ impl Keyring {
     }
 }
 
-fn read(file: &[u8], rules: Rules) -> Result<(Vec<Certificate>, Option<String>), KeyringError> {
+fn read(
+    file: &[u8],
+    rules: Rules,
+    checks: &mut Checks,
+) -> Result<(Vec<Certificate>, Option<String>), KeyringError> {
     let blocks = armor::blocks(file);
     if blocks.is_empty() {
-        return certificate::read(file, rules, LIMITS);
+        return certificate::read(file, rules, LIMITS, checks);
     }
     let count = match rules {
         Rules::Cvo => 1,
@@ -105,7 +109,7 @@ fn read(file: &[u8], rules: Rules) -> Result<(Vec<Certificate>, Option<String>),
     let mut all = Vec::new();
     let mut unreadable = None;
     for block in &blocks[..count] {
-        let (found, why) = certificate::read(&armor::decode(block)?, rules, LIMITS)?;
+        let (found, why) = certificate::read(&armor::decode(block)?, rules, LIMITS, checks)?;
         all.extend(found);
         unreadable = unreadable.or(why);
     }

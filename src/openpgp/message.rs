@@ -62,8 +62,11 @@ pub fn verify(message: &[u8], keyring: &Keyring, now: Timestamp) -> Result<Signe
 /// The first bytes of what is no message, such as the `<html>` of an error page.
 fn beginning(message: &[u8]) -> String {
     match message {
-        [] => "nothing, it is empty".into(),
-        _ => format!("`{}`", message[..message.len().min(20)].escape_ascii()),
+        [] => "is empty".into(),
+        _ => format!(
+            "begins with `{}`",
+            message[..message.len().min(20)].escape_ascii()
+        ),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Parses OpenPGP keyrings and verifies signed messages, by the rules of the cluster-version operator or of GnuPG.
 //!
 //! The signature of a release and a simple signature of an image have the same form: an OpenPGP message whose body is JSON.
-//! Two programs decide what they are worth, and the two do not agree:
+//! Two programs decide whether they accept it, and they do not agree:
 //!
 //! | question | [`Rules::Cvo`] | [`Rules::GnuPg`] |
 //! |---|---|---|
-//! | who asks | the cluster-version operator, for releases | CRI-O, for `signedBy` in policy.json |
-//! | what answers there | golang.org/x/crypto/openpgp, frozen | gpg, through gpgme |
+//! | program | the cluster-version operator, for releases | CRI-O, for `signedBy` in policy.json |
+//! | its implementation | golang.org/x/crypto/openpgp, frozen | gpg, through gpgme |
 //! | expired key | accepted | refused |
 //! | revoked key or subkey | refused | refused |
 //! | expired signature | refused | refused |
