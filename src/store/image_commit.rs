@@ -115,11 +115,11 @@ impl Store {
                 .and_then(go_time::rewrite)
                 .unwrap_or_else(go_time::now),
         };
-        let put = self.put(&record, &mut images, &lock);
+        let put = self.put_items(&id, &items, &mut images, &lock, |images| images.put(&record));
         if put.is_err() && is_new {
             self.roll_back(&id);
         }
-        put.map(|()| ImageCommit::Committed(id))
+        put.map(|_| ImageCommit::Committed(id))
     }
 
     /// The names of the image in additional stores, which a record in the graph root hides (`additional_stores.rs`).
@@ -141,23 +141,6 @@ impl Store {
             used.extend(table.views().flat_map(names));
         }
         Ok(hidden)
-    }
-
-    fn put(
-        &self,
-        image: &NewImage<'_>,
-        images: &mut ImageTable,
-        lock: &ImagesLock,
-    ) -> Result<(), StoreError> {
-        let mut changed = self.make_way(&image.id, image.items, images, lock)?;
-        self.write_items(&image.id, image.items)?;
-        changed |= images
-            .put(image)
-            .map_err(|error| StoreError::corrupt(&self.layout.images_json(), error))?;
-        if changed {
-            images.save(lock, &self.layout)?;
-        }
-        Ok(())
     }
 
     /// Removes the items of an image whose record could not be saved, under the same lock. If only the sync of the

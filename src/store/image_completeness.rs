@@ -8,6 +8,7 @@ use super::error::StoreError;
 use super::expected_layer::LayerBlob;
 use super::image_record::MANIFEST;
 use super::inventory::{Inventory, StoredImage};
+use super::signature_lengths::SignatureLengths;
 use crate::oci::{DiffId, Digest, LayerId};
 
 #[derive(Deserialize)]
@@ -65,6 +66,10 @@ impl Inventory {
                     )));
                 }
             }
+        }
+        // CRI-O cannot open an image with another `metadata`.
+        if SignatureLengths::parse(image.metadata.as_deref()).is_none() {
+            return Ok(Some("its `metadata` does not parse".to_owned()));
         }
         let manifest = match self.read_json::<Manifest>(image, MANIFEST)? {
             Ok(manifest) => manifest,

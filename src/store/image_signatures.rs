@@ -93,13 +93,29 @@ impl Store {
         };
         let signatures = if kept.is_empty() { signatures } else { &kept };
         let signatures = ManifestSignatures::new(*id, manifest, is_default, signatures)?;
-        let items = signatures.items();
-        let mut changed = self.make_way(id, &items, &mut images, &lock)?;
-        self.write_items(id, &items)?;
-        let put = images.put_signatures(id, &signatures);
-        changed |= put.map_err(|error| StoreError::corrupt(&self.layout.images_json(), error))?;
+        let put = |images: &mut ImageTable| images.put_signatures(id, &signatures);
+        self.put_items(id, &signatures.items(), &mut images, &lock, put)
+    }
+
+    /// Writes the items of an image, and the record as `edit` changes it. Returns whether the record changed.
+    pub(super) fn put_items(
+        &self,
+        id: &ImageId,
+        items: &[BigDataItem<'_>],
+        images: &mut ImageTable,
+        lock: &ImagesLock,
+        edit: impl FnOnce(&mut ImageTable) -> Result<bool, serde_json::Error>,
+    ) -> Result<bool, StoreError> {
+        let removed = self.make_way(id, items, images, lock)?;
+        self.write_items(id, items)?;
+        let edited = edit(images).map_err(|error| StoreError::corrupt(&self.layout.images_json(), error))?;
+        let changed = edited || !removed.is_empty();
         if changed {
-            images.save(&lock, &self.layout)?;
+            images.save(lock, &self.layout)?;
+        }
+        for key in removed {
+            // Nothing reads it any more.
+            let _ = std::fs::remove_file(self.layout.big_data(id, &key));
         }
         Ok(changed)
     }
@@ -137,16 +153,16 @@ impl Store {
 
     /// Removes from the record of an image the signature items that are damaged. Then saves the record without the
     /// items that `items` replaces, so that it never describes other files than there are; `images` keeps them.
-    /// Returns whether `images` changed.
-    pub(super) fn make_way(
+    /// Returns the keys of the damaged ones.
+    fn make_way(
         &self,
         id: &ImageId,
         items: &[BigDataItem<'_>],
         images: &mut ImageTable,
         lock: &ImagesLock,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Vec<String>, StoreError> {
         let Some(view) = images.find(id).cloned() else {
-            return Ok(false);
+            return Ok(Vec::new());
         };
         let (mut damaged, mut replaced) = (Vec::new(), Vec::new());
         for key in view.signature_keys() {
@@ -161,13 +177,13 @@ impl Store {
             }
         }
         let json = |error| StoreError::corrupt(&self.layout.images_json(), error);
-        let changed = images.remove_signatures(id, &damaged).map_err(json)?;
+        images.remove_signatures(id, &damaged).map_err(json)?;
         if !replaced.is_empty() {
             let mut interim = images.clone();
             interim.remove_signatures(id, &replaced).map_err(json)?;
             interim.save(lock, &self.layout)?;
         }
-        Ok(changed)
+        Ok(damaged.into_iter().map(str::to_owned).collect())
     }
 
     fn is_intact(&self, id: &ImageId, view: &ImageView, key: &str) -> Result<bool, StoreError> {

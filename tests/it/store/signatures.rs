@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::Digest;
-use spoke_precache::store::{Store, StoreError};
+use spoke_precache::store::{StorageConf, Store, StoreError};
 
 use super::{put, put_signed, resolved, store, three_layers};
 use crate::compare::{compare, inconsistencies};
@@ -349,6 +349,7 @@ fn damaged_signatures_are_named_and_replaced_or_removed() {
         // Without other ones, what is intact stays.
         assert!(put_signatures(&store, &image, &[]).is_ok());
         assert_eq!(damages(&store), Vec::<String>::new(), "{script}");
+        assert_eq!(inconsistencies(&root), Vec::<String>::new(), "{script}");
         let kept = read(&store, &image).unwrap();
         assert!(kept.is_empty() || kept == signatures, "{script}: {kept:?}");
         put_signatures(&store, &image, &signatures).unwrap();
@@ -379,6 +380,35 @@ fn signatures_that_cannot_be_stored_are_refused() {
     assert_eq!(record(&world.graph_root()), before);
 }
 
+#[test]
+fn an_image_of_an_additional_store_cannot_get_signatures_and_keeps_its_own_in_the_graph_root() {
+    needs!(root());
+    let (more, world, image) = (TestNode::trusting(&[]), TestNode::trusting(&[]), three_layers());
+    let signatures = blobs(&["one", "another"]);
+    put_signed(&store(&more), &image, None, "localhost/a:1", signatures.clone());
+    let conf = StorageConf {
+        additional_image_stores: vec![more.graph_root()],
+        ..StorageConf::default()
+    };
+    let store = Store::open(&world.graph_root(), &conf).unwrap();
+    store.create_if_missing().unwrap();
+    assert_eq!(read(&store, &image).unwrap(), signatures);
+    let before = record(&more.graph_root());
+    match put_signatures(&store, &image, &blobs(&["new"])) {
+        Err(error @ StoreError::Unsignable { .. }) => {
+            let root = more.graph_root().display().to_string();
+            assert!(error.to_string().contains(&root), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Its record in the graph root hides the other one.
+    put(&store, &image, None, "localhost/a:2");
+    assert_eq!(read(&store, &image).unwrap(), signatures);
+    assert_eq!(record(&world.graph_root())["metadata"], before["metadata"]);
+    assert_eq!(record(&more.graph_root()), before);
+    assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());
+}
+
 /// Names the store in which [`replacing_signatures`] works; it does nothing otherwise.
 const ROOT: &str = "SPOKE_SIGNATURES_ROOT";
 const OLD: [&str; 2] = ["old", "older"];
@@ -391,7 +421,7 @@ fn replacing_signatures() {
         return;
     };
     let image = three_layers();
-    let store = Store::open(Path::new(&root), &spoke_precache::store::StorageConf::default()).unwrap();
+    let store = Store::open(Path::new(&root), &StorageConf::default()).unwrap();
     let _ = put_signatures(&store, &image, &blobs(&NEW)).unwrap();
 }
 
