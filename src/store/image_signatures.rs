@@ -42,6 +42,7 @@ impl Inventory {
                 id: image.id,
                 metadata: image.metadata.as_deref(),
                 default: image.manifest(),
+                digest_of: |key: &str| image.items.get(key)?.digest,
             };
             record.signatures(manifest)
         };
@@ -216,11 +217,16 @@ impl Store {
     }
 }
 
-fn signed<'r>(layout: &'r Layout, id: &ImageId, view: &'r ImageView) -> SignedRecord<'r> {
+fn signed<'r>(
+    layout: &'r Layout,
+    id: &ImageId,
+    view: &'r ImageView,
+) -> SignedRecord<'r, impl Fn(&str) -> Option<Digest>> {
     SignedRecord {
         layout,
         id: *id,
         metadata: view.metadata.as_deref(),
         default: view.manifest(),
+        digest_of: |key: &str| view.item(key).1,
     }
 }

@@ -9,17 +9,19 @@ use super::signature_lengths::{COUNT_LIMIT, SIGNATURES, SignatureLengths, cut, k
 use crate::oci::{Digest, ImageId};
 
 /// The record of an image, as far as its signatures are concerned.
-pub(super) struct SignedRecord<'r> {
+pub(super) struct SignedRecord<'r, D> {
     pub(super) layout: &'r Layout,
     pub(super) id: ImageId,
     pub(super) metadata: Option<&'r str>,
     /// The digest of the item `manifest`.
     pub(super) default: Option<Digest>,
+    /// The recorded digest of an item.
+    pub(super) digest_of: D,
 }
 
-impl SignedRecord<'_> {
+impl<D: Fn(&str) -> Option<Digest>> SignedRecord<'_, D> {
     /// The signatures that containers/image reads for this manifest: for the one of the item `manifest` those in
-    /// `signatures`, for another one those in its own item.
+    /// `signatures`, for another one those in its own item. containers/image does not compare the digest.
     ///
     /// # Errors
     /// [`StoreError::DamagedSignatures`] if the item is missing or damaged.
@@ -54,6 +56,9 @@ impl SignedRecord<'_> {
             return Ok(Vec::new());
         }
         match atomic_file::read(&self.layout.big_data(&self.id, key), ITEM_LIMIT) {
+            Ok(Some(bytes)) if (self.digest_of)(key).is_some_and(|digest| digest != Digest::of(&bytes)) => {
+                Err(self.damaged(key, "its digest differs from its record"))
+            }
             Ok(Some(bytes)) => cut(&bytes, lengths).map_err(|reason| self.damaged(key, reason)),
             Ok(None) => Err(self.damaged(key, "it is missing")),
             Err(StoreError::Corrupt { reason, .. }) => Err(self.damaged(key, reason)),

@@ -308,7 +308,7 @@ fn damaged_signatures_are_named_and_replaced_or_removed() {
         (
             "printf x | dd of=$(ls overlay-images/*/signatures) conv=notrunc".to_owned(),
             &both[..1],
-            true,
+            false,
         ),
         (format!("rm {file}"), &both[1..], true),
         (format!("truncate --size 70M {file}"), &both[1..], true),
@@ -350,8 +350,13 @@ fn damaged_signatures_are_named_and_replaced_or_removed() {
         assert!(put_signatures(&store, &image, &[]).is_ok());
         assert_eq!(damages(&store), Vec::<String>::new(), "{script}");
         assert_eq!(inconsistencies(&root), Vec::<String>::new(), "{script}");
-        let kept = read(&store, &image).unwrap();
-        assert!(kept.is_empty() || kept == signatures, "{script}: {kept:?}");
+        // One of two items is enough, if it is known where one signature ends.
+        let expected = if script.contains("metadata") {
+            Vec::new()
+        } else {
+            signatures.clone()
+        };
+        assert_eq!(read(&store, &image).unwrap(), expected, "{script}");
         put_signatures(&store, &image, &signatures).unwrap();
         assert_eq!(read(&store, &image).unwrap(), signatures, "{script}");
         assert_eq!(record(&root)["metadata"], before["metadata"], "{script}");
