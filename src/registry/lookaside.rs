@@ -19,7 +19,7 @@ use crate::oci::{Digest, Reference};
 const DEFAULT: &str = "/var/lib/containers/sigstore";
 
 /// The lookaside store of one repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Lookaside {
     /// With the path of the repository.
     base: Url,
@@ -72,6 +72,12 @@ impl Lookaside {
 impl fmt::Display for Lookaside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown_url(&self.base))
+    }
+}
+
+impl fmt::Debug for Lookaside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -6,6 +6,7 @@
 //! overrides it with its own (`types.SystemContext`), and no mode asks a person here.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -18,12 +19,19 @@ use super::aliases::Aliases;
 pub(super) const AUTH_FILES: &str = "containers-auth.json";
 
 /// A configuration file's text and where it was read, for errors.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConfText {
     /// The file.
     pub path: PathBuf,
     /// Its content.
     pub text: String,
+}
+
+/// Without the content: a URL in it may contain a password.
+impl fmt::Debug for ConfText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ConfText").field(&self.path).finish()
+    }
 }
 
 /// The configuration merged from all files.

@@ -15,9 +15,11 @@
 //! scope in two files is an error. The keys for writing (`lookaside-staging`) have no effect here.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_saphyr::Error;
 
 use crate::http::excerpt;
 use crate::oci::Reference;
@@ -29,7 +31,7 @@ use super::registries_conf::ConfText;
 const DEPTH_LIMIT: usize = 64;
 
 /// The configuration merged from all files.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct RegistriesD {
     default: Option<Namespace>,
     /// By scope.
@@ -46,7 +48,7 @@ pub struct SignatureSources {
 }
 
 /// What one file configures for one scope.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Namespace {
     keys: Keys,
     origin: PathBuf,
@@ -94,7 +96,7 @@ struct File {
     docker: Option<BTreeMap<String, Option<Keys>>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Keys {
     lookaside: Option<String>,
@@ -174,6 +176,13 @@ impl RegistriesD {
     }
 }
 
+/// Without the URLs, which may contain passwords.
+impl fmt::Debug for RegistriesD {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.namespaces.keys()).finish()
+    }
+}
+
 fn twice(scope: String, first: Namespace, second: &Path) -> RegistriesDError {
     RegistriesDError::Twice {
         scope,
@@ -193,9 +202,19 @@ fn parse_file(path: &Path, text: &str) -> Result<File, RegistriesDError> {
     let documents = serde_saphyr::from_multiple_with_options::<File>(text, options);
     let documents = documents.map_err(|error| RegistriesDError::Yaml {
         path: path.to_owned(),
-        why: excerpt(&error.to_string()),
+        why: message(&error),
     })?;
     Ok(documents.into_iter().next().unwrap_or_default())
+}
+
+/// The parser's message, without the key that occurs twice, which may be anything.
+fn message(error: &Error) -> String {
+    match (error, error.location()) {
+        (Error::DuplicateMappingKey { .. }, Some(location)) => {
+            format!("a key occurs twice in a mapping, line {}", location.line())
+        }
+        _ => excerpt(&error.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -404,9 +423,23 @@ mod tests {
             "user:hunter2@s",
             "ftp://user:hunter2@s",
         ] {
-            let text = format!("default-docker: {{lookaside: '{url}'}}");
-            let shown = lookaside(&parse(&text).expect("valid YAML"), "q.io/a");
-            assert!(!shown.contains("hunter2"), "{shown}");
+            for yaml in [
+                format!("default-docker: {{lookaside: '{url}'}}"),
+                format!("default-docker: '{url}'"),
+                format!("docker: {{q.io: '{url}'}}"),
+                format!("docker: {{'{url}': {{'{url}': 1, '{url}': 1}}}}"),
+                format!("default-docker: {{lookaside: ['{url}']}}"),
+                format!("default-docker: {{use-sigstore-attachments: '{url}'}}"),
+            ] {
+                let shown = match parse(&yaml) {
+                    Ok(registries_d) => {
+                        let used = sources(&registries_d, "q.io/a");
+                        format!("{used:?} {}", lookaside(&registries_d, "q.io/a"))
+                    }
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                assert!(!shown.contains("hunter2"), "{shown}");
+            }
         }
     }
 }
