@@ -46,7 +46,7 @@
 //! | [`http`] | client defaults, backoff, `Retry-After` and causes of failures, for registries and the cluster's API |
 //! | [`registry`] | registries.conf, credentials, certificates, proxies, DNS, rate limit; requests and their one retry loop |
 //! | [`store`] | containers/storage: locks, layers, images, staging, unpacking, commit, check, repair |
-//! | [`cluster`] | the cluster's API: threshold, proxy, certificate authorities, deadline; annotations, events, pinned images |
+//! | [`cluster`] | the cluster's API: threshold, proxy, certificate authorities, deadline, release keys; annotations, events, pinned images |
 //! | [`fetch`] | downloads many blobs into the spool, a bounded number at a time, each once |
 //! | [`image_request`] | one image to pull, and its requesters |
 //! | [`catalog`], [`release`] | the images that an operator catalog and a release payload name |

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::examination::{Examination, SIGNATURE_LIMIT};
 use super::keyring_file::{NamedKeyring, read_keyring_files};
 use super::running_release;
-use super::verification_config_map::VerificationConfigMap;
+use super::verification_config_map::{ANNOTATION, VerificationConfigMap};
 use crate::oci::Digest;
 use crate::openpgp::{Keyring, Rules};
 use crate::store::Tree;
@@ -309,4 +309,18 @@ fn a_file_without_usable_keys_is_an_error_that_names_it() {
     assert!(read().starts_with(&format!("cannot use the release keys `{shown}`: ")));
     fs::write(&file, vec![0; (1 << 20) + 1]).unwrap();
     assert!(read().ends_with("it has more than 1048576 bytes"), "{}", read());
+}
+
+/// A billion strings out of a kilobyte, and ten thousand open brackets.
+#[test]
+fn bombs_in_a_payload_are_refused() {
+    let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (this, last) in ('b'..='j').zip('a'..) {
+        bomb += &format!("{this}: &{this} [{}]\n", vec![format!("*{last}"); 10].join(", "));
+    }
+    for text in [bomb, "a: ".to_owned() + &"[".repeat(10_000), "- ".repeat(10_000)] {
+        let text = format!("# {ANNOTATION}\n{text}");
+        let error = found_in(&[("release-manifests/a.yaml", &text)]);
+        assert!(error.contains("cannot be used: broken YAML: "), "{error}");
+    }
 }
