@@ -43,7 +43,7 @@ impl Steps<'_> {
     /// Reports that a step ended without a result, and that the run continues.
     pub(super) fn end_unknown(self, step: Step, reason: &'static str, message: String) {
         self.observe(Event::Warned {
-            message: message.clone(),
+            message: format!("{step:?}: {reason}: {message}"),
         });
         self.observe(Event::StepInconclusive {
             step,

@@ -201,6 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn a_step_without_a_result_has_its_reason() {
+        let mut conditions = Conditions::new(at(0));
+        conditions.end_unknown(Step::ReleaseVerified, "NoKeys", "no keys", at(1));
+        let condition = &conditions.list(at(9))[2];
+        assert_eq!(
+            (condition.status, condition.reason.as_str()),
+            (Status::Unknown, "NoKeys")
+        );
+        assert_eq!(condition.complete_time, Some(Time(at(1))));
+    }
+
+    #[test]
     fn a_repeated_step_lasts_from_its_first_start_to_its_last_end() {
         let mut conditions = Conditions::new(at(0));
         for (ok, time) in [(true, 1), (true, 3), (false, 5)] {

@@ -241,13 +241,6 @@ fn log(event: &Event) {
         } => for_each_line(&format!("{step:?}: {reason}: {message}"), |line, _| {
             tracing::error!("{line}")
         }),
-        Event::StepInconclusive {
-            step,
-            reason,
-            message,
-        } => for_each_line(&format!("{step:?}: {reason}: {message}"), |line, _| {
-            tracing::warn!("{line}")
-        }),
         Event::SignaturePolicy(policy) => tracing::info!("{}", Printable(&policy.to_string())),
         Event::Warned { message } => for_each_line(message, |line, _| tracing::warn!("{line}")),
         Event::Operator(operator) => log_operator(operator),
@@ -263,8 +256,9 @@ fn log(event: &Event) {
         }
         Event::BlobVerified { blob } => tracing::debug!("downloaded and verified `{blob}`"),
         Event::BlobAbandoned { blob } => tracing::debug!("stopped the download of `{blob}`"),
-        // `verify` logs each image's signatures; other runs have hundreds of images.
-        Event::SignaturesChecked { .. }
+        // A warning has the same message. `verify` logs each image's signatures; other runs have hundreds of images.
+        Event::StepInconclusive { .. }
+        | Event::SignaturesChecked { .. }
         | Event::RateLimited { .. }
         | Event::Planned { .. }
         | Event::Deadline { .. }
