@@ -13,6 +13,7 @@ use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking, unrepairable};
 use crate::oci::Reference;
 use crate::report::{ImagePhase, Step};
+use crate::store::Damage;
 
 /// How long to wait for the next resolved image before the images that are resolved are pulled. Long enough to download a
 /// manifest over a slow link, short compared with a deadline.
@@ -112,10 +113,11 @@ impl Reconciler<'_> {
                 continue;
             };
             // An image of an additional store gets its own record in the graph root, with the list that names it; that
-            // takes a registry.
-            // The store has no signatures that the registry might have.
-            let is_refused = image.signatures.refusal.is_some();
-            let is_from_registry = image.flaw.is_none() || image.additional.is_some() || is_refused;
+            // takes a registry. So do missing and damaged signatures.
+            let mut damages = image.data_damage.iter();
+            let lacks_signatures = image.signatures.refusal.is_some()
+                || damages.any(|damage| matches!(damage, Damage::Signatures { .. }));
+            let is_from_registry = image.flaw.is_none() || image.additional.is_some() || lacks_signatures;
             if is_from_registry || self.states.is_resolved(reference) {
                 continue;
             }
