@@ -113,12 +113,16 @@ impl Verifier {
         self.read(layers, &inventory, threads, cancel).await?;
         for image in snapshot.images_mut() {
             let damage = self.assess(image, &inventory);
-            // The snapshot found a flaw that none of the files explains: the image's record is damaged.
-            let record = image.flaw.take().map(|reason| Reason {
-                failure: Failure::Store,
-                ..reason
+            // A flaw that the snapshot found and none of the files explains: the image's record is damaged, or the signature
+            // policy refuses the image.
+            let other = image.flaw.take().map(|reason| match reason.failure {
+                Failure::Signature => reason,
+                _ => Reason {
+                    failure: Failure::Store,
+                    ..reason
+                },
             });
-            image.flaw = damage.or(record);
+            image.flaw = damage.or(other);
         }
         Ok(())
     }
