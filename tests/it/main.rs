@@ -59,6 +59,7 @@ mod release_signature;
 mod resume;
 mod root_entry;
 mod scale;
+mod signature_policy;
 mod spool_disk_errors;
 mod talm;
 mod termination;

@@ -122,6 +122,11 @@ pub(crate) fn nginx() -> Result<(), String> {
     installed("/usr/sbin/nginx")
 }
 
+/// Makes certificates, keys and signatures.
+pub(crate) fn openssl() -> Result<(), String> {
+    installed("/usr/bin/openssl")
+}
+
 /// A kubectl whose kustomize reads what `oc` of a living OpenShift reads: directories as resources, patches, components.
 pub(crate) struct Kubectl(pub(crate) PathBuf);
 
