@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::Digest;
+use spoke_precache::signature::Signature;
 use spoke_precache::store::{StorageConf, Store, StoreError};
 
 use super::{put, put_signed, resolved, store, three_layers};
@@ -110,6 +111,9 @@ impl Signed {
     fn signatures(&self, image: &Image) -> Vec<Vec<u8>> {
         let signatures = read(&store(&self.theirs), image).unwrap();
         assert!(signatures.len() >= 2, "podman has stored {}", signatures.len());
+        for signature in &signatures {
+            assert_eq!(Signature::from_blob(signature).unwrap().to_blob(), *signature);
+        }
         signatures
     }
 
@@ -168,6 +172,15 @@ fn signatures_are_stored_as_podman_stores_them_and_stock_tools_read_them() {
             node.podman(&["system", "check", "--quick"]).ok();
         }
     }
+
+    // A pull that looks for no signatures forgets them and leaves the items.
+    let node = &nodes[1];
+    node.podman_pull(&name);
+    assert_eq!(record(&node.graph_root())["metadata"], json!({}));
+    assert_eq!(read(&store(node), &image).unwrap(), Vec::<Vec<u8>>::new());
+    assert_eq!(damages(&store(node)), Vec::<String>::new());
+    assert!(put_signatures(&store(node), &image, &signatures).unwrap());
+    signed.assert_same(node);
 }
 
 #[test]
