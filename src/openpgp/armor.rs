@@ -8,6 +8,7 @@ use std::io::Read as _;
 use pgp::armor::{BlockType, Dearmor, DearmorOptions};
 
 use super::error::KeyringError;
+use super::packets::brief;
 
 const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
@@ -43,7 +44,7 @@ pub(super) fn decode(block: &[u8]) -> Result<Vec<u8>, KeyringError> {
     let mut packets = Vec::new();
     dearmor
         .read_to_end(&mut packets)
-        .map_err(|error| damaged(error.to_string()))?;
+        .map_err(|error| damaged(brief(error)))?;
     let (kind, _, checksum, _) = dearmor.into_parts();
     if kind != Some(BlockType::PublicKey) {
         return Err(damaged("it is no `PGP PUBLIC KEY BLOCK`".into()));

@@ -7,7 +7,7 @@ use pgp::types::{KeyDetails as _, KeyId, Tag};
 use super::Rules;
 use super::error::KeyringError;
 use super::formats;
-use super::packets::{Limits, Packet, Packets};
+use super::packets::{Limits, Packet, Packets, brief};
 
 /// Keys and subkeys of one keyring. Parsing a DSA key verifies its numbers, which takes as long as a signature.
 const MAX_KEYS: usize = 250;
@@ -110,8 +110,7 @@ fn add(
         }
         Tag::UserId => {
             *context = Context::Nothing;
-            let user_id = UserId::try_from_reader(packet.header(), &packet.body[..])
-                .map_err(|error| error.to_string())?;
+            let user_id = UserId::try_from_reader(packet.header(), &packet.body[..]).map_err(brief)?;
             certificate.user_ids.push((user_id, Vec::new()));
             *context = Context::UserId;
         }
@@ -142,7 +141,7 @@ fn key(packet: &Packet, rules: Rules) -> Result<PublicKey, String> {
     let header = PacketHeader::new_fixed(Tag::PublicKey, packet.body.len() as u32);
     let mut rest = &packet.body[..];
     let key = PublicKey::try_from_reader(header, &mut rest)
-        .map_err(|error| format!("a key is not readable: {error}"))?;
+        .map_err(|error| format!("a key is not readable: {}", brief(error)))?;
     if rest.is_empty() {
         Ok(key)
     } else {
@@ -160,7 +159,7 @@ pub(super) fn signature(packet: &Packet, rules: Rules) -> Result<Signature, Stri
     }
     let mut rest = &packet.body[..];
     let signature = Signature::try_from_reader(packet.header(), &mut rest)
-        .map_err(|error| format!("the content of a signature packet ({error})"))?;
+        .map_err(|error| format!("the content of a signature packet ({})", brief(error)))?;
     if !rest.is_empty() {
         return Err("a signature that is longer than its content".into());
     }

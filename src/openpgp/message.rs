@@ -10,7 +10,7 @@ use super::Rules;
 use super::certificate::{same_algorithm, signature};
 use super::error::SignatureError;
 use super::keyring::Keyring;
-use super::packets::{Limits, Packet, Packets};
+use super::packets::{Limits, Packet, Packets, brief};
 use super::signing_key::{Signer, SigningKey};
 
 /// A real message has less than 1 KiB and four packets; it is inflated up to here.
@@ -98,8 +98,9 @@ fn one_pass_signature(packets: &mut Packets<'_>) -> Result<OnePassSignature, Sig
         Tag::Signature => return Err(SignatureError::NoBody),
         other => return Err(SignatureError::UnexpectedPacket(other.into())),
     }
-    let unreadable =
-        |error: pgp::errors::Error| SignatureError::Unsupported(format!("the one-pass signature ({error})"));
+    let unreadable = |error: pgp::errors::Error| {
+        SignatureError::Unsupported(format!("the one-pass signature ({})", brief(error)))
+    };
     let one_pass =
         OnePassSignature::try_from_reader(packet.header(), &packet.body[..]).map_err(unreadable)?;
     if one_pass.is_nested() {
@@ -124,7 +125,7 @@ fn body(packets: &mut Packets<'_>) -> Result<Vec<u8>, SignatureError> {
     }
     let mut rest = &packet.body[..];
     LiteralDataHeader::try_from_reader(&mut rest)
-        .map_err(|error| SignatureError::Unsupported(format!("the header of the body ({error})")))?;
+        .map_err(|error| SignatureError::Unsupported(format!("the header of the body ({})", brief(error))))?;
     Ok(rest.to_vec())
 }
 

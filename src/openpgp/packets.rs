@@ -5,6 +5,7 @@
 //! old format   10ttttll  length                 1, 2 or 4 bytes; ll = 3: up to the end, as gpg writes compressed data
 //! ```
 
+use std::fmt;
 use std::io::{self, BufRead, Cursor, Read as _};
 
 use pgp::packet::{Decompressor, PacketHeader};
@@ -13,6 +14,9 @@ use pgp::types::{PacketLength, Tag};
 /// A message within a message within … Real messages have one compressed packet; each level costs a decompressor, up to 4 MB
 /// with BZip2.
 const MAX_DEPTH: usize = 8;
+
+/// Letters of an error of rPGP in a message.
+const MAX_QUOTE: usize = 100;
 
 /// How much of the input is read.
 #[derive(Debug, Clone, Copy)]
@@ -138,5 +142,10 @@ impl<'a> Packets<'a> {
 }
 
 fn malformed(error: io::Error) -> PacketError {
-    PacketError::Malformed(error.to_string())
+    PacketError::Malformed(brief(error))
+}
+
+/// The beginning of an error of rPGP, which may quote kilobytes of the input.
+pub(super) fn brief(error: impl fmt::Display) -> String {
+    error.to_string().chars().take(MAX_QUOTE).collect()
 }

@@ -224,6 +224,19 @@ fn megabytes_of_expensive_keys_are_not_read() {
 }
 
 #[test]
+fn what_is_no_keyring_is_quoted_briefly() {
+    let junk = "\u{ff}".repeat(10_000);
+    let armor =
+        format!("-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nAAAA{junk}\n-----END PGP PUBLIC KEY BLOCK-----\n");
+    for rules in RULES {
+        for file in [junk.as_bytes(), armor.as_bytes()] {
+            let error = Keyring::parse(file, rules).unwrap_err().to_string();
+            assert!(error.len() < 300, "{error}");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_message_is_quoted_briefly() {
     for (bytes, why) in [
         (&b""[..], ": it is empty"),
