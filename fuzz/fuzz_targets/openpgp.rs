@@ -14,11 +14,14 @@ const BOUNDARY: &[u8] = b"\n--\n";
 const MAX_BODY: usize = 1 << 20;
 
 /// A real keyring, so that messages have a known key.
-static FILE: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| std::fs::read("../shared/corpus/keys/library-go.combined.txt").ok());
+static FILE: LazyLock<Option<Vec<u8>>> =
+    LazyLock::new(|| std::fs::read("../shared/corpus/keys/library-go.combined.txt").ok());
 
 fuzz_target!(|input: &[u8]| {
     let now = "2026-11-22T12:00:00Z".parse().expect("a time");
-    let at = input.windows(BOUNDARY.len()).position(|window| window == BOUNDARY);
+    let at = input
+        .windows(BOUNDARY.len())
+        .position(|window| window == BOUNDARY);
     let (file, message) = match at {
         Some(at) => (&input[..at], &input[at + BOUNDARY.len()..]),
         None => (input, input),
