@@ -180,7 +180,10 @@ impl TaskError {
                 failure: Failure::Content,
                 message: error.to_string(),
             }),
-            StoreError::Conflict { .. } | StoreError::InUse { .. } => Self::Image(Reason {
+            StoreError::Conflict { .. }
+            | StoreError::InUse { .. }
+            | StoreError::Unsignable { .. }
+            | StoreError::DamagedSignatures { .. } => Self::Image(Reason {
                 failure: Failure::Store,
                 message: error.to_string(),
             }),
