@@ -4,12 +4,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::release_verification::ReleaseSignatureConfig;
 use super::signature_policy::SignaturePolicy;
+use crate::cluster::ClusterRelease;
 use crate::oci::Platform;
 use crate::preflight::Threshold;
 use crate::priority::IoPriority;
 use crate::registry::RegistrySettings;
+use crate::release_signature::{NamedKeyring, StoreUrl};
 use crate::spec::VersionSpec;
 use crate::store::{HostState, StorageConf};
 
@@ -49,6 +50,19 @@ pub struct JobConfig {
     pub disk_priority: IoPriority,
     /// Disk usage at which the kubelet removes images.
     pub image_gc_high_threshold: Threshold,
+}
+
+/// How the release's signature is verified.
+#[derive(Clone, Debug, Default)]
+pub struct ReleaseSignatureConfig {
+    /// The keyrings of the flags.
+    pub keys: Vec<NamedKeyring>,
+    /// The signature stores of the flags.
+    pub stores: Vec<StoreUrl>,
+    /// What the cluster's API returned.
+    pub cluster: ClusterRelease,
+    /// Whether a release that is not verifiable is refused.
+    pub required: bool,
 }
 
 impl JobConfig {

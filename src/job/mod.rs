@@ -62,13 +62,12 @@ use crate::image_request::ImageRequest;
 use crate::report::{Count, Event, Observer, Size, Step};
 use crate::spec::{Excludes, VersionSpec};
 
-pub use config::JobConfig;
+pub use config::{JobConfig, ReleaseSignatureConfig};
 pub use error::JobError;
 use namers::Naming;
 pub use os_images::OsImages;
 pub use outcome::Outcome;
 use reconcile::Reconciler;
-pub use release_verification::ReleaseSignatureConfig;
 pub use signature_policy::{PolicyFile, SignaturePolicy};
 use steps::Steps;
 

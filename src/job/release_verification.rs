@@ -5,31 +5,17 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::config::JobConfig;
+use super::config::{JobConfig, ReleaseSignatureConfig};
 use super::error::Reason;
 use super::run_blocking;
 use super::steps::Steps;
 use crate::cancel::Cancel;
-use crate::cluster::ClusterRelease;
 use crate::exit_code::Failure;
 use crate::oci::Reference;
 use crate::registry::Registries;
-use crate::release_signature::{self, Inputs, NamedKeyring, StoreUrl, Verdict};
+use crate::release_signature::{self, Inputs, Verdict};
 use crate::report::Step;
 use crate::store::Store;
-
-/// How the release's signature is verified.
-#[derive(Clone, Debug, Default)]
-pub struct ReleaseSignatureConfig {
-    /// The keyrings of the flags.
-    pub keys: Vec<NamedKeyring>,
-    /// The signature stores of the flags.
-    pub stores: Vec<StoreUrl>,
-    /// What the cluster's API returned.
-    pub cluster: ClusterRelease,
-    /// Whether a release that is not verifiable is refused.
-    pub required: bool,
-}
 
 /// A running verification. Dropping it stops it.
 pub(super) struct ReleaseVerification {
