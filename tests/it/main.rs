@@ -52,6 +52,7 @@ mod pinning;
 mod plan_estimates;
 mod podman_parity;
 mod podman_service;
+mod policy_parity;
 mod power_loss;
 mod random_stops;
 mod release;

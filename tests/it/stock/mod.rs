@@ -195,7 +195,7 @@ impl TestNode {
         tool
     }
 
-    fn tool(&self, mode: &str, command: &[&str]) -> Answer {
+    pub(crate) fn tool(&self, mode: &str, command: &[&str]) -> Answer {
         self.tool_of(&top(), mode, command)
     }
 
