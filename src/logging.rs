@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -19,7 +19,9 @@ pub(crate) fn start_log(display: &OutputSettings, console: &Console) {
     // Of other crates' events only warnings, because others might contain a URL or a header.
     let filter = Targets::new()
         .with_default(tracing::Level::WARN.min(display.log_level))
-        .with_target(env!("CARGO_CRATE_NAME"), display.log_level);
+        .with_target(env!("CARGO_CRATE_NAME"), display.log_level)
+        // It logs what it skips in a key or a message, which strangers write; verdicts have the reasons that matter.
+        .with_target("pgp", LevelFilter::OFF);
     let lines = tracing_subscriber::fmt::layer().with_writer(console.log_writer());
     let registry = tracing_subscriber::registry();
     let text = || {
