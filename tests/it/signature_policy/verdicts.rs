@@ -86,7 +86,7 @@ impl Comparison {
         let expected = match policy.verdicts {
             Verdicts::Unusable => None,
             Verdicts::Unsupported(rule) => Some(rule),
-            Verdicts::Same => Some("; the rule is "),
+            Verdicts::Same => Some(" (rule: "),
         };
         for (name, expected) in refused.into_iter().zip(expected.iter().cycle()) {
             let reason = entry(&run, name)["reason"].to_string();
