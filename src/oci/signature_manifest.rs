@@ -29,8 +29,8 @@ pub struct SignatureLayer {
     pub blob: Digest,
     /// The payload's length in bytes.
     pub size: u64,
-    /// The signature itself, its certificate and so on.
-    pub annotations: BTreeMap<String, String>,
+    /// The signature itself, its certificate and so on. In Go, none are a nil map, which is stored otherwise than an empty one.
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
@@ -72,7 +72,12 @@ impl SignatureLayer {
     fn check(layer: Descriptor) -> Result<Self, ManifestError> {
         let digest = layer.digest.unwrap_or_default();
         let size = layer.size.unwrap_or_default();
-        let pairs = layer.annotations.unwrap_or_default().into_iter();
+        let texts = |annotations: BTreeMap<String, Option<String>>| {
+            let pairs = annotations.into_iter();
+            pairs
+                .map(|(name, value)| (name, value.unwrap_or_default()))
+                .collect()
+        };
         Ok(Self {
             media_type: layer.media_type.unwrap_or_default(),
             blob: digest.parse().map_err(|_| ManifestError::digest(&digest))?,
@@ -81,9 +86,7 @@ impl SignatureLayer {
                 digest: excerpt(&digest),
                 size,
             })?,
-            annotations: pairs
-                .map(|(name, value)| (name, value.unwrap_or_default()))
-                .collect(),
+            annotations: layer.annotations.map(texts),
         })
     }
 }
@@ -117,10 +120,14 @@ mod tests {
         assert_eq!(layers[0].blob.hex(), "a".repeat(64));
         assert_eq!(layers[0].size, 3);
         assert_eq!(
-            layers[0].annotations["dev.cosignproject.cosign/signature"],
+            layers[0].annotations.as_ref().expect("annotations")["dev.cosignproject.cosign/signature"],
             "MEUC"
         );
-        assert_eq!(layers[0].annotations["empty"], "", "as Go decodes null");
+        assert_eq!(
+            layers[0].annotations.as_ref().expect("annotations")["empty"],
+            "",
+            "as Go decodes null"
+        );
         assert_eq!(parse(&manifest("null")).expect("valid").layers, Vec::new());
     }
 

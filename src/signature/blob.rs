@@ -119,12 +119,11 @@ fn to_base64<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Err
 
 impl SigstoreSignature {
     fn to_json(&self) -> String {
-        let pairs = self.annotations.iter();
         let json = Json {
             mime_type: Some(self.mime_type.clone()),
             payload: self.payload.clone(),
-            // A layer without annotations has a nil map in Go.
-            annotations: (!self.annotations.is_empty()).then(|| {
+            annotations: self.annotations.as_ref().map(|annotations| {
+                let pairs = annotations.iter();
                 pairs
                     .map(|(name, value)| (name.clone(), Some(value.clone())))
                     .collect()
@@ -153,13 +152,16 @@ impl SigstoreSignature {
             payload,
             annotations,
         } = serde_json::from_slice(json)?;
-        let annotations = annotations.unwrap_or_default().into_iter();
+        let texts = |annotations: BTreeMap<String, Option<String>>| {
+            let pairs = annotations.into_iter();
+            pairs
+                .map(|(name, value)| (name, value.unwrap_or_default()))
+                .collect()
+        };
         Ok(Self {
             mime_type: mime_type.unwrap_or_default(),
             payload,
-            annotations: annotations
-                .map(|(name, value)| (name, value.unwrap_or_default()))
-                .collect(),
+            annotations: annotations.map(texts),
         })
     }
 }
@@ -173,10 +175,12 @@ mod tests {
         SigstoreSignature {
             mime_type: SigstoreSignature::MIME_TYPE.to_owned(),
             payload: b"{\"a\":1}".to_vec(),
-            annotations: annotations
-                .iter()
-                .map(|(name, value)| (name.to_string(), value.to_string()))
-                .collect(),
+            annotations: Some(
+                annotations
+                    .iter()
+                    .map(|(name, value)| (name.to_string(), value.to_string()))
+                    .collect(),
+            ),
         }
     }
 
@@ -200,11 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn no_annotations_are_written_as_null() {
-        let signature = Signature::Sigstore(sigstore(&[]));
-        let blob = signature.to_blob();
-        assert!(blob.ends_with(b",\"annotations\":null}"));
-        assert_eq!(Signature::from_blob(&blob), Ok(signature));
+    fn no_annotations_are_null_and_differ_from_an_empty_map() {
+        let mut signature = sigstore(&[]);
+        for expected in [",\"annotations\":{}}", ",\"annotations\":null}"] {
+            let blob = Signature::Sigstore(signature.clone()).to_blob();
+            assert!(blob.ends_with(expected.as_bytes()));
+            assert_eq!(
+                Signature::from_blob(&blob),
+                Ok(Signature::Sigstore(signature.clone()))
+            );
+            signature.annotations = None;
+        }
     }
 
     #[test]
@@ -233,8 +243,9 @@ mod tests {
             panic!("Go reads it");
         };
         assert_eq!(signature.payload, b"a");
-        assert_eq!(signature.annotations["a"], "2");
-        assert_eq!(signature.annotations["b"], "");
+        let annotations = signature.annotations.expect("annotations");
+        assert_eq!(annotations["a"], "2");
+        assert_eq!(annotations["b"], "");
     }
 
     #[test]

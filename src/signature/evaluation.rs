@@ -89,7 +89,10 @@ impl Evaluation<'_> {
         let keys = keys.collect::<Result<Vec<_>, Reason>>()?;
         first_accepted(signatures, |attachment| {
             let annotation = SigstoreSignature::SIGNATURE_ANNOTATION;
-            let base64 = attachment.annotations.get(annotation);
+            let base64 = attachment
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(annotation));
             let base64 = base64.ok_or_else(|| format!("missing {annotation} annotation"))?;
             let signature = go_json::decode_base64(base64.as_bytes())
                 .ok_or_else(|| format!("annotation {annotation} is not base64"))?;

@@ -76,8 +76,8 @@ pub struct SigstoreSignature {
     pub mime_type: String,
     /// The layer's content.
     pub payload: Vec<u8>,
-    /// The layer's annotations, among them the signature of the payload.
-    pub annotations: BTreeMap<String, String>,
+    /// The layer's annotations, among them the signature of the payload. None and an empty map are stored differently.
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 impl SigstoreSignature {

@@ -122,7 +122,7 @@ fn sigstore(payload: &Bytes, annotation: &str) -> Signature {
     Signature::Sigstore(SigstoreSignature {
         mime_type: PAYLOAD.into(),
         payload: payload.to_vec(),
-        annotations: [(ANNOTATION.into(), annotation.into())].into(),
+        annotations: Some([(ANNOTATION.into(), annotation.into())].into()),
     })
 }
 

@@ -54,10 +54,10 @@ fn the_keys_of_openshift_are_usable() {
             let forged = SigstoreSignature {
                 mime_type: SigstoreSignature::MIME_TYPE.to_owned(),
                 payload: b"{}".to_vec(),
-                annotations: BTreeMap::from([(
+                annotations: Some(BTreeMap::from([(
                     SigstoreSignature::SIGNATURE_ANNOTATION.to_owned(),
                     "YQ==".to_owned(),
-                )]),
+                )])),
             };
             let image = reference("quay.io/openshift-release-dev/ocp-release:4.21.0-x86_64");
             let refusal = policy

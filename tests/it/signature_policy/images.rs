@@ -139,7 +139,7 @@ fn signed_by_sigstore(site: &Site) -> Vec<String> {
     let bare = Attached {
         mime_type: SIMPLE_SIGNING,
         payload: payload(COSIGN, &digest, &name("sigstore/no-annotation")),
-        annotations: json!({"other": "annotation"}),
+        annotations: json!({}),
     };
     site.attach("sigstore/no-annotation", &digest, Format::Oci, &[bare]);
     let (digest, _) = push("sigstore/schema-2");
