@@ -38,11 +38,15 @@ impl Registries {
         };
         let sizes = layers.iter().map(|layer| layer.size);
         let total = sizes.fold(0, u64::saturating_add);
+        let too_large = |limit| RegistryError::TooLarge {
+            what: format!("signatures of `{image}` from `{}`", source.reference.repository()),
+            limit,
+        };
+        if layers.iter().any(|layer| layer.size > MAX_SIGNATURE) {
+            return Err(too_large(MAX_SIGNATURE));
+        }
         if total > MAX_TOTAL {
-            return Err(RegistryError::TooLarge {
-                what: format!("signatures of `{image}` from `{}`", source.reference.repository()),
-                limit: MAX_TOTAL,
-            });
+            return Err(too_large(MAX_TOTAL));
         }
         // Several keys may have signed the same payload.
         let distinct: BTreeMap<Digest, u64> = layers.iter().map(|layer| (layer.blob, layer.size)).collect();
@@ -51,7 +55,7 @@ impl Registries {
                 name: format!("signature {blob}"),
                 path: format!("blobs/{blob}"),
                 accept: "*/*".into(),
-                limit: MAX_SIGNATURE.min(size),
+                limit: size,
                 digest: Some(blob),
             };
             let attempts = self.attempts(
