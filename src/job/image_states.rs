@@ -19,7 +19,22 @@ pub(super) struct ImageStates {
 }
 
 impl ImageStates {
-    pub(super) fn resolve(&mut self, reference: &Reference, image: ResolvedImage) {
+    /// Two names may have the same manifest and different signatures. Each policy rule is about one name, and the store
+    /// keeps the signatures by manifest, so every name gets the signatures of all.
+    pub(super) fn resolve(&mut self, reference: &Reference, mut image: ResolvedImage) {
+        let manifest = image.manifest.digest();
+        let others = self.resolved.values_mut();
+        let twins: Vec<_> = others.filter(|it| it.manifest.digest() == manifest).collect();
+        for signature in twins.iter().flat_map(|twin| &twin.signatures) {
+            if !image.signatures.contains(signature) {
+                image.signatures.push(signature.clone());
+            }
+        }
+        for twin in twins {
+            if twin.signatures.len() < image.signatures.len() {
+                Arc::make_mut(twin).signatures.clone_from(&image.signatures);
+            }
+        }
         self.resolved.insert(reference.clone(), Arc::new(image));
     }
 
@@ -132,5 +147,47 @@ impl ImageStates {
     /// The layers of every resolved image.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerId> {
         self.resolved.values().flat_map(|image| image.layer_ids())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::oci::Content;
+
+    #[test]
+    fn names_of_one_manifest_share_their_signatures() {
+        let name = |text: &str| text.parse::<Reference>().expect("a reference");
+        let image = |manifest: &'static str, signature: &str| ResolvedImage {
+            list: None,
+            manifest: Content::new(Bytes::from(manifest)),
+            config: Content::new(Bytes::from("config")),
+            layers: Vec::new(),
+            created: None,
+            signatures: vec![signature.as_bytes().to_vec()],
+        };
+        let mut states = ImageStates::default();
+        states.resolve(&name("a.io/a:1"), image("one", "of a"));
+        states.resolve(&name("a.io/b:1"), image("one", "of b"));
+        states.resolve(&name("a.io/c:1"), image("two", "of c"));
+        states.resolve(&name("a.io/d:1"), image("one", "of a"));
+        for (reference, mut expected) in [
+            ("a.io/a:1", vec!["of a", "of b"]),
+            ("a.io/b:1", vec!["of a", "of b"]),
+            ("a.io/c:1", vec!["of c"]),
+            ("a.io/d:1", vec!["of a", "of b"]),
+        ] {
+            let image = states.resolved(&name(reference)).expect("resolved");
+            let mut found: Vec<_> = image
+                .signatures
+                .iter()
+                .map(|it| String::from_utf8_lossy(it))
+                .collect();
+            found.sort();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{reference}");
+        }
     }
 }
