@@ -16,7 +16,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::error::TaskError;
 use super::signed_image::SignedImages;
 use super::snapshot::Snapshot;
-use crate::oci::{Digest, Reference, ResolvedImage};
+use crate::oci::{Reference, ResolvedImage};
 
 /// How many images of one registry are resolved at the same time. Each is a manifest and a config, so the link's latency
 /// dominates: with a round trip of 150 ms, 200 images take 5.3 s with 16, 3.3 s with 32 and 2.4 s with 64. Attached
@@ -57,8 +57,7 @@ impl ResolveQueue {
         }
     }
 
-    /// Adds images that are not pending yet. Manifests and configs that the store has are not requested again, because
-    /// digests identify them.
+    /// Adds images that are not pending yet.
     pub(super) fn add(&mut self, references: Vec<Reference>, snapshot: &Snapshot) {
         let mut by_registry: BTreeMap<String, Vec<(Reference, bool)>> = BTreeMap::new();
         for reference in references {
@@ -80,15 +79,7 @@ impl ResolveQueue {
                 let (images, inventory) = (Arc::clone(&images), Arc::clone(&inventory));
                 let sender = sender.clone();
                 async move {
-                    let known = |digest: &Digest| {
-                        inventory.content(digest).unwrap_or_else(|error| {
-                            tracing::warn!(
-                                "cannot read `{digest}` from the store, asking the registry: {error}"
-                            );
-                            None
-                        })
-                    };
-                    let image = images.resolve(&reference, is_present, &known).await;
+                    let image = images.resolve(&reference, is_present, &inventory).await;
                     // The receiver is dropped when the run ends.
                     let _ = sender.send(Resolution { reference, image });
                 }

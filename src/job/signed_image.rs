@@ -11,10 +11,11 @@ use crate::oci::{Content, Digest, Platform, Reference, ResolvedImage};
 use crate::registry::{Registries, RegistryError, Resolved};
 use crate::report::{Event, Observer, Span};
 use crate::signature::Signature;
+use crate::store::Inventory;
 
 /// How long a registry may take to answer for the signatures of an image that is present and that no rule refuses. Such a
 /// run may have nothing else to do, and no network.
-const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(30);
+const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Resolves images with their signatures.
 pub(super) struct SignedImages {
@@ -45,25 +46,40 @@ impl SignedImages {
         }
     }
 
-    /// The image that `reference` names, with its signatures. What `known` returns for a digest is not downloaded.
+    /// The image that `reference` names, with its signatures. Manifests, configs and signatures in the store are not
+    /// downloaded again.
     ///
     /// Of an image that `is_present` and needs no signatures, they are downloaded only if the registry answers soon.
     pub(super) async fn resolve(
         &self,
         reference: &Reference,
         is_present: bool,
-        known: &(dyn Fn(&Digest) -> Option<Content> + Sync),
+        inventory: &Inventory,
     ) -> Result<ResolvedImage, TaskError> {
         if let Some(reason) = self.policy.rejection(reference) {
             return Err(TaskError::Image(reason));
         }
         let resolved = self
             .registries
-            .resolve(reference, &self.platform, known, &self.cancel)
+            .resolve(
+                reference,
+                &self.platform,
+                &|digest| content(inventory, digest),
+                &self.cancel,
+            )
             .await;
         let Resolved { mut image, source } = resolved.map_err(|error| TaskError::resolving(&error))?;
         let manifest = image.manifest.digest();
-        if self.registries.has_signature_sources(reference) {
+        let stored = inventory.signatures_of(manifest);
+        let suffices = |signatures: &[Vec<u8>]| {
+            self.policy
+                .check(reference, manifest, signatures)
+                .refusal
+                .is_none()
+        };
+        if !stored.is_empty() && suffices(&stored) {
+            image.signatures = stored;
+        } else if self.registries.has_signature_sources(reference) {
             let download = self
                 .registries
                 .signatures(reference, source.as_ref(), manifest, &self.cancel);
@@ -106,4 +122,12 @@ impl SignedImages {
         }
         Vec::new()
     }
+}
+
+/// What the store has with this digest.
+fn content(inventory: &Inventory, digest: &Digest) -> Option<Content> {
+    inventory.content(digest).unwrap_or_else(|error| {
+        tracing::warn!("cannot read `{digest}` from the store, asking the registry: {error}");
+        None
+    })
 }

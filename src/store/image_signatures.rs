@@ -55,6 +55,14 @@ impl Inventory {
             read => read,
         }
     }
+
+    /// The intact signatures of an image in the graph root that was pulled by this manifest last.
+    pub fn signatures_of(&self, manifest: Digest) -> Vec<Vec<u8>> {
+        let mut images = self.images().iter();
+        let image = images.find(|image| image.manifest() == Some(manifest));
+        let signatures = image.and_then(|image| self.signatures(image, manifest).ok());
+        signatures.unwrap_or_default()
+    }
 }
 
 impl Store {

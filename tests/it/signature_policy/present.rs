@@ -119,6 +119,29 @@ fn a_present_image_gets_its_signatures_without_any_layer() {
     }
 }
 
+/// The cache of an older version has no signatures, and a site may be without a network.
+#[test]
+fn signatures_that_no_rule_needs_are_a_warning_if_they_are_unavailable() {
+    needs!(root(), stock(), docker_registry(), nginx(), openssl());
+    if !has_sigstore() {
+        return;
+    }
+    let scene = Scene::new();
+    let node = scene.site.node(ACCEPT);
+    let settings = node.host().join("etc/containers/registries.d");
+    std::fs::remove_dir_all(settings).unwrap();
+    run(&node, "run", &[], &scene.names).exits(0);
+    // Nothing listens on port 1.
+    node.write(
+        "etc/containers/registries.d/down.yaml",
+        "default-docker: {lookaside: 'http://127.0.0.1:1'}",
+    );
+    let offline = run(&node, "run", &[], &scene.names).exits(0);
+    assert_eq!(offline.images("present").len(), 2, "{offline}");
+    let warnings = offline.report["warnings"].to_string();
+    assert!(warnings.contains("stay without signatures"), "{offline}");
+}
+
 #[test]
 fn verify_names_signatures_and_rule() {
     needs!(root(), stock(), docker_registry(), nginx(), openssl());
