@@ -25,6 +25,9 @@
 //! index images, which name other images, are pulled like every other image, only earlier. [`job`] shows the pipeline on one
 //! screen.
 //!
+//! The release's signature is verified while the release image is pulled. If it is refused, the payload is not read. An image's
+//! signatures are evaluated when the image is resolved. If the node's policy refuses them, the image is not pulled.
+//!
 //! `verify` takes an inventory and reads every layer in it. `verify --repair` works like `run`, but treats damaged layers as
 //! missing and replaces them.
 //!
@@ -61,13 +64,15 @@
 //!
 //! # Invariants
 //!
-//! - [`plan`], [`spec`] and [`oci`] do no I/O, read no clock and start no tasks or threads.
-//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`] and [`report`] do not depend on an async runtime. Sockets belong to
-//!   tasks; hashing, unpacking and the store belong to threads; a bounded channel connects them.
+//! - [`plan`], [`spec`], [`oci`], [`openpgp`] and [`signature`] do no I/O, read no clock and start no tasks or threads.
+//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`], [`report`], [`openpgp`] and [`signature`] do not depend on an async
+//!   runtime. Sockets belong to tasks; hashing, unpacking and the store belong to threads; a bounded channel connects them.
 //! - [`registry`] does not know what a release is; [`release`] and [`catalog`] do not know the store's layout on disk.
 //! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit_code`] chooses an exit
 //!   code, and only `main` exits.
 //! - A blob is unpacked only after its digest matches. A manifest is stored as the bytes that the registry sent.
+//! - Nothing that a refused release names is requested. The keys that verify a release never come from that release. An image
+//!   is stored only if the node's signature policy accepts it.
 //! - Nothing is visible in the store before it is complete: another program sees the old or the new state, even after
 //!   `kill -9` or a power loss. No lock is held during a download or while a layer is unpacked.
 //! - An image is reported as present only if the inventory after the last write contains it. A run that left an image out does

@@ -1,4 +1,4 @@
-//! No keyring and no message panics, hangs or fills the memory, and a body is only given out with the key that signed it.
+//! No keyring and no message panics, hangs or fills the memory, and a body is returned only with the key that signed it.
 //!
 //! The input is a keyring or a message, or both with `\n--\n` between them.
 #![no_main]

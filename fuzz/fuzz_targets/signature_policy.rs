@@ -1,7 +1,7 @@
 //! No policy, signature or key panics, hangs or fills memory; only a rule that accepts anything accepts an image without a
 //! true signature, and messages are bounded.
 //!
-//! Two NULs divide a policy from each signature; the second one begins the blob, as in `\0sigstore-json`. The last part is
+//! Two NULs separate a policy from each signature; the second one begins the blob, as in `\0sigstore-json`. The last part is
 //! also the file of every key.
 #![no_main]
 
@@ -32,7 +32,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     parts.push(rest);
     let signatures: Vec<Signature> = parts.iter().skip(1).filter_map(|blob| read_blob(blob)).collect();
-    for parse in [Payload::of_simple_signing, Payload::of_sigstore, Payload::of_release] {
+    for parse in [
+        Payload::of_simple_signing,
+        Payload::of_sigstore,
+        Payload::of_release,
+    ] {
         if let Err(error) = parse(parts[0]) {
             look_at(&error.to_string());
         }
@@ -42,11 +46,21 @@ fuzz_target!(|bytes: &[u8]| {
         Err(error) => return look_at(&error.to_string()),
     };
     let key = OneFile(parts.last().copied().unwrap_or_default().to_vec());
-    for image in ["docker.io/library/busybox:latest", "quay.io/a/b:1", "a.b.example.com:5000/c/d:1"] {
+    for image in [
+        "docker.io/library/busybox:latest",
+        "quay.io/a/b:1",
+        "a.b.example.com:5000/c/d:1",
+    ] {
         let image: Reference = image.parse().expect("a reference");
         let rule = policy.rule(&image);
         look_at(&rule.to_string());
-        let result = rule.evaluate(&image, Digest::of(b"manifest"), &signatures, &key, Timestamp::UNIX_EPOCH);
+        let result = rule.evaluate(
+            &image,
+            Digest::of(b"manifest"),
+            &signatures,
+            &key,
+            Timestamp::UNIX_EPOCH,
+        );
         match result {
             Ok(accepted) => {
                 look_at(&accepted.to_string());
@@ -67,7 +81,10 @@ fn read_blob(blob: &[u8]) -> Option<Signature> {
         Ok(signature) => {
             // The content of a named simple signature may begin with another name.
             if matches!(signature, Signature::Sigstore(_)) {
-                assert_eq!(Signature::from_blob(&signature.to_blob()).as_ref(), Ok(&signature));
+                assert_eq!(
+                    Signature::from_blob(&signature.to_blob()).as_ref(),
+                    Ok(&signature)
+                );
             }
             Some(signature)
         }
