@@ -20,7 +20,7 @@ pub(crate) fn start_log(display: &OutputSettings, console: &Console) {
     let filter = Targets::new()
         .with_default(tracing::Level::WARN.min(display.log_level))
         .with_target(env!("CARGO_CRATE_NAME"), display.log_level)
-        // It logs what it skips in a key or a message, which strangers write; verdicts have the reasons that matter.
+        // rPGP logs what it skips in keys and messages, which are untrusted input. Verdicts have the reasons that matter.
         .with_target("pgp", LevelFilter::OFF);
     let lines = tracing_subscriber::fmt::layer().with_writer(console.log_writer());
     let registry = tracing_subscriber::registry();

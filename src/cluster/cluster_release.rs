@@ -7,7 +7,7 @@
 //! config.openshift.io/v1 clusterversions/version               .spec.signatureStores, .status.history
 //! ```
 //!
-//! A value that cannot be read is no warning: flags, the store or the other values may be enough. The reason is part of the
+//! A value that cannot be read causes no warning: flags, the store or the other values may be enough. The reason is part of the
 //! verdict's message if they are not.
 
 use std::collections::BTreeMap;

@@ -63,15 +63,14 @@ pub(super) const GET_PROXY: Rule = rule("config.openshift.io", "proxies", "get",
 pub(super) const GET_IMAGE_CONFIG: Rule = rule("config.openshift.io", "images", "get", RuleScope::Cluster);
 /// Reads the certificates that those two refer to.
 pub(super) const GET_CONFIG_MAP: Rule = rule("", "configmaps", "get", RuleScope::Namespace(CONFIG_NAMESPACE));
-/// Reads the completed releases and the signature stores of the cluster. Not sent if flags have keys and stores, as the next
-/// two.
+/// Reads the completed releases and the signature stores of the cluster. Not sent if flags have keys and stores.
 pub(super) const GET_CLUSTER_VERSION: Rule = rule(
     "config.openshift.io",
     "clusterversions",
     "get",
     RuleScope::Cluster,
 );
-/// Reads the keyrings and the signature stores of the running release.
+/// Reads the keyrings and the signature stores of the running release. Not sent if flags have keys and stores.
 pub(super) const GET_VERIFICATION: Rule =
     rule("", "configmaps", "get", RuleScope::Namespace(MANAGED_NAMESPACE));
 /// Reads the signatures that were put into the cluster. Not sent if a flag names a store.

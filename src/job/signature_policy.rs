@@ -53,7 +53,7 @@ impl SignaturePolicy {
         rejects.then(|| self.check(image, Digest::of(b""), &[]).refusal)?
     }
 
-    /// Whether the policy for all images looks at the signatures of this one.
+    /// Whether the policy for all images needs the signatures of this one.
     pub(super) fn needs_signatures(&self, image: &Reference) -> bool {
         let rule = self.node.as_ref().map(|file| file.policy.rule(image));
         rule.is_some_and(|rule| !rule.accepts_anything())

@@ -115,8 +115,8 @@ impl SignedImages {
             let registry = reference.domain();
             self.observer.observe(Event::Warned {
                 message: format!(
-                    "images of `{registry}` stay without signatures, because they are unavailable: {why}\nhint: no rule for \
-                     all images needs them, but pods in a namespace with its own signature policy may not start"
+                    "images of `{registry}` stay without signatures, because the signatures are unavailable: {why}\nhint: the \
+                     node's policy does not require them, but pods in a namespace with its own signature policy may not start"
                 ),
             });
         }

@@ -47,7 +47,7 @@ pub(super) fn decode(block: &[u8]) -> Result<Vec<u8>, KeyringError> {
         .map_err(|error| damaged(brief(error)))?;
     let (kind, _, checksum, _) = dearmor.into_parts();
     if kind != Some(BlockType::PublicKey) {
-        return Err(damaged("it is no `PGP PUBLIC KEY BLOCK`".into()));
+        return Err(damaged("it is not a `PGP PUBLIC KEY BLOCK`".into()));
     }
     match checksum {
         Some(checksum) if checksum != u64::from(crc24(&packets)) => {

@@ -9,13 +9,14 @@ use super::error::KeyringError;
 use super::formats;
 use super::packets::{Limits, Packet, Packets, brief};
 
-/// Keys and subkeys of one keyring. Parsing a DSA key verifies its numbers, which takes as long as a signature.
+/// Keys and subkeys of one keyring. Parsing a DSA key checks its parameters, which takes as long as verifying a
+/// signature.
 const MAX_KEYS: usize = 250;
 
 /// Self-signatures of one keyring that are verified. Real keyrings of nodes have some dozens.
 const MAX_CHECKS: usize = 500;
 
-/// A primary key with what belongs to it, nothing of it verified.
+/// A primary key with its user ids, subkeys and signatures; none of them is verified yet.
 #[derive(Debug)]
 pub(super) struct Certificate {
     pub(super) primary: PublicKey,
@@ -23,7 +24,7 @@ pub(super) struct Certificate {
     pub(super) direct: Vec<Signature>,
     pub(super) user_ids: Vec<(UserId, Vec<Signature>)>,
     pub(super) subkeys: Vec<(PublicKey, Vec<Signature>)>,
-    /// The first part that could not be read. By the rules of the CVO it spoils the whole certificate.
+    /// The first part that could not be read. By the rules of the CVO it makes the whole certificate unusable.
     pub(super) unreadable: Option<String>,
 }
 
@@ -131,7 +132,7 @@ fn key(packet: &Packet, rules: Rules) -> Result<PublicKey, String> {
     if matches!(packet.tag, Tag::SecretKey | Tag::SecretSubkey) {
         return Err("secret keys are not read".into());
     }
-    // Older keys have weak fingerprints, newer ones neither program knows.
+    // Older keys have weak fingerprints; neither program supports newer ones.
     match packet.body.first() {
         Some(4) => {}
         Some(version) => return Err(format!("keys of version {version} are not supported")),
@@ -220,7 +221,7 @@ impl Checks {
         Ok(())
     }
 
-    /// Whether `signature` by `signer` is right: one of the `verify_…` of rPGP. The algorithms must be the same, because rPGP only
+    /// Whether `signature` by `signer` is valid: one of the `verify_…` of rPGP. The algorithms must be the same, because rPGP only
     /// compares the shape of the signature.
     pub(super) fn verify(
         &mut self,

@@ -85,7 +85,7 @@ pub enum SignatureError {
     /// The signature does not match.
     #[error("the signature with key {0} does not match the message: one of the two was changed")]
     Mismatch(Box<Signer>),
-    /// The signature has an end, which is over.
+    /// The signature has expired.
     #[error("the signature expired at {0}")]
     Expired(jiff::Timestamp),
 }

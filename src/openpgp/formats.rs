@@ -1,4 +1,4 @@
-//! Tells which keys and signatures the two programs can read.
+//! Decides which keys and signatures the cluster-version operator and GnuPG can read.
 
 use pgp::crypto::hash::HashAlgorithm;
 use pgp::crypto::public_key::PublicKeyAlgorithm;
@@ -6,7 +6,7 @@ use pgp::packet::{SignatureConfig, SignatureVersion, SubpacketData};
 
 use super::Rules;
 
-/// NIST's P-256, P-384 and P-521: all that Go knows. gpg also knows curves that rPGP does not (Brainpool), or of which it
+/// NIST's P-256, P-384 and P-521: all that Go supports. gpg also supports curves that rPGP does not (Brainpool), or of which it
 /// refuses every second signature (secp256k1, those with a large S).
 const CURVES: [&[u8]; 3] = [
     &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
@@ -73,7 +73,7 @@ pub(super) fn check_signature(config: &SignatureConfig, rules: Rules) -> Result<
         subpacket.is_critical
             && match rules {
                 Rules::Cvo => !matches!(number, 2 | 3 | 9 | 11 | 16 | 21 | 22 | 25 | 27 | 29 | 30 | 32),
-                // Of critical notations gpg knows only some of its own.
+                // gpg accepts only some critical notations of its own.
                 Rules::GnuPg => {
                     matches!(subpacket.data, SubpacketData::Notation(_))
                         || !matches!(number, 2..=7 | 9 | 11 | 12 | 16 | 21 | 22 | 24..=30 | 32 | 33)

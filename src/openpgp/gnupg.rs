@@ -1,7 +1,7 @@
 //! Decides which keys of a certificate may sign, as GnuPG does for the requirement `signedBy`.
 //!
-//! gpg takes of a certificate what it can verify and ignores the rest. The newest self-signature counts; a revocation counts
-//! whatever its date, except that of a user id.
+//! gpg uses the parts of a certificate that it can verify, and ignores the rest. The newest self-signature counts. A
+//! revocation counts regardless of its date, except that of a user id.
 
 use pgp::packet::{PublicKey, Signature, SignatureType, UserId};
 use pgp::types::{Duration, KeyDetails as _, Tag};
@@ -103,7 +103,7 @@ fn bound(
     Ok(Some(key))
 }
 
-/// The newest of the signatures by `primary` that `check` finds right.
+/// The newest of the signatures by `primary` that `check` accepts.
 fn newest<'a>(
     signatures: &'a [Signature],
     primary: &PublicKey,

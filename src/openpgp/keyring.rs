@@ -12,7 +12,7 @@ use super::packets::Limits;
 use super::signing_key::{Signer, SigningKey};
 use super::{Rules, cvo, gnupg};
 
-/// A ConfigMap has at most 1 MiB; the keyring of all Debian developers, which nobody needs here, has 30 MB.
+/// A ConfigMap has at most 1 MiB; the keyring of all Debian developers, which is not needed here, has 30 MB.
 const MAX_SIZE: usize = 4 << 20;
 
 /// The smallest packets of a keyring of that size; all are read anyway.
@@ -116,7 +116,7 @@ fn read(
     Ok((all, unreadable))
 }
 
-/// Makes one certificate of several copies of the same.
+/// Merges the copies of each certificate into one.
 fn merged(certificates: Vec<Certificate>) -> Vec<Certificate> {
     let mut merged: Vec<Certificate> = Vec::new();
     let mut indexes: HashMap<Vec<u8>, usize> = HashMap::new();

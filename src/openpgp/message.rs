@@ -13,13 +13,13 @@ use super::keyring::Keyring;
 use super::packets::{Limits, Packet, Packets, brief};
 use super::signing_key::{Signer, SigningKey};
 
-/// A real message has less than 1 KiB and four packets; it is inflated up to here.
+/// How far a message is inflated. A real one has less than 1 KiB and four packets.
 const LIMITS: Limits = Limits {
     bytes: 1 << 20,
     packets: 100,
 };
 
-/// A message whose signature is right.
+/// A message whose signature is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedMessage {
     /// What was signed.
@@ -59,7 +59,7 @@ pub fn verify(message: &[u8], keyring: &Keyring, now: Timestamp) -> Result<Signe
     })
 }
 
-/// The first bytes of what is no message, such as the `<html>` of an error page.
+/// The first bytes of something that is not a message, such as the `<html>` of an error page.
 fn beginning(message: &[u8]) -> String {
     match message {
         [] => "is empty".into(),
@@ -70,7 +70,7 @@ fn beginning(message: &[u8]) -> String {
     }
 }
 
-/// The next packet that means something to both programs.
+/// The next packet that both programs evaluate.
 fn next(packets: &mut Packets<'_>) -> Result<Option<Packet>, SignatureError> {
     while let Some(packet) = packets.next()? {
         match packet.tag {
@@ -129,7 +129,7 @@ fn body(packets: &mut Packets<'_>) -> Result<Vec<u8>, SignatureError> {
     Ok(rest.to_vec())
 }
 
-/// The key with this id; the first one that may be used now, else the first one with what speaks against it.
+/// The key with this id; the first one that may be used now, else the first one with the reason against it.
 fn choose(
     keyring: &Keyring,
     key_id: u64,
@@ -151,7 +151,7 @@ fn final_signature(packets: &mut Packets<'_>, rules: Rules) -> Result<Signature,
         return Err(SignatureError::UnexpectedPacket(packet.tag.into()));
     }
     let signature = signature(&packet, rules).map_err(SignatureError::Unsupported)?;
-    // Go does not look at what follows; gpg does, and finds several messages or signatures.
+    // Go ignores what follows; gpg reads it, and finds several messages or signatures.
     if rules == Rules::GnuPg
         && let Some(further) = next(packets)?
     {

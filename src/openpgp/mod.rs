@@ -11,7 +11,7 @@
 //! | revoked key or subkey | refused | refused |
 //! | expired signature | refused | refused |
 //! | Ed25519 | refused | accepted |
-//! | part of a key that it does not know | refuses the whole key | ignores the part |
+//! | unsupported part of a key | refuses the whole key | ignores the part |
 //! | armored file with several blocks | the first block | all blocks |
 //! | MD5 | refused here, although Go accepts it | refused |
 //! | secp256k1, Brainpool | refused | refused here, although gpg accepts them |
@@ -23,7 +23,7 @@
 //!    (or none)          names the key        the body       over the body
 //! ```
 //!
-//! rPGP parses the packets' contents and has the cryptography. The rules are here: which packets in which order, which key may
+//! rPGP parses the packets' contents and does the cryptography. The rules are here: which packets in which order, which key may
 //! sign, and how large, how many and how deep everything may be. There is no I/O and no clock.
 //!
 //! Sources: <https://github.com/golang/crypto/tree/master/openpgp> (`read.go`, `keys.go`, `packet/`),

@@ -11,11 +11,11 @@ use std::io::{self, BufRead, Cursor, Read as _};
 use pgp::packet::{Decompressor, PacketHeader};
 use pgp::types::{PacketLength, Tag};
 
-/// A message within a message within … Real messages have one compressed packet; each level costs a decompressor, up to 4 MB
+/// Levels of compressed packets inside each other. Real messages have one; each level costs a decompressor, up to 4 MB
 /// with BZip2.
 const MAX_DEPTH: usize = 8;
 
-/// Letters of an error of rPGP in a message.
+/// How many characters of an error of rPGP a message shows.
 const MAX_QUOTE: usize = 100;
 
 /// How much of the input is read.

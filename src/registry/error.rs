@@ -98,7 +98,7 @@ pub enum RegistryError {
         /// Why.
         source: io::Error,
     },
-    /// The URL of a signature is not one that can be requested.
+    /// The URL of a signature cannot be requested.
     #[error("{what}: {why}")]
     SignatureUrl {
         /// The signature.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The layout is that of containers/image (`docs/signature-protocols.md`). The URL may contain a user and a password, which
-//! no message repeats.
+//! never appear in a message.
 
 use std::fmt;
 use std::path::Path;

@@ -29,7 +29,7 @@ use super::response_monitor::Watchdog;
 const FILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Registries {
-    /// Gets a file of at most `limit` bytes by `https:`, `http:` or `file:`, in one attempt of a bounded time. Nothing if it
+    /// Gets a file of at most `limit` bytes by `https:`, `http:` or `file:`, in one attempt of a bounded time. `None` if it
     /// does not exist.
     pub async fn get_signature_file(
         &self,
@@ -74,7 +74,7 @@ impl Registries {
     /// The attempts at a single source, the URL's host: a `Retry-After` concerns all files of that host.
     fn file_attempts(&self, url: &Url, images: Vec<String>) -> Attempts {
         let name = format!("{}/signatures", host_of(url));
-        // A name that is no registry's, with `_` for instance.
+        // A host name that is not valid for a registry, such as one with `_`.
         let name = name
             .parse::<Reference>()
             .or_else(|_| "localhost/signatures".parse());
@@ -189,7 +189,7 @@ fn describe(url: &Url) -> String {
     format!("signature `{}`", shown_url(url))
 }
 
-/// Reads at most one byte more than `limit`; nothing if there is no file.
+/// Reads at most one byte more than `limit`; `None` if there is no file.
 fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let metadata = match path.metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

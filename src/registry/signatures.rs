@@ -6,10 +6,10 @@
 //! ```
 //!
 //! As in containers/image (`docker/docker_image_src.go`), only the source that answered with the manifest is asked, under
-//! the name that the image has there; the order is lookaside, then attachments; and a missing signature is no error while
-//! any other failure is one. The API extension of OpenShift's own registry (`X-Registry-Supports-Signatures`) is not read.
+//! the name that the image has there; the order is lookaside, then attachments; and a missing signature is not an error,
+//! but any other failure is. The API extension of OpenShift's own registry (`X-Registry-Supports-Signatures`) is not read.
 //!
-//! Nothing is verified here but the digests of blobs; `signature` evaluates what was downloaded.
+//! Only the digests of blobs are verified here; `signature` evaluates what was downloaded.
 
 use std::io;
 

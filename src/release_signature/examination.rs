@@ -9,7 +9,7 @@ use super::verdict::Satisfied;
 use crate::oci::Digest;
 use crate::openpgp::{self, Keyring};
 
-/// The largest signature. The cluster-version operator means to limit those of stores to this (library-go
+/// The largest signature. The cluster-version operator intends this limit for those of stores (library-go
 /// `pkg/verify/store/sigstore/sigstore.go`); real ones have about 1 KiB.
 pub(super) const SIGNATURE_LIMIT: usize = 50 << 10;
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The operator loads its keys from the payload that it runs, once, at its start (`pkg/cvo/cvo.go`: `LoadInitialPayload`).
-//! During an update that is the target's payload as soon as the target's operator runs. The completed release is used
-//! nevertheless: its keys are those that the target was verified with, and an update that is forced is not verified at all.
+//! During an update that is the target's payload as soon as the target's operator runs. The completed release is still
+//! used: the target was verified with its keys, and a forced update is not verified at all.
 //! Keys are never taken from the release that is verified.
 
 use std::path::Path;
@@ -32,7 +32,7 @@ const FILE_LIMIT: u64 = 16 << 20;
 /// The operator's namespace, and the name of its container.
 const OPERATOR: (&str, &str) = ("openshift-cluster-version", "cluster-version-operator");
 
-/// Reads the ConfigMap of the running release, unless that is `release`. The error is a reason for people.
+/// Reads the ConfigMap of the running release, unless that is `release`. The error is a reason for messages.
 pub(super) fn of_running_release(
     release: &Reference,
     cluster: &ClusterRelease,
@@ -46,7 +46,7 @@ pub(super) fn of_running_release(
             completed_image(completed, inventory, platform)?
         }
         Err(why) => operator_image(store, inventory)
-            .map_err(|or| format!("unknown running release: the ClusterVersion: {why}; {or}"))?,
+            .map_err(|or| format!("the running release is unknown: ClusterVersion: {why}; {or}"))?,
     };
     let name = image.names.first().map_or("without a name", String::as_str);
     if release

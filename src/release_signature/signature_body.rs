@@ -26,14 +26,14 @@ pub(super) struct SignatureBody {
     pub(super) reference: String,
 }
 
-/// Why a body does not vouch for a release.
+/// Why a body is not accepted for a release.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SignatureBodyError {
     #[error("the signed text is not as expected: {0}")]
     Json(String),
     #[error("the signature's type is `{0}`, not `{TYPE}`")]
     Type(String),
-    #[error("the signature names no image")]
+    #[error("the signature's `docker-reference` is missing or empty")]
     NoIdentity,
     #[error("the signature is for `{digest}` ({reference})")]
     Digest { digest: String, reference: String },
@@ -147,11 +147,11 @@ mod tests {
                 "cosign container image",
                 "the signature's type is `cosign",
             ),
-            ("quay.io/a/b:4.15.0-x86_64", "", "names no image"),
+            ("quay.io/a/b:4.15.0-x86_64", "", "is missing or empty"),
             (
                 r#""docker-reference":"quay.io/a/b:4.15.0-x86_64""#,
                 "",
-                "names no image",
+                "is missing or empty",
             ),
             (
                 r#"{"critical":{"#,

@@ -97,7 +97,9 @@ fn made_signatures_have_the_expected_verdicts() {
         accepted += usize::from(result.is_ok());
         let why = match case["error"].as_str() {
             Some("signature is not the correct type") => "the signature's type is",
-            Some("signature must have an identity") => "the signature names no image",
+            Some("signature must have an identity") => {
+                "the signature's `docker-reference` is missing or empty"
+            }
             Some(error) if error.starts_with("the signature is not valid JSON") => "floating point",
             _ => continue,
         };

@@ -23,7 +23,8 @@ pub enum Verdict {
     },
     /// It is unknown whether there is one.
     NotVerifiable {
-        /// For a condition: `NoKeys`, `NoSignatureStore`, `NoStoreReachable`, `NotByDigest` or `Stopped`.
+        /// For a condition: `NoKeys`, `NoSignatureStore`, `NoStoreReachable`, `NotByDigest` or `Stopped`; `StoreUnreadable` from
+        /// the caller.
         reason: &'static str,
         /// Why.
         message: String,
@@ -42,7 +43,7 @@ pub struct Satisfied {
 }
 
 impl Verdict {
-    /// The version that the signature speaks of: the tag of its reference, such as `4.15.0-x86_64`.
+    /// The version that the signature names: the tag of its reference, such as `4.15.0-x86_64`.
     pub fn version(&self) -> Option<String> {
         let Self::Verified { reference, .. } = self else {
             return None;

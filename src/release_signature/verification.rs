@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The stores of one step are searched in parallel. The first step that satisfies all keyrings ends the search. The operator
-//! also gives up if it cannot list the ConfigMaps (library-go `store/serial`); here the search goes on, because the rights of
-//! a Job say nothing about the release.
+//! also gives up if it cannot list the ConfigMaps (library-go `store/serial`); here the search goes on, because a
+//! missing right of the Job is no fault of the release.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub async fn verify(
         Err(why) => {
             let mut reasons = Reasons::default();
             reasons.add(&format!("no keys to verify the release `{release}`: {why}"));
-            reasons.hint("name a file with the keys by `--release-keys`");
+            reasons.hint("give the keys with `--release-keys FILE`");
             return not_verifiable("NoKeys", reasons.to_string());
         }
     };
@@ -108,7 +108,10 @@ pub async fn verify(
             reasons.add(&format!(
                 "the release `{release}` cannot be verified, because {why}: {found}"
             ));
-            reasons.hint("name a store that this node reaches by `--signature-store`, or put the signature into a ConfigMap of the cluster, as `oc-mirror` and `oc adm release mirror` do");
+            reasons.hint(
+                "give a store that this node can reach with `--signature-store URL`, or put the signature into a ConfigMap \
+                 of the cluster, as `oc-mirror` and `oc adm release mirror` do",
+            );
             not_verifiable(reason, reasons.to_string())
         }
     }
@@ -186,7 +189,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// The stores of the ClusterVersion, which replace the others even if they have nothing.
+    /// The stores of the ClusterVersion, which replace the others even if they have no signature.
     async fn custom_stores(&mut self, urls: &[String]) -> Asked {
         let mut stores = Vec::new();
         for url in urls {

@@ -20,7 +20,7 @@ const POLICY_JSON: [&str; 2] = [
     "etc/containers/policy.json",
 ];
 
-/// CRI-O's directory, which the hub's Job does not mount.
+/// CRI-O's directory, which TALM's Job does not mount.
 const CRIO_DIR: &str = "etc/crio";
 
 /// The directory of the policies of namespaces, unless crio.conf sets it (`pkg/config/config.go`).

@@ -26,7 +26,7 @@ const SHOWN: usize = 60;
 
 /// First bytes of an OpenPGP message that is signed: the packets compressed data, one-pass signature and signature, each
 /// with every kind of length. `0x3d` stands for `0x93` there, by mistake; the list is copied as it is, because a blob that
-/// containers/image cannot read spoils the image in the store.
+/// containers/image cannot read makes the image in the store unusable.
 const OPENPGP: [u8; 15] = [
     0xa0, 0xa1, 0xa2, 0xa3, 0xc8, 0x90, 0x91, 0x92, 0x3d, 0xc4, 0x88, 0x89, 0x8a, 0x8b, 0xc2,
 ];

@@ -1,4 +1,4 @@
-//! Evaluates the requirements that look at signatures: `signedBy` and `sigstoreSigned`.
+//! Evaluates the requirements that need signatures: `signedBy` and `sigstoreSigned`.
 //!
 //! containers/image `signature/policy_eval_signedby.go` and `policy_eval_sigstore.go`: one accepted signature is enough, and
 //! signatures of the other kind do not count. First the cryptography, then the signed digest, then the signed identity.
@@ -25,7 +25,7 @@ pub trait KeyFiles: std::fmt::Debug {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 }
 
-/// An image with its signatures, and what it takes to evaluate them.
+/// An image with its signatures, and what their evaluation needs.
 pub(super) struct Evaluation<'a> {
     /// The name that the user asked for.
     pub(super) image: NamedReference,
@@ -41,7 +41,7 @@ pub(super) struct Evaluation<'a> {
 pub(super) struct Satisfied {
     /// The position among the image's signatures, from 1.
     pub(super) number: usize,
-    /// For people: `OpenPGP key 199E2F91FD431D51`.
+    /// In messages: `OpenPGP key 199E2F91FD431D51`.
     pub(super) signer: String,
 }
 
@@ -130,7 +130,7 @@ impl Evaluation<'_> {
         contents.collect()
     }
 
-    /// Whether the signature is one of this manifest and this image.
+    /// Whether the signature is for this manifest and this image.
     fn check(&self, payload: &Payload, identity: &SignedIdentity) -> Result<(), String> {
         if payload.manifest != self.manifest {
             return Err(format!(

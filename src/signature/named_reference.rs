@@ -17,7 +17,7 @@ pub(super) struct NamedReference {
 }
 
 impl NamedReference {
-    /// Parses a text and says why it is not a reference.
+    /// Parses a text. The error is why it is not a reference.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let parts = oci::parts(text)?;
         let path = parts.path;

@@ -1,4 +1,4 @@
-//! Parses what a signature says: the digest of a manifest and the image that the signer meant.
+//! Parses the signed content of a signature: the digest of a manifest and the name of the image.
 //!
 //! ```text
 //! {"critical": {"type": …, "image": {"docker-manifest-digest": …}, "identity": {"docker-reference": …}},
@@ -17,7 +17,7 @@ use crate::oci::Digest;
 const SIMPLE_SIGNING_TYPE: &str = "atomic container signature";
 const SIGSTORE_TYPE: &str = "cosign container image signature";
 
-/// The signed content is not what a signature has to say.
+/// The signed content is not that of a signature.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PayloadError(String);

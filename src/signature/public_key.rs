@@ -11,7 +11,7 @@ use aws_lc_rs::signature::{
 use super::shown;
 use crate::oci::go_json;
 
-/// The algorithms with their names for people. Go also verifies with RSA keys of 1024 bits and with P-224; the latter is
+/// The algorithms with their names in messages. Go also verifies with RSA keys of 1024 bits and with P-224; the latter is
 /// refused here.
 const ALGORITHMS: [(&str, &dyn VerificationAlgorithm); 5] = [
     ("RSA", &RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY),
@@ -21,7 +21,7 @@ const ALGORITHMS: [(&str, &dyn VerificationAlgorithm); 5] = [
     ("Ed25519", &ED25519),
 ];
 
-/// Why a file is no key.
+/// Why a file is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PublicKeyError {
     #[error("PEM decoding failed")]
@@ -29,7 +29,7 @@ pub(super) enum PublicKeyError {
     #[error("unknown Public key PEM file type: `{0}`. Are you passing the correct public key?")]
     Label(String),
     #[error(
-        "it is no RSA key of 1024 to 8192 bits, no ECDSA key on P-256, P-384 or P-521, and no Ed25519 key"
+        "it is not an RSA key of 1024 to 8192 bits, an ECDSA key on P-256, P-384 or P-521, or an Ed25519 key"
     )]
     Kind,
 }
@@ -37,7 +37,7 @@ pub(super) enum PublicKeyError {
 /// A public key with its algorithm.
 #[derive(Debug)]
 pub(super) struct PublicKey {
-    /// For people: `ECDSA P-256`.
+    /// In messages: `ECDSA P-256`.
     pub(super) algorithm: &'static str,
     key: ParsedPublicKey,
 }

@@ -13,14 +13,14 @@ use crate::oci::Digest;
 #[error("Source image rejected: {reason} (rule: {requirement} for {scope}){}", .reason.hint())]
 pub struct Refusal {
     pub(super) reason: Reason,
-    /// For people: `` `sigstoreSigned` ``.
+    /// In messages: `` `sigstoreSigned` ``.
     pub(super) requirement: String,
-    /// For people: `` scope `quay.io` ``.
+    /// In messages: `` scope `quay.io` ``.
     pub(super) scope: String,
 }
 
 impl Refusal {
-    /// Whether the reason is a requirement that is not evaluated here, which CRI-O may find met.
+    /// Whether the reason is a requirement that is not evaluated here; CRI-O may accept the image.
     pub fn is_unsupported(&self) -> bool {
         self.reason == Reason::Unsupported
     }
@@ -52,7 +52,8 @@ impl Reason {
             0 => String::new(),
             count => format!(" ({count} sigstore attachments)"),
         };
-        let hint = "a simple signature is in a lookaside store, which `/etc/containers/registries.d` names";
+        let hint =
+            "simple signatures are in a lookaside store, which `/etc/containers/registries.d` configures";
         Self::NoSignature {
             others,
             hint: hint.to_owned(),

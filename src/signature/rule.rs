@@ -32,7 +32,7 @@ pub(super) enum Scope<'p> {
 }
 
 impl Rule<'_> {
-    /// Whether every image meets it: nothing rejects, and nothing looks at signatures.
+    /// Whether every image meets it: no requirement rejects, and none needs signatures.
     pub fn accepts_anything(&self) -> bool {
         let is_free = |requirement| matches!(requirement, &Requirement::InsecureAcceptAnything);
         self.requirements.iter().all(is_free)
@@ -113,7 +113,7 @@ impl fmt::Display for Scope<'_> {
 /// The image meets the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Each requirement that looks at signatures, and what satisfied it. Empty if none does.
+    /// Each requirement that needs signatures, and what satisfied it. Empty if there is none.
     satisfied: Vec<(String, Satisfied)>,
 }
 

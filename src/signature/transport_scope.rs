@@ -8,7 +8,7 @@ pub(super) fn is_valid(transport: &str, scope: &str) -> bool {
         "docker-archive" | "tarball" => false,
         "docker-daemon" => !is_digest(scope),
         "atomic" => is_openshift_name(scope),
-        // The rest of it names a driver, a path and an image; a scope that names nothing does no harm.
+        // The rest of it names a driver, a path and an image; a scope that matches nothing is harmless.
         "containers-storage" => scope.starts_with('[') && scope.contains(']'),
         _ => true,
     }

@@ -9,9 +9,9 @@
 //! 3  images.json with the items and the lengths
 //! ```
 //!
-//! containers/storage replaces the items first, so that after a death or a power loss the record describes other files
-//! than there are. CRI-O's check after an unclean shutdown then removes the whole image. With step 1 the record
-//! describes the files at each moment: the image has its old signatures, none, or the new ones.
+//! containers/storage replaces the items first, so after a kill or a power loss the record does not match the files.
+//! CRI-O's check after an unclean shutdown then removes the whole image. With step 1 the record matches the files at
+//! each moment: the image has its old signatures, none, or the new ones.
 //!
 //! Signatures of another manifest of the same image are kept, where containers/image forgets them (`storage_dest.go`:
 //! the `FIXME` in `CommitWithOptions`). Damaged ones are removed from the record.
@@ -161,7 +161,7 @@ impl Store {
     }
 
     /// Removes from the record of an image the signature items that are damaged. Then saves the record without the
-    /// items that `items` replaces, so that it never describes other files than there are; `images` keeps them.
+    /// items that `items` replaces, so that it always matches the files; `images` keeps them.
     /// Returns the keys of the damaged ones.
     fn make_way(
         &self,

@@ -108,7 +108,7 @@ impl ManifestSignatures {
         Err(StoreError::Unsignable {
             image,
             reason,
-            hint: "remove the superfluous signatures where registries.d says that signatures are",
+            hint: "remove superfluous signatures from the store or registry that registries.d configures",
         })
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct SignatureLengths {
     signature_sizes: Option<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signatures_sizes: Option<BTreeMap<String, Option<Vec<u64>>>>,
-    /// Fields that we do not know.
+    /// Unknown fields, which are kept.
     #[serde(flatten)]
     others: BTreeMap<String, serde_json::Value>,
 }

@@ -43,7 +43,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Starts to verify the release's signature, beside everything else.
+    /// Starts to verify the release's signature, in parallel with everything else.
     pub(super) fn start_release_verification(&mut self, steps: Steps<'_>) {
         let release = self.naming.namers.iter().find_map(|namer| match namer {
             Namer::Release(release) => Some(release.clone()),
@@ -54,7 +54,7 @@ impl Reconciler<'_> {
                 let message = "Release index is not specified, no release is requested".to_owned();
                 steps.end(Step::ReleaseVerified, true, "NotSpecified", message);
             }
-            // It asks no server.
+            // This mode sends no requests.
             (Some(_), Mode::Verify) => {}
             (Some(release), Mode::Run | Mode::Plan | Mode::Repair) => {
                 self.release_verification = Some(ReleaseVerification::start(

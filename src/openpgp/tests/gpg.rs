@@ -111,7 +111,7 @@ impl Gpg {
     }
 }
 
-/// What c/image makes of gpg's status: one signature, and nothing wrong with it or its key.
+/// The verdict that containers/image derives from gpg's status: one signature, and nothing wrong with it or its key.
 fn accepted_by_gpg(message: &[u8], keyrings: &[&[u8]]) -> bool {
     let gpg = Gpg::new().unwrap();
     for keyring in keyrings {
@@ -138,7 +138,7 @@ fn accepted(message: &[u8], keyrings: &[&[u8]], rules: Rules) -> Result<(), Stri
     Ok(())
 }
 
-/// Compares the three verdicts. `cvo` is what the source of golang.org/x/crypto/openpgp says.
+/// Compares the three verdicts. `cvo` is the verdict by the source of golang.org/x/crypto/openpgp.
 #[track_caller]
 fn compare(what: &str, message: &[u8], keyrings: &[&[u8]], expected: [bool; 2]) {
     let [by_gpg, by_cvo] = expected;

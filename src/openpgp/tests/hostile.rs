@@ -205,7 +205,7 @@ fn a_keyring_is_limited_in_size_and_in_signatures() {
     }
 }
 
-/// The body of a DSA key of 4096 bits that is no real one, but takes longest to look at.
+/// The body of a DSA key of 4096 bits that is not a real one, but takes longest to check.
 fn dsa_key(number: u32) -> Vec<u8> {
     let mpi = |bytes: &[u8]| [&u16::try_from(bytes.len() * 8).unwrap().to_be_bytes()[..], bytes].concat();
     let p = [0xff; 512];

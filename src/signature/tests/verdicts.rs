@@ -123,7 +123,7 @@ fn a_refusal_names_scope_requirement_and_reason() {
             json!([signed_by]),
             vec![],
             "Source image rejected: A signature was required, but no signature exists (rule: `signedBy` for scope \
-             `docker.io`)\nhint: a simple signature is in a lookaside store",
+             `docker.io`)\nhint: simple signatures are in a lookaside store",
         ),
         (
             json!([sigstore]),

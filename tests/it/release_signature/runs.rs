@@ -48,7 +48,7 @@ impl Site {
         self.store.put(&self.digest(), 1, Answer::Signature(signature));
     }
 
-    /// Puts a stranger's signature into the store.
+    /// Puts a signature by another key into the store.
     fn sign_by_stranger(&self) {
         let signature = SigningKey::new("stranger").sign_release(&self.digest(), VERSION);
         self.store.put(&self.digest(), 1, Answer::Signature(signature));
@@ -216,7 +216,7 @@ fn keys_that_cannot_be_used_are_an_error_of_usage() {
     assert!(registry.log().is_empty());
 }
 
-/// TALM's Job has neither flags nor rights: the operator's container names the running release, whose payload has the rest.
+/// The operator's container names the running release, whose payload has keys and stores.
 #[test]
 fn without_flags_and_api_the_release_is_verified_with_the_keys_of_the_running_one() {
     needs!(root(), gpg());

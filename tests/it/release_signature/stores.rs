@@ -246,7 +246,7 @@ fn stores_that_do_not_answer_leave_the_release_unverified() {
         SignatureServer::start(),
     );
     silent.put(&digest, 1, Answer::Silence);
-    // Behind an error, "there is no second one" says nothing about the first.
+    // After an error for the first signature, a missing second one does not answer for the first.
     failing.put(&digest, 1, Answer::Status(503));
     let mut verification = Verification::of(&digest)
         .keys(&[&key])
@@ -404,7 +404,7 @@ fn without_keys_or_a_digest_there_is_no_verdict() {
         "no keys to verify the release",
         "the node has no container `cluster-version-operator`",
         "ConfigMap `openshift-config-managed/release-verification` of the cluster: the service account is not allowed",
-        "\nhint: name a file with the keys by `--release-keys`",
+        "\nhint: give the keys with `--release-keys FILE`",
     ] {
         assert!(message.contains(expected), "{message}");
     }

@@ -2,7 +2,7 @@
 
 use super::{Answer, TestNode};
 
-/// Where registries.d says that signatures are, for every registry.
+/// A file of registries.d: where tools read and write the signatures of every registry.
 const REGISTRIES_D: &str = "default-docker:
   lookaside: file:///var/lib/containers/sigstore
   use-sigstore-attachments: true
