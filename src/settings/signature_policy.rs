@@ -32,7 +32,15 @@ struct HostKeyFiles(HostRoot);
 
 impl KeyFiles for HostKeyFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        read_bytes(&self.0.join(path))
+        let found = self.0.join(path);
+        read_bytes(&found).map_err(|error| match error.kind() {
+            // The message has the path as the policy has it, and a Job mounts few of the host's directories.
+            io::ErrorKind::NotFound if found != path => io::Error::new(
+                error.kind(),
+                format!("there is no `{}`; in a Job, mount it", found.display()),
+            ),
+            _ => error,
+        })
     }
 }
 
