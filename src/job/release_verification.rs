@@ -76,13 +76,10 @@ impl ReleaseVerification {
     /// Waits for the verdict, and returns why the release must not be used, if that is so.
     pub(super) async fn refusal(&self) -> Option<Reason> {
         let mut verdict = self.verdict.clone();
-        // The sender is only dropped without a verdict if the task panics.
-        let verdict = match verdict.wait_for(Option::is_some).await {
-            Ok(verdict) => verdict.clone(),
-            Err(_) => None,
-        };
-        let verdict = verdict.unwrap_or_else(|| unreadable(&"the verification panicked"));
-        self.refusal_of(&verdict)
+        match verdict.wait_for(Option::is_some).await {
+            Ok(verdict) => verdict.as_ref().and_then(|verdict| self.refusal_of(verdict)),
+            Err(_) => self.refusal_of(&panicked()),
+        }
     }
 
     fn refusal_of(&self, verdict: &Verdict) -> Option<Reason> {
@@ -98,7 +95,13 @@ impl ReleaseVerification {
 
     /// Reports the verdict, if it is known and was not reported. Returns why the release must not be used, if that is so.
     pub(super) fn report(&mut self, steps: Steps<'_>) -> Option<Reason> {
-        let verdict = self.verdict.borrow().clone()?;
+        let verdict = self.verdict.borrow().clone();
+        // The sender is only dropped without a verdict if the task panics.
+        let verdict = match (verdict, self.verdict.has_changed().is_err()) {
+            (Some(verdict), _) => verdict,
+            (None, true) => panicked(),
+            (None, false) => return None,
+        };
         let refusal = self.refusal_of(&verdict);
         if std::mem::replace(&mut self.is_reported, true) {
             return refusal;
@@ -118,6 +121,14 @@ impl ReleaseVerification {
             }
         }
         refusal
+    }
+}
+
+/// What panicked was the check of a signature that a stranger may have written, so the release is refused.
+fn panicked() -> Verdict {
+    Verdict::Refused {
+        message: "the verification of the release's signature panicked, which is a bug in this program"
+            .to_owned(),
     }
 }
 
