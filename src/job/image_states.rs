@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Mode;
 use super::error::Reason;
-use super::snapshot::{ImageInStore, Snapshot};
+use super::snapshot::Snapshot;
 use crate::exit_code::Failure;
 use crate::oci::{LayerId, Reference, ResolvedImage};
 use crate::plan::{ImageAction, Plan};
@@ -79,16 +79,8 @@ impl ImageStates {
                     (Some(_), Some(resolved)) => image.id == resolved.id(),
                     (Some(_), None) => false,
                 };
-            is_requested_image && image.flaw.is_none() && !self.lacks_signatures(reference, image, mode)
+            is_requested_image && image.flaw.is_none()
         })
-    }
-
-    /// Whether the registry has signatures that the store lacks, or may have some and was not asked.
-    fn lacks_signatures(&self, reference: &Reference, image: &ImageInStore, mode: Mode) -> bool {
-        let resolved = self.resolved.get(reference);
-        mode != Mode::Verify
-            && image.signatures.may_be_completed
-            && resolved.is_none_or(|resolved| !resolved.signatures.is_empty())
     }
 
     /// Whether a registry has to resolve the image.

@@ -15,14 +15,14 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::error::TaskError;
 use super::signed_image::SignedImages;
-use super::snapshot::Snapshot;
 use crate::oci::{Reference, ResolvedImage};
+use crate::store::Inventory;
 
 /// How many images of one registry are resolved at the same time. Each is a manifest and a config, so the link's latency
 /// dominates: with a round trip of 150 ms, 200 images take 5.3 s with 16, 3.3 s with 32 and 2.4 s with 64. Attached
 /// signatures are two more requests: 3.8 instead of 2.2 s for 190 images with 32. With HTTP/1.1 each image needs a
 /// connection, and a registry serves many nodes.
-const CONCURRENCY: usize = 32;
+pub(super) const CONCURRENCY: usize = 32;
 
 /// Images to resolve, and the resolutions that the run has not processed yet.
 pub(super) struct ResolveQueue {
@@ -45,10 +45,10 @@ pub(super) struct Resolution {
 }
 
 impl ResolveQueue {
-    pub(super) fn new(images: SignedImages) -> Self {
+    pub(super) fn new(images: Arc<SignedImages>) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self {
-            images: Arc::new(images),
+            images,
             workers: JoinSet::new(),
             sender,
             receiver,
@@ -58,28 +58,24 @@ impl ResolveQueue {
     }
 
     /// Adds images that are not pending yet.
-    pub(super) fn add(&mut self, references: Vec<Reference>, snapshot: &Snapshot) {
-        let mut by_registry: BTreeMap<String, Vec<(Reference, bool)>> = BTreeMap::new();
+    pub(super) fn add(&mut self, references: Vec<Reference>, inventory: &Arc<Inventory>) {
+        let mut by_registry: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
         for reference in references {
-            let is_present = snapshot
-                .image(&reference)
-                .is_some_and(|image| image.flaw.is_none());
             if self.pending.insert(reference.clone()) {
                 by_registry
                     .entry(reference.domain().to_owned())
                     .or_default()
-                    .push((reference, is_present));
+                    .push(reference);
             }
         }
         for references in by_registry.into_values() {
-            let (images, inventory) = (Arc::clone(&self.images), Arc::clone(&snapshot.inventory));
+            let (images, inventory) = (Arc::clone(&self.images), Arc::clone(inventory));
             let sender = self.sender.clone();
-            let worker = stream::iter(references).for_each_concurrent(CONCURRENCY, move |it| {
-                let (reference, is_present) = it;
+            let worker = stream::iter(references).for_each_concurrent(CONCURRENCY, move |reference| {
                 let (images, inventory) = (Arc::clone(&images), Arc::clone(&inventory));
                 let sender = sender.clone();
                 async move {
-                    let image = images.resolve(&reference, is_present, &inventory).await;
+                    let image = images.resolve(&reference, &inventory).await;
                     // The receiver is dropped when the run ends.
                     let _ = sender.send(Resolution { reference, image });
                 }

@@ -145,9 +145,9 @@ impl SignaturePolicy {
 
 /// Warns that pods of single namespaces cannot use images: one warning for each namespace. `refusals` are of several images.
 pub(super) fn namespace_warnings<'r>(
-    refusals: impl Iterator<Item = (&'r Reference, &'r [(String, String)])>,
+    refusals: impl Iterator<Item = (&'r Reference, Vec<(String, String)>)>,
 ) -> Vec<String> {
-    let mut of_namespaces: BTreeMap<&str, Vec<(&Reference, &str)>> = BTreeMap::new();
+    let mut of_namespaces: BTreeMap<String, Vec<(&Reference, String)>> = BTreeMap::new();
     for (image, refusals) in refusals {
         for (namespace, why) in refusals {
             of_namespaces.entry(namespace).or_default().push((image, why));

@@ -8,7 +8,7 @@ use super::error::TaskError;
 use super::signature_policy::SignaturePolicy;
 use crate::cancel::Cancel;
 use crate::oci::{Content, Digest, Platform, Reference, ResolvedImage};
-use crate::registry::{Registries, RegistryError, Resolved};
+use crate::registry::{Kind, Registries, RegistryError, Resolved};
 use crate::report::{Event, Observer, Span};
 use crate::signature::Signature;
 use crate::store::Inventory;
@@ -49,11 +49,10 @@ impl SignedImages {
     /// The image that `reference` names, with its signatures. Manifests, configs and signatures in the store are not
     /// downloaded again.
     ///
-    /// Of an image that `is_present` and needs no signatures, they are downloaded only if the registry answers soon.
+    /// The signatures of an image that is stored already and needs none are downloaded only if the registry answers soon.
     pub(super) async fn resolve(
         &self,
         reference: &Reference,
-        is_present: bool,
         inventory: &Inventory,
     ) -> Result<ResolvedImage, TaskError> {
         if let Some(reason) = self.policy.rejection(reference) {
@@ -83,11 +82,12 @@ impl SignedImages {
             let download = self
                 .registries
                 .signatures(reference, source.as_ref(), manifest, &self.cancel);
-            let signatures = match is_present && !self.policy.needs_signatures(reference) {
+            let stored = inventory.image(&image.id());
+            let is_stored = stored.is_some_and(|stored| stored.manifest() == Some(manifest));
+            image.signatures = match is_stored && !self.policy.needs_signatures(reference) {
                 true => self.download_soon(reference, download).await,
-                false => download.await.map_err(|error| TaskError::resolving(&error))?,
+                false => blobs(&download.await.map_err(|error| TaskError::resolving(&error))?),
             };
-            image.signatures = signatures.iter().map(Signature::to_blob).collect();
         }
         match self.policy.check(reference, manifest, &image.signatures).refusal {
             Some(reason) => Err(TaskError::Image(reason)),
@@ -95,18 +95,27 @@ impl SignedImages {
         }
     }
 
+    /// The signatures of an image that the store has by this manifest, and that needs none; none if they are unavailable.
+    pub(super) async fn signatures(&self, reference: &Reference, manifest: Digest) -> Vec<Vec<u8>> {
+        let download = self
+            .registries
+            .signatures(reference, None, manifest, &self.cancel);
+        self.download_soon(reference, download).await
+    }
+
     /// The signatures, or none if they are unavailable or arrive late.
     async fn download_soon(
         &self,
         reference: &Reference,
         download: impl Future<Output = Result<Vec<Signature>, RegistryError>>,
-    ) -> Vec<Signature> {
+    ) -> Vec<Vec<u8>> {
         let is_silent = |silent: &HashSet<String>| silent.contains(reference.domain());
         if is_silent(&self.silent.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Vec::new();
         }
         let why = match tokio::time::timeout(OPTIONAL_TIMEOUT, download).await {
-            Ok(Ok(signatures)) => return signatures,
+            Ok(Ok(signatures)) => return blobs(&signatures),
+            Ok(Err(error)) if error.kind() == Kind::Stopped => return Vec::new(),
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => format!("no answer within {}", Span(OPTIONAL_TIMEOUT)),
         };
@@ -122,6 +131,10 @@ impl SignedImages {
         }
         Vec::new()
     }
+}
+
+fn blobs(signatures: &[Signature]) -> Vec<Vec<u8>> {
+    signatures.iter().map(Signature::to_blob).collect()
 }
 
 /// What the store has with this digest.

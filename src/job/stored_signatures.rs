@@ -7,7 +7,7 @@ use super::signature_policy::{SignatureCheck, SignaturePolicy};
 use crate::oci::{Digest, Reference};
 use crate::registry::Registries;
 use crate::report::SignatureReport;
-use crate::store::{Inventory, StoredImage};
+use crate::store::{Inventory, StoreLocation, StoredImage};
 
 /// Checks the signatures of images in the store.
 #[derive(Clone)]
@@ -25,8 +25,10 @@ pub(super) struct StoredSignatures {
     /// It has none, none is needed, but its registry may have some. CRI-O stores those too, and checks them later for pods
     /// in namespaces with their own policy.
     pub(super) may_be_completed: bool,
-    /// The namespaces whose own policy refuses the image, each with the reason.
-    pub(super) refusing_namespaces: Vec<(String, String)>,
+    /// The manifest that they are for.
+    pub(super) manifest: Digest,
+    /// As the store keeps them.
+    pub(super) blobs: Vec<Vec<u8>>,
 }
 
 impl StoredSignatureChecker {
@@ -55,10 +57,12 @@ impl StoredSignatureChecker {
         StoredSignatures {
             may_be_completed: signatures.is_empty()
                 && refusal.is_none()
+                && image.location == StoreLocation::GraphRoot
                 && self.registries.has_signature_sources(reference),
-            refusing_namespaces: self.policy.refusing_namespaces(reference, manifest, &signatures),
             report,
             refusal,
+            manifest,
+            blobs: signatures,
         }
     }
 }

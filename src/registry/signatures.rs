@@ -58,10 +58,10 @@ impl Registries {
     }
 
     /// Whether asking for the image's signatures could find any: sigstore attachments are on, or there is a lookaside store.
-    /// True also if that cannot be known, so that asking reports why.
+    /// True also if registries.d leaves that open, so that asking reports why; false if no source may be asked.
     pub fn has_signature_sources(&self, image: &Reference) -> bool {
         let sources = self.sources(image);
-        sources.map_or(true, |sources| self.have_signature_sources(&sources))
+        sources.is_ok_and(|sources| self.have_signature_sources(&sources))
     }
 
     fn have_signature_sources(&self, sources: &[PullSource]) -> bool {

@@ -180,7 +180,7 @@ impl NextRound<'_> {
         let unresolved = references
             .iter()
             .filter(|it| self.states.is_unresolved(it, &snapshot, Mode::Run));
-        self.queue.add(unresolved.cloned().collect(), &snapshot);
+        self.queue.add(unresolved.cloned().collect(), &snapshot.inventory);
         let resolutions = self.queue.peek_all(RESOLVE_TIMEOUT).await;
         let resolved = resolutions.filter_map(|it| {
             let image = it.image.as_ref().ok()?.clone();

@@ -5,6 +5,7 @@ mod plan_round;
 mod pull_round;
 mod read_namers;
 mod resolve_round;
+mod signature_round;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -55,6 +56,9 @@ pub(super) struct Reconciler<'a> {
     storage: NodeStorage<'a>,
     registries: Arc<Registries>,
     checker: StoredSignatureChecker,
+    signed_images: Arc<SignedImages>,
+    /// Whether signatures of present images were requested that no rule needs.
+    are_signatures_complete: bool,
     resolve_queue: ResolveQueue,
     naming: Naming,
     /// None without a release, and in a mode that asks nothing.
@@ -102,20 +106,22 @@ impl<'a> Reconciler<'a> {
         let registries = Arc::new(registries);
         let policy = Arc::new(config.signature_policy.clone());
         observer.observe(Event::SignaturePolicy(policy.report()));
-        let signed_images = SignedImages::new(
+        let signed_images = Arc::new(SignedImages::new(
             Arc::clone(&registries),
             Arc::clone(&policy),
             config.platform.clone(),
             Arc::clone(observer),
             cancel.clone(),
-        );
+        ));
         Ok(Self {
             config,
             mode,
             observer: Arc::clone(observer),
             cancel,
             storage,
-            resolve_queue: ResolveQueue::new(signed_images),
+            resolve_queue: ResolveQueue::new(Arc::clone(&signed_images)),
+            signed_images,
+            are_signatures_complete: false,
             checker: StoredSignatureChecker {
                 policy,
                 registries: Arc::clone(&registries),
@@ -192,6 +198,9 @@ impl<'a> Reconciler<'a> {
             // If the namers that are left are unavailable, the other images are still missing.
             let is_done = !self.pulls(scope) || is_idle && self.resolve_queue.pending() == 0;
             if scope == RoundScope::Everything && is_done {
+                if self.complete_signatures(&plan, &snapshot).await? {
+                    continue;
+                }
                 return self.finish(plan, &snapshot, space_check, steps).await;
             }
             if !is_idle {
@@ -233,7 +242,8 @@ impl<'a> Reconciler<'a> {
         for ImageRequest { reference, .. } in requests {
             if self.states.is_pullable(reference, snapshot, self.mode) {
                 let flaw = snapshot.image(reference).and_then(|image| image.flaw.clone());
-                let damage = flaw.filter(|flaw| flaw.failure == Failure::Store);
+                let kept = |flaw: &Reason| matches!(flaw.failure, Failure::Store | Failure::Signature);
+                let damage = flaw.filter(kept);
                 let reason = damage.unwrap_or_else(|| Reason {
                     failure: Failure::Incomplete,
                     message: format!(
@@ -292,7 +302,9 @@ impl<'a> Reconciler<'a> {
                 name: reference.to_string(),
                 signatures: signatures.report.clone(),
             });
-            refusals.push((reference, signatures.refusing_namespaces.as_slice()));
+            let policy = &self.checker.policy;
+            let of_image = policy.refusing_namespaces(reference, signatures.manifest, &signatures.blobs);
+            refusals.push((reference, of_image));
         }
         for message in namespace_warnings(refusals.into_iter()) {
             self.observer.observe(Event::Warned { message });

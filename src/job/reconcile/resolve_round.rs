@@ -52,7 +52,7 @@ impl Reconciler<'_> {
         if unresolved.is_empty() {
             return Ok(snapshot);
         }
-        self.resolve_queue.add(unresolved, &snapshot);
+        self.resolve_queue.add(unresolved, &snapshot.inventory);
         self.resolve(&references, &snapshot).await;
         self.cancel.check()?;
         // Resolving may have taken hours.
