@@ -4,10 +4,11 @@ use jiff::Timestamp;
 
 use super::keyring_file::NamedKeyring;
 use super::reasons::Reasons;
-use super::signature_body::SignatureBody;
 use super::verdict::Satisfied;
 use crate::oci::Digest;
 use crate::openpgp::{self, Keyring};
+use crate::signature::Payload;
+use crate::spec::shown;
 
 /// The largest signature. The cluster-version operator intends this limit for those of stores (library-go
 /// `pkg/verify/store/sigstore/sigstore.go`); real ones have about 1 KiB.
@@ -61,8 +62,8 @@ impl<'k> Examination<'k> {
         let mut remaining = Vec::new();
         for named in std::mem::take(&mut self.remaining) {
             match check(message, &named.keyring, self.digest, now) {
-                Ok((body, signer)) => {
-                    self.reference.get_or_insert(body.reference);
+                Ok((reference, signer)) => {
+                    self.reference.get_or_insert(reference);
                     self.satisfied.push(Satisfied {
                         keyring: named.name.clone(),
                         signer,
@@ -97,14 +98,25 @@ impl<'k> Examination<'k> {
     }
 }
 
-/// Verifies one signature with one keyring. Returns its body and its key.
+/// Verifies one signature with one keyring. Returns its `docker-reference` and its key.
+///
+/// The digest is that of the release as it is referenced: of the list, if there is one. The identity is not compared with the
+/// reference, so that mirrors work (library-go `pkg/verify/verify.go`: `verifyAtomicContainerSignature`).
 fn check(
     message: &[u8],
     keyring: &Keyring,
     digest: Digest,
     now: Timestamp,
-) -> Result<(SignatureBody, String), String> {
+) -> Result<(String, String), String> {
     let signed = openpgp::verify(message, keyring, now).map_err(|error| error.to_string())?;
-    let body = SignatureBody::parse(&signed.body, digest).map_err(|error| error.to_string())?;
-    Ok((body, signed.signer.to_string()))
+    let payload = Payload::of_release(&signed.body)
+        .map_err(|error| format!("the signed text is not as expected: {error}"))?;
+    let reference = shown(&payload.docker_reference);
+    match payload.manifest == digest {
+        true => Ok((reference, signed.signer.to_string())),
+        false => Err(format!(
+            "the signature is for `{}` ({reference})",
+            payload.manifest
+        )),
+    }
 }

@@ -4,7 +4,7 @@
 //! keyrings    --release-keys, else VerificationConfigMap of the running release, else of the cluster     inputs, keyring_file,
 //!                                                                    verification_config_map, running_release
 //! signatures  --signature-store, else ConfigMaps of the cluster, then signature stores                    signature_store
-//! each signature → openpgp → SignatureBody, for each keyring without a valid signature → Verdict          examination, verdict
+//! each signature → openpgp → Payload,       for each keyring without a valid signature → Verdict          examination, verdict
 //! ```
 //!
 //! The keys never come from the release that is verified. Every keyring needs a valid signature, and one signature may
@@ -19,7 +19,6 @@ mod inputs;
 mod keyring_file;
 mod reasons;
 mod running_release;
-mod signature_body;
 mod signature_store;
 #[cfg(test)]
 mod tests;
