@@ -66,6 +66,8 @@ pub struct ClusterVersion {
     /// The image of the newest completed release. During an update this is the release that the cluster comes from: the
     /// target is `status.desired` from the moment that its payload is loaded.
     pub completed: Option<String>,
+    /// The image of an update that is not completed. Its operator may have replaced the cluster's keys by its own.
+    pub partial: Option<String>,
     /// The URLs of `spec.signatureStores`. An empty list differs from none: then the cluster-version operator verifies
     /// nothing.
     pub signature_stores: Option<Vec<String>>,
@@ -184,11 +186,14 @@ struct HistoryEntry {
 impl RawClusterVersion {
     fn read(self) -> ClusterVersion {
         // Newest first.
-        let mut history = self.status.history.unwrap_or_default().into_iter();
+        let mut history = self.status.history.unwrap_or_default().into_iter().peekable();
+        let partial = history.peek().filter(|entry| entry.state != "Completed");
+        let partial = partial.map(|entry| entry.image.clone());
         let completed = history.find(|entry| entry.state == "Completed");
         let stores = self.spec.signature_stores;
         ClusterVersion {
             completed: completed.map(|entry| entry.image),
+            partial,
             signature_stores: stores.map(|stores| stores.into_iter().map(|store| store.url).collect()),
         }
     }

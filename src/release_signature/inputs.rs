@@ -38,10 +38,11 @@ impl Inputs {
             true => of_running_release(release, &cluster, store, inventory, platform),
             false => Err("the flags make it unnecessary".to_owned()),
         };
-        Self::new(release_keys, signature_stores, config_map, cluster)
+        Self::new(release, release_keys, signature_stores, config_map, cluster)
     }
 
     fn new(
+        release: &Reference,
         release_keys: Vec<NamedKeyring>,
         signature_stores: Vec<StoreUrl>,
         running: Result<VerificationConfigMap, String>,
@@ -50,7 +51,10 @@ impl Inputs {
         // A running operator has read its ConfigMap successfully. So an unusable one is damaged, or we misread it, and the
         // operator's own copy in the cluster may be better. If not, nothing is known to be wrong with the release.
         let config_map = running.or_else(|why| {
-            let of_cluster = cluster.verification.as_ref().map_err(String::clone);
+            let of_cluster = match is_being_applied(release, &cluster) {
+                true => Err("an update to the release that is verified may have written it".to_owned()),
+                false => cluster.verification.as_ref().map_err(String::clone),
+            };
             let parsed = of_cluster
                 .and_then(|data| VerificationConfigMap::parse(data).map_err(|error| error.to_string()));
             parsed.map_err(|error| {
@@ -77,4 +81,12 @@ impl Inputs {
             (keyrings, _) => Ok(keyrings),
         }
     }
+}
+
+/// Whether an update to this release has begun, perhaps a forced one, which is not verified.
+fn is_being_applied(release: &Reference, cluster: &ClusterRelease) -> bool {
+    let version = cluster.version.as_ref().ok();
+    let partial = version.and_then(|version| version.partial.as_deref());
+    let partial = partial.and_then(|image| image.parse::<Reference>().ok());
+    partial.is_some_and(|image| image.digest().is_some() && image.digest() == release.digest())
 }

@@ -68,6 +68,7 @@ fn keys_are_those_of_the_completed_release_in_the_store() {
     let completed = |image: &str| {
         Ok(ClusterVersion {
             completed: Some(image.to_owned()),
+            partial: None,
             signature_stores: None,
         })
     };

@@ -369,6 +369,7 @@ fn stores_of_the_cluster_version_replace_the_default_ones() {
     let mut set = |stores: &[String]| {
         verification.cluster.version = Ok(ClusterVersion {
             completed: None,
+            partial: None,
             signature_stores: Some(stores.to_vec()),
         });
         verification.run()
