@@ -90,3 +90,35 @@ fn is_being_applied(release: &Reference, cluster: &ClusterRelease) -> bool {
     let partial = partial.and_then(|image| image.parse::<Reference>().ok());
     partial.is_some_and(|image| image.digest().is_some() && image.digest() == release.digest())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::cluster::ClusterVersion;
+    use crate::oci::Digest;
+
+    /// Its operator may have replaced the cluster's keys by its own.
+    #[test]
+    fn keys_of_a_cluster_that_updates_to_the_release_are_not_used() {
+        let [release, other] = [b"release", b"another"].map(|text| format!("quay.io/r@{}", Digest::of(text)));
+        for (partial, is_applied) in [
+            (Some(release.clone()), true),
+            (Some(release.replace("quay.io", "mirror.io")), true),
+            (Some(other), false),
+            (None, false),
+        ] {
+            let cluster = ClusterRelease {
+                version: Ok(ClusterVersion {
+                    completed: None,
+                    partial,
+                    signature_stores: None,
+                }),
+                ..ClusterRelease::default()
+            };
+            let release = release.parse().unwrap();
+            assert_eq!(is_being_applied(&release, &cluster), is_applied, "{cluster:?}");
+        }
+    }
+}

@@ -96,7 +96,7 @@ fn made_signatures_have_the_expected_verdicts() {
         assert_eq!(result.is_ok(), is_expected, "{case}: {result:?}");
         accepted += usize::from(result.is_ok());
         let why = match case["error"].as_str() {
-            Some("signature is not the correct type") => "`type`",
+            Some("signature is not the correct type") => "Unrecognized signature type",
             Some("signature must have an identity") => "docker-reference",
             Some(error) if error.starts_with("the signature is not valid JSON") => "a whole number expected",
             _ => continue,

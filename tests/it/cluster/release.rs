@@ -73,7 +73,7 @@ fn keys_signatures_and_the_completed_release_are_read() {
     );
     let version = ClusterVersion {
         completed: Some("quay.io/r@sha256:a".to_owned()),
-        partial: None,
+        partial: Some("quay.io/r@sha256:b".to_owned()),
         signature_stores: None,
     };
     assert_eq!(info.release.version.unwrap(), version);

@@ -258,7 +258,7 @@ fn stores_that_do_not_answer_leave_the_release_unverified() {
         message.contains("503") && message.contains("no signature exists at"),
         "{message}"
     );
-    assert!(message.contains("\nhint: name a store"), "{message}");
+    assert!(message.contains("\nhint: give a store"), "{message}");
     assert_eq!(failing.asked(&digest).last(), Some(&2));
 
     // One good store beside them is enough, and nothing waits for the others.
