@@ -186,7 +186,9 @@ fn a_release_and_its_operators_are_pulled_together() {
         .collect();
     assert!(sources.is_sorted_by_key(|source| *source != "release"), "{run}");
     for step in run.report["conditions"].as_array().unwrap() {
-        assert_eq!(step["status"], "True", "{run}");
+        // The release is given by tag, and a signature is for a digest.
+        let is_known = step["type"] != "ReleaseVerified";
+        assert_eq!(step["status"], if is_known { "True" } else { "Unknown" }, "{run}");
     }
     adds_up(&run);
     assert_eq!(inconsistencies(&world.graph_root()), Vec::<String>::new());

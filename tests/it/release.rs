@@ -72,7 +72,9 @@ fn a_mounted_spec_pulls_the_release_without_excluded_images() {
     assert_eq!(run.total("imagesPulled"), names.len() as u64, "{run}");
     assert_eq!(run.total("imagesFailed"), 0, "{run}");
     for step in run.report["conditions"].as_array().unwrap() {
-        assert_eq!(step["status"], "True", "{run}");
+        // The release is given by tag, and a signature is for a digest.
+        let is_known = step["type"] != "ReleaseVerified";
+        assert_eq!(step["status"], if is_known { "True" } else { "Unknown" }, "{run}");
         for field in [
             "type",
             "reason",
