@@ -1,7 +1,7 @@
 //! Reads JSON objects as strictly as containers/image reads policies and signatures: no unknown and no repeated names.
 //!
 //! containers/image `signature/internal/json.go` (`ParanoidUnmarshalJSONObject`). Each level is read from its raw text, so
-//! depth and memory do not depend on the values that nobody reads. Go decodes null into every type and leaves the value
+//! depth and memory do not depend on values that are not read. Go decodes null into every type and leaves the value
 //! empty; invalid Unicode, which Go replaces, is refused here.
 
 use std::collections::BTreeSet;

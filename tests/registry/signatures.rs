@@ -179,7 +179,7 @@ async fn attachments_are_read_from_the_mirror_that_answered() {
     assert_eq!(world.mirror.seen("").len(), 5, "each payload once");
     assert_eq!(world.origin.seen("").len(), 0);
 
-    // Of an image that is in the store, nobody knows the source; the manifest's shows it.
+    // Of an image that is in the store, the source is unknown; that of its manifest shows it.
     let (found, _) = world.signatures(world.mirrored(&registries_d), None).await;
     assert_eq!(found.unwrap(), expected);
     assert_eq!(world.mirror.seen("").len(), 9);

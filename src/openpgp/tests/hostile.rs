@@ -26,7 +26,7 @@ fn compressed(inside: &[u8]) -> Vec<u8> {
     packet(8, &encoder.finish().unwrap())
 }
 
-/// The one-pass signature of a key that nobody has.
+/// The one-pass signature of an unknown key.
 fn one_pass() -> Vec<u8> {
     packet(4, &[3, 0, 8, 1, 1, 2, 3, 4, 5, 6, 7, 8, 1])
 }

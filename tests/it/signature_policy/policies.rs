@@ -219,7 +219,7 @@ fn scopes(site: &Site) -> Vec<Policy> {
     ]
 }
 
-/// What the program never accepts, and what nobody can satisfy.
+/// What the program never accepts, and what no image satisfies.
 fn beyond(site: &Site) -> Vec<Policy> {
     let logged = sigstore("keyPath", path("rsa.pub"));
     let mut rekor = everywhere(
