@@ -3,7 +3,7 @@
 use super::Reference;
 
 impl Reference {
-    /// The keys for this reference, the most specific first: [`scopes_of`].
+    /// The keys for this reference, the most specific first: `scopes_of`.
     pub fn scopes(&self) -> Vec<String> {
         scopes_of(&self.to_string(), &self.repository())
     }
