@@ -306,7 +306,7 @@ async fn hostile_attachments_are_refused() {
     world.origin.put(&blob, "x/y", &b"something else"[..]);
     let large = noise((4 << 20) + 1, 2);
     world.origin.put_blob("team/a", &large);
-    let five = layer(b"0", 5 << 20, "x");
+    let four = layer(b"0", 4 << 20, "x");
     for (kind, body, expected, why) in [
         (
             "text/html",
@@ -329,7 +329,7 @@ async fn hostile_attachments_are_refused() {
         ),
         (
             IMAGE,
-            manifest(vec![five.clone(); 4]),
+            manifest(vec![four.clone(); 5]),
             Kind::Malformed,
             "larger than 16777216 bytes",
         ),
