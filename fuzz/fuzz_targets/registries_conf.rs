@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use spoke_precache::oci::Reference;
-use spoke_precache::registry::RegistriesConf;
+use spoke_precache::registry::{ConfText, RegistriesConf};
 
 const REFERENCES: [&str; 6] = [
     "busybox",
@@ -15,7 +15,11 @@ const REFERENCES: [&str; 6] = [
 ];
 
 fuzz_target!(|text: &str| {
-    let Ok(conf) = RegistriesConf::parse_one(text) else {
+    let file = ConfText {
+        path: "registries.conf".into(),
+        text: text.to_owned(),
+    };
+    let Ok(conf) = RegistriesConf::parse(&[file]) else {
         return;
     };
     for reference in REFERENCES {

@@ -14,7 +14,7 @@ use spoke_precache::store::unpack::{UnpackLimits, UnpackError, unpack};
 /// Small enough that a bomb costs milliseconds, large enough for every layer of the corpus but its bombs.
 const LIMITS: UnpackLimits<'_> = UnpackLimits {
     bytes: 4 << 20,
-    room: None,
+    budget: None,
     entries: 200,
     record: 64 << 10,
     path: 1000,
