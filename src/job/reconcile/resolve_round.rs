@@ -115,8 +115,8 @@ impl Reconciler<'_> {
             // An image of an additional store gets its own record in the graph root, with the list that names it; that
             // takes a registry. So do missing and damaged signatures.
             let mut damages = image.data_damage.iter();
-            let lacks_signatures = image.signatures.refusal.is_some()
-                || damages.any(|damage| matches!(damage, Damage::Signatures { .. }));
+            let lacks_signatures =
+                image.signatures.refusal.is_some() || damages.any(Damage::is_of_signatures);
             let is_from_registry = image.flaw.is_none() || image.additional.is_some() || lacks_signatures;
             if is_from_registry || self.states.is_resolved(reference) {
                 continue;
