@@ -45,6 +45,7 @@
 //! | [`report`] | events; log lines and progress bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
 //! | [`spool`] | downloaded blobs on disk by digest, complete or partial |
+//! | [`delta`] | the formats of deltas, and applying them: how a layer's tar is made from files that the node has |
 //! | [`signature`] | the signature policy (`policy.json`), simple signing and sigstore signatures, and how the store keeps them |
 //! | [`http`] | client defaults, backoff, `Retry-After` and causes of failures, for registries and the cluster's API |
 //! | [`registry`] | registries.conf, credentials, certificates, proxies, DNS, rate limit; requests and their one retry loop |
@@ -54,6 +55,7 @@
 //! | [`image_request`] | one image to pull, and its requesters |
 //! | [`catalog`], [`release`] | the images that an operator catalog and a release payload name |
 //! | [`release_signature`] | whether a release is signed, with the keys and the signature stores of the cluster-version operator |
+//! | [`delta_creation`] | creates deltas on the hub, from one release to the next |
 //! | [`plan`] | what a run has to do, decided once |
 //! | [`preflight`] | whether the plan fits below the kubelet's image garbage collection threshold |
 //! | [`exit_code`] | the one exit code for all failures |
@@ -65,7 +67,7 @@
 //! # Invariants
 //!
 //! - [`plan`], [`spec`], [`oci`], [`openpgp`] and [`signature`] do no I/O, read no clock and start no tasks or threads.
-//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`], [`report`], [`openpgp`] and [`signature`] do not depend on an async
+//! - [`store`], [`spool`], [`plan`], [`spec`], [`oci`], [`report`], [`openpgp`], [`signature`] and [`delta`] do not depend on an async
 //!   runtime. Sockets belong to tasks; hashing, unpacking and the store belong to threads; a bounded channel connects them.
 //! - [`registry`] does not know what a release is; [`release`] and [`catalog`] do not know the store's layout on disk.
 //! - Only [`store`] writes below the graph root, only [`settings`] reads the environment, only [`exit_code`] chooses an exit
@@ -86,6 +88,8 @@ pub mod cancel;
 pub mod catalog;
 pub mod cli;
 pub mod cluster;
+pub mod delta;
+pub mod delta_creation;
 pub mod entrypoint;
 pub mod exit_code;
 pub mod fetch;

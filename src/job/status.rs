@@ -161,6 +161,7 @@ mod tests {
 
     fn blob(digest: &Digest, size: u64, spooled: u64) -> BlobTask {
         BlobTask {
+            delta: None,
             digest: *digest,
             size,
             spooled,

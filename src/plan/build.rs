@@ -109,6 +109,7 @@ fn layer_tasks(images: &mut [PlannedImage], present: &Present) -> Vec<LayerTask>
                 *action = LayerAction::Fetch;
                 tasks.push(LayerTask {
                     layer: layer.clone(),
+                    deltas: Vec::new(),
                     tar: tar_length(layer, present),
                     images: Vec::new(),
                 });
@@ -156,6 +157,7 @@ fn blob_tasks(images: &mut [PlannedImage], layers: &[LayerTask], present: &Prese
         let position = *positions.entry(layer.blob).or_insert_with(|| {
             let task = BlobTask {
                 digest: layer.blob,
+                delta: None,
                 size: layer.size,
                 spooled: spooled(layer, present),
                 layers: Vec::new(),

@@ -24,6 +24,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::delta::DeltaOption;
 use crate::image_request::Requester;
 use crate::oci::{Digest, Layer, LayerId, Reference, ResolvedImage};
 
@@ -72,6 +73,8 @@ pub struct Present {
     pub layers: HashSet<LayerId>,
     /// Bytes of each blob in the spool: all of it or its beginning.
     pub blobs: HashMap<Digest, u64>,
+    /// Deltas that this node can use, by the digest of the layer's blob, each list in the order to try them.
+    pub deltas: HashMap<Digest, Vec<Arc<DeltaOption>>>,
     /// Lengths of the tars inside blobs, where the blob has stated it ([`tar_length()`]).
     pub tars: HashMap<Digest, TarLength>,
 }
@@ -148,10 +151,23 @@ pub struct LayerTask {
     /// The layer, with the blob to unpack. Two manifests may have one layer in different blobs, for instance gzip and
     /// zstd; this is the blob with the fewest missing bytes.
     pub layer: Layer,
+    /// Deltas to make its tar from, in the order to try them; the first is downloaded instead of the blob. Empty if the blob
+    /// is downloaded.
+    pub deltas: Vec<Arc<DeltaOption>>,
     /// Length of its uncompressed tar.
     pub tar: TarLength,
     /// Indexes into [`Plan::images`] of the images that need it, ascending.
     pub images: Vec<usize>,
+}
+
+impl LayerTask {
+    /// Digest and length of the blob that is downloaded for it: its first delta, or the layer's own blob.
+    pub fn download(&self) -> (Digest, u64) {
+        match self.deltas.first() {
+            Some(option) => (option.delta.blob, option.delta.size),
+            None => (self.layer.blob, self.layer.size),
+        }
+    }
 }
 
 /// A blob to fetch.
@@ -159,6 +175,8 @@ pub struct LayerTask {
 pub struct BlobTask {
     /// Digest of the compressed blob.
     pub digest: Digest,
+    /// The delta, if the blob is one.
+    pub delta: Option<Arc<DeltaOption>>,
     /// Its length in bytes.
     pub size: u64,
     /// How many of these are in the spool.

@@ -8,13 +8,13 @@ use std::path::Path;
 /// import each other.
 const RANKS: [&[&str]; 13] = [
     &["oci", "cancel", "priority", "write_back", "openpgp"],
-    &["report", "spec", "spool", "signature"],
+    &["report", "spec", "spool", "signature", "delta"],
     &["http"],
     &["registry", "store", "cluster"],
     &["fetch"],
     &["image_request"],
     &["catalog", "release"],
-    &["plan", "release_signature"],
+    &["plan", "release_signature", "delta_creation"],
     &["preflight"],
     &["exit_code"],
     &["job"],
@@ -43,7 +43,7 @@ const ONLY_IN: [(&str, &[&str]); 6] = [
 ];
 
 /// Modules without a runtime: threads call them, and their tests need none.
-const WITHOUT_TOKIO: [&str; 8] = [
+const WITHOUT_TOKIO: [&str; 9] = [
     "store",
     "spool",
     "plan",
@@ -52,6 +52,7 @@ const WITHOUT_TOKIO: [&str; 8] = [
     "report",
     "openpgp",
     "signature",
+    "delta",
 ];
 
 /// Segments of a path: `["crate", "oci", "Digest"]`.

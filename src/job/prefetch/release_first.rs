@@ -108,6 +108,7 @@ mod tests {
 
     fn blob(size: u64, images: &[usize]) -> BlobTask {
         BlobTask {
+            delta: None,
             digest: Digest::of(&size.to_be_bytes()),
             size: size * MIB,
             spooled: 0,

@@ -156,6 +156,7 @@ mod tests {
 
     fn blobs(sizes: &[u64]) -> Vec<BlobTask> {
         let blob = |size: &u64| BlobTask {
+            delta: None,
             digest: Digest::of(&size.to_be_bytes()),
             size: size * MIB,
             spooled: 0,

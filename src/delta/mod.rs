@@ -1,0 +1,18 @@
+//! Deltas: how to make a layer's tar from files that the node already has.
+//!
+//! ```text
+//! DeltaIndex ─→ DeltaArtifact ─→ LayerDelta          which deltas exist, for which images and layers      artifact
+//!                                   │ a blob, downloaded and verified like any other
+//!                                   ↓
+//! Sources ── files of old images ─→ PatchedTar ─→ the tar of the new layer, as a stream                   source, patch
+//! ```
+//!
+//! A delta need not be trusted: the result is a layer only if its digest is the diffID in the image's verified config.
+
+mod format;
+mod layer_delta;
+mod source;
+
+pub use format::Format;
+pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta};
+pub use source::{SourceError, SourceFile, Sources};

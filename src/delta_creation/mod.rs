@@ -1,0 +1,1 @@
+//! Creates deltas from one release to the next, on the hub: `delta create`.
