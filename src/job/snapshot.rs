@@ -151,6 +151,7 @@ impl Snapshot {
         tars: &HashMap<Digest, TarLength>,
     ) -> Present {
         Present {
+            deltas: HashMap::new(),
             layers: layers
                 .filter(|id| self.inventory.layer(id).is_some() && !damaged.contains(id))
                 .collect(),

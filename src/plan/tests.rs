@@ -498,6 +498,7 @@ prop_compose! {
         spool in prop::collection::hash_map(prop::char::range('a', 'h'), 0..9 * MIB, 0..4),
     ) -> Present {
         Present {
+            deltas: HashMap::new(),
             layers: chains.iter().flat_map(|letters| chain(letters)).collect(),
             blobs: spool.into_iter().map(|(letter, bytes)| (blob(letter), bytes)).collect(),
             tars: HashMap::new(),
