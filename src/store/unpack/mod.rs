@@ -33,6 +33,7 @@ mod entry_name;
 mod error;
 mod file_attributes;
 mod limits;
+mod listing;
 mod name_set;
 mod parent_directories;
 mod pax;
@@ -55,6 +56,7 @@ pub(in crate::store) use entry_name::{clean, in_root, split};
 pub use error::{EntryPosition, Fault, UnpackError};
 pub(in crate::store) use file_attributes::{IGNORED_XATTR, timestamps};
 pub use limits::UnpackLimits;
+pub use listing::{ListedEntry, ListedKind, ListedTar, list};
 pub(in crate::store) use name_set::NameSet;
 pub(in crate::store) use parent_directories::{DIRECTORY, IMPLICIT_MODE, open_in};
 pub use space_budget::SpaceBudget;
@@ -225,15 +227,8 @@ fn finish<R: Read>(
     mut split: Writer<impl Write>,
     summary: HeaderSummary,
 ) -> Result<UnpackedLayer, UnpackError> {
-    let mut stream = entries.into_stream();
     split.end_segment().map_err(UnpackError::tar_split)?;
-    loop {
-        let chunk = stream.take(u64::MAX)?;
-        if chunk.is_empty() {
-            break;
-        }
-        split.raw(chunk).map_err(UnpackError::tar_split)?;
-    }
+    let stream = finish_stream(entries, |bytes| split.raw(bytes))?;
     split.finish().map_err(UnpackError::tar_split)?;
     let compression: Compression = stream.compression();
     let (diff_id, diff_size) = stream.finish();
@@ -244,6 +239,21 @@ fn finish<R: Read>(
         owners: summary.owners,
         has_root: summary.has_root,
     })
+}
+
+/// Passes the bytes after the end of the tar to `raw`.
+fn finish_stream<'a, R: Read>(
+    entries: TarReader<'a, R>,
+    mut raw: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<TarStream<'a, R>, UnpackError> {
+    let mut stream = entries.into_stream();
+    loop {
+        let chunk = stream.take(u64::MAX)?;
+        if chunk.is_empty() {
+            return Ok(stream);
+        }
+        raw(chunk).map_err(UnpackError::tar_split)?;
+    }
 }
 
 /// The facts about a layer that its headers contain.
