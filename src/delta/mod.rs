@@ -9,10 +9,14 @@
 //!
 //! A delta need not be trusted: the result is a layer only if its digest is the diffID in the image's verified config.
 
+mod delta_writer;
 mod format;
 mod layer_delta;
+mod operation;
 mod source;
 
+pub use delta_writer::DeltaWriter;
 pub use format::Format;
 pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta};
+pub use operation::{InflatedRange, MAX_PATH, Operation, SourceName};
 pub use source::{SourceError, SourceFile, Sources};
