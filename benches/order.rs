@@ -137,5 +137,6 @@ fn image(number: u64) -> ImageToPlan {
             created: None,
             signatures: Vec::new(),
         })),
+        authenticated: false,
     }
 }

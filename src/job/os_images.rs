@@ -154,6 +154,8 @@ mod tests {
                 action: ImageAction::Present,
                 layers: Vec::new(),
                 bytes: 0,
+                delta_bytes: 0,
+                bytes_whole: 0,
             };
             tag(&image).is_some()
         };

@@ -176,6 +176,7 @@ mod tests {
             reference: "example.com/a:1".parse().unwrap(),
             requesters: vec![Requester::Additional],
             action: ImageAction::Present,
+            authenticated: false,
         };
         let plan = Plan::build(vec![wanted], Vec::new(), &Present::default());
         Plan { blobs, ..plan }
@@ -230,6 +231,7 @@ mod tests {
                 reference: "example.com/a:1".parse().unwrap(),
                 requesters: vec![Requester::Additional],
                 action,
+                authenticated: false,
             };
             status.report_plan(
                 &Plan::build(vec![wanted], Vec::new(), &Present::default()),

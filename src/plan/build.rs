@@ -1,16 +1,18 @@
 //! Builds the plan from the requested images and from what the node already has.
 //!
 //! Three passes over the images by priority: fail images whose manifest contradicts an earlier one; add each missing layer
-//! once, with the blob that is cheapest to fetch; add each of these blobs once. Every pass visits a layer once, so 200 images
+//! once, with the blob or the deltas that are cheapest to fetch; add each of these blobs once. Every pass visits a layer once, so 200 images
 //! of 5 layers take milliseconds.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
+use super::delta_choice::{DeltaChoice, spooled};
 use super::{
     BlobTask, ExcludedImage, ImageAction, ImageToPlan, LayerAction, LayerTask, Plan, PlanTotals,
-    PlannedImage, PlannedLayer, Present, TarLength, layer_order, merge_requests,
+    PlannedImage, PlannedLayer, Present, layer_order, merge_requests,
 };
-use crate::oci::{Digest, Layer, Reference, ResolvedImage};
+use crate::oci::{DiffId, Digest, Reference, ResolvedImage};
 
 impl Plan {
     /// Plans `images`, given what is `present`. An image that is requested twice is planned once. An image fails if its
@@ -19,9 +21,11 @@ impl Plan {
         let mut images = merge_requests::merge(images);
         let excluded = merge_requests::excluded(excluded, &images);
         fail_contradictions(&mut images);
+        let authenticated = authenticated_layers(&images);
         let images = images.into_iter().map(|image| planned_image(image, present));
         let mut images: Vec<PlannedImage> = images.collect();
-        let layers = layer_tasks(&mut images, present);
+        let deltas = DeltaChoice::new(&images, authenticated, present);
+        let layers = layer_tasks(&mut images, &deltas);
         let blobs = blob_tasks(&mut images, &layers, present);
         let totals = PlanTotals::of(&images, &excluded, &layers, &blobs);
         Self {
@@ -93,11 +97,23 @@ fn planned_image(image: ImageToPlan, present: &Present) -> PlannedImage {
         requesters: image.requesters,
         action: image.action,
         bytes: 0,
+        delta_bytes: 0,
+        bytes_whole: 0,
     }
 }
 
+/// The blob and the diffID of each layer of authenticated images.
+fn authenticated_layers(images: &[ImageToPlan]) -> HashSet<(Digest, DiffId)> {
+    let resolved = images.iter().filter_map(|image| match &image.action {
+        ImageAction::Pull(resolved) if image.authenticated => Some(resolved),
+        ImageAction::Pull(_) | ImageAction::Present | ImageAction::Failed(_) => None,
+    });
+    let layers = resolved.flat_map(|image| &image.layers);
+    layers.map(|layer| (layer.blob, layer.diff_id())).collect()
+}
+
 /// Each missing layer once; parents first, because images list base layers first.
-fn layer_tasks(images: &mut [PlannedImage], present: &Present) -> Vec<LayerTask> {
+fn layer_tasks(images: &mut [PlannedImage], deltas: &DeltaChoice<'_>) -> Vec<LayerTask> {
     let mut tasks: Vec<LayerTask> = Vec::new();
     let mut positions = HashMap::new();
     for (index, image) in images.iter_mut().enumerate() {
@@ -105,71 +121,59 @@ fn layer_tasks(images: &mut [PlannedImage], present: &Present) -> Vec<LayerTask>
             if *action == LayerAction::Reuse {
                 continue;
             }
-            let position = *positions.entry(layer.id()).or_insert_with(|| {
-                *action = LayerAction::Fetch;
-                tasks.push(LayerTask {
-                    layer: layer.clone(),
-                    deltas: Vec::new(),
-                    tar: tar_length(layer, present),
-                    images: Vec::new(),
-                });
-                tasks.len() - 1
-            });
-            let task = &mut tasks[position];
-            if cost(layer, present) < cost(&task.layer, present) {
-                task.layer = layer.clone();
-                task.tar = tar_length(layer, present);
-            }
-            task.images.push(index);
+            let task = deltas.task(layer);
+            let position = match positions.entry(layer.id()) {
+                Entry::Vacant(position) => {
+                    *action = LayerAction::Fetch;
+                    position.insert(tasks.len());
+                    tasks.push(task);
+                    tasks.len() - 1
+                }
+                Entry::Occupied(position) => {
+                    let known = &mut tasks[*position.get()];
+                    if known.layer.blob != layer.blob && deltas.cost(&task) < deltas.cost(known) {
+                        let images = std::mem::take(&mut known.images);
+                        *known = LayerTask { images, ..task };
+                    }
+                    *position.get()
+                }
+            };
+            tasks[position].images.push(index);
         }
     }
     tasks
-}
-
-fn tar_length(layer: &Layer, present: &Present) -> TarLength {
-    let known = present.tars.get(&layer.blob).copied();
-    known.unwrap_or_else(|| TarLength::estimate(&layer.media_type, layer.size))
-}
-
-/// The missing bytes of the layer's blob. The digest decides between equals, so that the order of the input does not
-/// matter.
-fn cost(layer: &Layer, present: &Present) -> (u64, Digest) {
-    (layer.size - spooled(layer, present), layer.blob)
-}
-
-/// Bytes of the layer's blob in the spool. More than the whole blob means that another manifest stated a wrong size; the
-/// digest check finds out which.
-fn spooled(layer: &Layer, present: &Present) -> u64 {
-    let bytes = present.blobs.get(&layer.blob).copied().unwrap_or(0);
-    bytes.min(layer.size)
 }
 
 /// Each blob of a task once. Its missing bytes count for the first image that needs it.
 fn blob_tasks(images: &mut [PlannedImage], layers: &[LayerTask], present: &Present) -> Vec<BlobTask> {
     let mut tasks: Vec<(u8, BlobTask)> = Vec::new();
     let mut positions = HashMap::new();
-    for LayerTask {
-        layer,
-        images: waiting,
-        ..
-    } in layers
-    {
-        let position = *positions.entry(layer.blob).or_insert_with(|| {
-            let task = BlobTask {
-                digest: layer.blob,
-                delta: None,
-                size: layer.size,
-                spooled: spooled(layer, present),
+    let mut whole = HashSet::new();
+    for task in layers {
+        // Layers are ordered by the first image that needs them, so a blob's first layer has the blob's first image.
+        let first = &mut images[task.images[0]];
+        if whole.insert(task.layer.blob) {
+            let missing = task.layer.size - spooled(&task.layer.blob, task.layer.size, present);
+            first.bytes_whole = first.bytes_whole.saturating_add(missing);
+        }
+        let (digest, size) = task.download();
+        let position = *positions.entry(digest).or_insert_with(|| {
+            let blob = BlobTask {
+                digest,
+                delta: task.deltas.first().cloned(),
+                size,
+                spooled: spooled(&digest, size, present),
                 layers: Vec::new(),
                 images: Vec::new(),
             };
-            // Layers are ordered by the first image that needs them, so a blob's first layer has the blob's first image.
-            let first = &mut images[waiting[0]];
-            first.bytes = first.bytes.saturating_add(task.missing());
-            tasks.push((first.priority(), task));
+            first.bytes = first.bytes.saturating_add(blob.missing());
+            if blob.delta.is_some() {
+                first.delta_bytes = first.delta_bytes.saturating_add(blob.missing());
+            }
+            tasks.push((first.priority(), blob));
             tasks.len() - 1
         });
-        tasks[position].1.layers.push(layer.id());
+        tasks[position].1.layers.push(task.layer.id());
     }
     for (index, image) in images.iter().enumerate() {
         for PlannedLayer { layer, action } in &image.layers {
@@ -181,11 +185,18 @@ fn blob_tasks(images: &mut [PlannedImage], layers: &[LayerTask], present: &Prese
             }
         }
     }
-    let missing = |task: &LayerTask| tasks[positions[&task.layer.blob]].1.missing();
+    for task in layers.iter().filter(|task| !task.deltas.is_empty()) {
+        tasks[positions[&task.download().0]].1.images.extend(&task.images);
+    }
+    for (_, blob) in tasks.iter_mut().filter(|(_, blob)| blob.delta.is_some()) {
+        blob.images.sort_unstable();
+        blob.images.dedup();
+    }
+    let missing = |task: &LayerTask| tasks[positions[&task.download().0]].1.missing();
     let order = layer_order::by_images_per_byte(images, layers, missing);
     let mut rank = vec![usize::MAX; tasks.len()];
     for (turn, layer) in order.into_iter().enumerate() {
-        let rank = &mut rank[positions[&layers[layer].layer.blob]];
+        let rank = &mut rank[positions[&layers[layer].download().0]];
         *rank = turn.min(*rank);
     }
     let mut tasks: Vec<_> = tasks.into_iter().zip(rank).collect();

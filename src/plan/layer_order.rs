@@ -168,6 +168,7 @@ mod tests {
                         created: None,
                         signatures: Vec::new(),
                     })),
+                    authenticated: false,
                 }
             };
             ends.map(image).collect()

@@ -20,6 +20,7 @@ pub(super) fn merge(images: Vec<ImageToPlan>) -> Vec<ImageToPlan> {
             }
             Entry::Occupied(position) => {
                 let first = &mut merged[*position.get()];
+                first.authenticated |= image.authenticated;
                 if precedence(&image.action) > precedence(&first.action) {
                     first.action = image.action;
                 }

@@ -10,6 +10,7 @@
 //! ```
 
 mod build;
+mod delta_choice;
 mod disk_estimate;
 mod layer_order;
 mod merge_requests;
@@ -42,6 +43,9 @@ pub struct ImageToPlan {
     pub requesters: Vec<Requester>,
     /// What a run does about it.
     pub action: ImageAction,
+    /// Whether somebody whom the node trusts vouches for its manifest: by a signature, or by a digest in the version spec, or
+    /// in a release or catalog for which the same holds.
+    pub authenticated: bool,
 }
 
 /// What a run does about an image.
@@ -73,7 +77,7 @@ pub struct Present {
     pub layers: HashSet<LayerId>,
     /// Bytes of each blob in the spool: all of it or its beginning.
     pub blobs: HashMap<Digest, u64>,
-    /// Deltas that this node can use, by the digest of the layer's blob, each list in the order to try them.
+    /// Deltas that this node can use, by the digest of the layer's blob, each list in the order to try those of one size.
     pub deltas: HashMap<Digest, Vec<Arc<DeltaOption>>>,
     /// Lengths of the tars inside blobs, where the blob has stated it ([`tar_length()`]).
     pub tars: HashMap<Digest, TarLength>,
@@ -106,9 +110,13 @@ pub struct PlannedImage {
     pub action: ImageAction,
     /// Its layers, base first; empty unless the image is pulled.
     pub layers: Vec<PlannedLayer>,
-    /// Compressed bytes to fetch for it. A shared blob counts for the first image only, so that all images add up to
+    /// Bytes to fetch for it. A shared blob counts for the first image only, so that all images add up to
     /// [`PlanTotals::bytes_to_fetch`].
     pub bytes: u64,
+    /// The share of these that are deltas.
+    pub delta_bytes: u64,
+    /// Bytes to fetch for it without deltas; all images add up to [`PlanTotals::bytes_whole`].
+    pub bytes_whole: u64,
 }
 
 impl PlannedImage {
@@ -149,8 +157,10 @@ pub enum LayerAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerTask {
     /// The layer, with the blob to unpack. Two manifests may have one layer in different blobs, for instance gzip and
-    /// zstd; this is the blob with the fewest missing bytes.
+    /// zstd; this is the blob with the fewest missing bytes, or with the smallest delta.
     pub layer: Layer,
+    /// Whether an authenticated image lists this blob for this diffID.
+    pub authenticated: bool,
     /// Deltas to make its tar from, in the order to try them; the first is downloaded instead of the blob. Empty if the blob
     /// is downloaded.
     pub deltas: Vec<Arc<DeltaOption>>,
@@ -173,9 +183,9 @@ impl LayerTask {
 /// A blob to fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobTask {
-    /// Digest of the compressed blob.
+    /// Digest of the compressed blob or of the delta.
     pub digest: Digest,
-    /// The delta, if the blob is one.
+    /// The delta, if the blob is one; its layers may have other options for the same blob.
     pub delta: Option<Arc<DeltaOption>>,
     /// Its length in bytes.
     pub size: u64,
@@ -183,7 +193,8 @@ pub struct BlobTask {
     pub spooled: u64,
     /// The layers that are unpacked from it: several, if the same content has different parents.
     pub layers: Vec<LayerId>,
-    /// Indexes into [`Plan::images`], ascending, of the images whose manifests list it; their repositories have it.
+    /// Indexes into [`Plan::images`], ascending, of the images whose manifests list it, whose repositories have it; or of the
+    /// images that need the layers made from it, if it is a delta.
     pub images: Vec<usize>,
 }
 

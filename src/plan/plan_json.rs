@@ -35,6 +35,12 @@ struct Image<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     bytes: u64,
+    /// The share of these that are deltas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta_bytes: Option<u64>,
+    /// Bytes without deltas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_whole: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layers: Vec<Layer<'a>>,
 }
@@ -101,6 +107,8 @@ impl<'a> Image<'a> {
                 ImageAction::Present | ImageAction::Pull(_) => None,
             },
             bytes: image.bytes,
+            delta_bytes: (image.delta_bytes > 0).then_some(image.delta_bytes),
+            bytes_whole: (image.bytes_whole > image.bytes).then_some(image.bytes_whole),
             layers: image.layers.iter().map(Layer::of).collect(),
         }
     }

@@ -9,7 +9,7 @@
 //!
 //! These bytes are not verified, and only a forecast depends on them. Implausible lengths are ignored.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::disk_estimate::{TarLength, guessed_tar_bytes, is_uncompressed, is_zstd};
 
@@ -56,12 +56,8 @@ pub fn tar_length_range(media_type: &str, size: u64) -> Option<Range<u64>> {
 /// Length of the tar in a blob of `size` bytes. `bytes` is the blob's [`tar_length_range`]; none if they state no length or
 /// an implausible one.
 pub fn tar_length(media_type: &str, size: u64, bytes: &[u8]) -> Option<TarLength> {
-    let shortest = size - size / GROWTH;
-    let most = size.saturating_mul(match is_zstd(media_type) {
-        true => ZSTD_MAX_RATIO,
-        false => GZIP_MAX_RATIO,
-    });
-    let plausible = shortest..=most;
+    let plausible = plausible_lengths(media_type, size);
+    let shortest = *plausible.start();
     match is_zstd(media_type) {
         true => frame_content_size(bytes)
             .filter(|length| plausible.contains(length))
@@ -94,6 +90,20 @@ pub fn tar_length(media_type: &str, size: u64, bytes: &[u8]) -> Option<TarLength
             })
         }
     }
+}
+
+/// Length of the tar in a blob of `size` bytes, as somebody other than the blob states it; none if it is implausible.
+pub(super) fn stated_tar_length(media_type: &str, size: u64, stated: u64) -> Option<TarLength> {
+    let is_plausible = plausible_lengths(media_type, size).contains(&stated);
+    is_plausible.then_some(TarLength::Known(stated))
+}
+
+fn plausible_lengths(media_type: &str, size: u64) -> RangeInclusive<u64> {
+    let most = size.saturating_mul(match is_zstd(media_type) {
+        true => ZSTD_MAX_RATIO,
+        false => GZIP_MAX_RATIO,
+    });
+    size - size / GROWTH..=most
 }
 
 /// The content size in the head of a zstd frame, if the head has one.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
+use crate::delta::{Format, LayerDelta};
 use crate::oci::{Content, DiffId, LayerDescriptor};
 use crate::registry::LimitSettings;
 
@@ -61,6 +62,7 @@ fn image(name: &str, requester: Requester, action: ImageAction) -> ImageToPlan {
         reference: name.parse().unwrap(),
         requesters: vec![requester],
         action,
+        authenticated: false,
     }
 }
 
@@ -71,6 +73,21 @@ fn component(name: &str, letters: &str) -> ImageToPlan {
         Requester::Release { tag: name.into() },
         pull(letters.chars().map(layer).collect()),
     )
+}
+
+/// The delta of this number for the layer of a letter.
+fn delta(letter: char, number: usize, size: u64) -> Arc<DeltaOption> {
+    Arc::new(DeltaOption {
+        delta: LayerDelta {
+            blob: Digest::of(format!("delta {letter} {number}").as_bytes()),
+            size,
+            format: Format::TarDiff,
+            target: blob(letter),
+            tar_size: None,
+        },
+        repository: "example.com/deltas:1".parse().unwrap(),
+        sources: Vec::new(),
+    })
 }
 
 fn names(plan: &Plan) -> Vec<&str> {
@@ -179,6 +196,137 @@ fn one_blob_on_two_parents_is_two_layers_and_one_download() {
     assert_eq!(shared.images, [0, 1]);
     assert_eq!(shared.layers, [chain("ac")[1], chain("bcc")[1], chain("bcc")[2]]);
     assert_eq!(plan.layers[4].layer.parent(), Some(chain("bcc")[1]));
+}
+
+#[test]
+fn a_layer_is_made_from_its_smallest_delta_that_saves_a_fifth() {
+    let (small, large) = (delta('c', 0, size('c') / 10), delta('c', 1, size('c') / 2));
+    let present = |deltas: &[&Arc<DeltaOption>], spool: &[(Digest, u64)]| Present {
+        deltas: HashMap::from([(
+            blob('c'),
+            deltas.iter().map(|option| Arc::clone(option)).collect(),
+        )]),
+        blobs: spool.iter().copied().collect(),
+        ..Present::default()
+    };
+    let planned = |present: &Present| {
+        let images = vec![component("one", "ac"), component("two", "bcc")];
+        Plan::build(images, vec![], present)
+    };
+
+    let plan = planned(&present(&[&large, &small], &[]));
+    let made: Vec<&LayerTask> = plan
+        .layers
+        .iter()
+        .filter(|task| task.layer.blob == blob('c'))
+        .collect();
+    assert_eq!(made.len(), 3);
+    assert!(
+        made.iter()
+            .all(|task| task.deltas == [small.clone(), large.clone()])
+    );
+    assert_eq!(made[0].download(), (small.delta.blob, small.delta.size));
+    let task = plan
+        .blobs
+        .iter()
+        .find(|task| task.digest == small.delta.blob)
+        .unwrap();
+    assert_eq!((task.delta.as_ref(), task.layers.len()), (Some(&small), 3));
+    assert_eq!(task.images, [0, 1]);
+    assert!(plan.blobs.iter().all(|task| task.digest != blob('c')));
+    let whole = size('a') + size('b') + size('c');
+    assert_eq!(plan.totals.layers_from_deltas, 3);
+    assert_eq!(plan.totals.bytes_whole, whole);
+    assert_eq!(plan.totals.bytes_saved, size('c') - small.delta.size);
+    assert_eq!(plan.totals.bytes_to_fetch, whole - plan.totals.bytes_saved);
+    let one = &plan.images[0];
+    assert_eq!(
+        (one.delta_bytes, one.bytes_whole),
+        (small.delta.size, size('a') + size('c'))
+    );
+
+    // The spool has most of the other one, or of the blob.
+    let plan = planned(&present(
+        &[&large, &small],
+        &[(large.delta.blob, large.delta.size)],
+    ));
+    assert_eq!(plan.layers[1].download().0, large.delta.blob);
+    let plan = planned(&present(&[&small], &[(blob('c'), size('c') - small.delta.size)]));
+    assert_eq!(plan.layers[1].download().0, blob('c'));
+    let plan = planned(&present(
+        &[&small],
+        &[(blob('c'), size('c')), (small.delta.blob, u64::MAX)],
+    ));
+    assert!(plan.layers.iter().all(|task| task.deltas.is_empty()));
+    // More than four fifths.
+    let too_large = delta('c', 2, size('c') * 4 / 5 + 1);
+    let plan = planned(&present(&[&too_large], &[]));
+    assert_eq!((plan.totals.layers_from_deltas, plan.totals.bytes_saved), (0, 0));
+}
+
+#[test]
+fn a_delta_that_contradicts_another_or_is_a_layer_itself_is_ignored() {
+    let first = delta('a', 0, 100);
+    let mut other_size = DeltaOption::clone(&first);
+    (other_size.delta.target, other_size.delta.size) = (blob('b'), 50);
+    let mut layer = DeltaOption::clone(&first);
+    (layer.delta.target, layer.delta.blob) = (blob('c'), blob('a'));
+    let present = Present {
+        deltas: HashMap::from([
+            (blob('a'), vec![first.clone()]),
+            (blob('b'), vec![Arc::new(other_size)]),
+            (blob('c'), vec![Arc::new(layer)]),
+        ]),
+        ..Present::default()
+    };
+    let plan = Plan::build(vec![component("one", "abc")], vec![], &present);
+    let downloads: Vec<Digest> = plan.layers.iter().map(|task| task.download().0).collect();
+    assert_eq!(downloads, [first.delta.blob, blob('b'), blob('c')]);
+}
+
+#[test]
+fn a_delta_decides_which_of_two_blobs_of_a_layer_is_used() {
+    let mut zstd = layer('c');
+    (zstd.0.blob, zstd.0.size) = (blob('z'), MIB);
+    let other = image("two", Requester::Additional, pull(vec![zstd]));
+    let mut listed = component("one", "c");
+    listed.authenticated = true;
+    let present = Present {
+        deltas: HashMap::from([(blob('c'), vec![delta('c', 0, 10)])]),
+        ..Present::default()
+    };
+    let images = vec![listed, other];
+    let plan = Plan::build(images.clone(), vec![], &present);
+    assert_eq!(
+        (plan.layers[0].layer.blob, plan.layers[0].deltas.len()),
+        (blob('c'), 1)
+    );
+    assert!(plan.layers[0].authenticated);
+    let plan = Plan::build(images, vec![], &Present::default());
+    assert_eq!(plan.layers[0].layer.blob, blob('z'));
+    assert!(!plan.layers[0].authenticated, "nobody vouches for this blob");
+}
+
+#[test]
+fn a_delta_states_the_length_of_the_tar_unless_the_blob_cannot_have_it() {
+    let tar = |stated: u64, probed: Option<TarLength>| {
+        let mut option = DeltaOption::clone(&delta('c', 0, 10));
+        option.delta.tar_size = Some(stated);
+        let present = Present {
+            deltas: HashMap::from([(blob('c'), vec![Arc::new(option)])]),
+            tars: probed.map(|length| (blob('c'), length)).into_iter().collect(),
+            ..Present::default()
+        };
+        Plan::build(vec![component("one", "c")], vec![], &present).layers[0].tar
+    };
+    let guess = TarLength::Guessed(size('c') * 57 / 20);
+    assert_eq!(tar(9 * MIB, None), TarLength::Known(9 * MIB));
+    assert_eq!(tar(1, None), guess);
+    assert_eq!(tar(u64::MAX, None), guess);
+    assert_eq!(
+        tar(9 * MIB, Some(TarLength::Known(8 * MIB))),
+        TarLength::Known(8 * MIB)
+    );
 }
 
 #[test]
@@ -423,7 +571,8 @@ fn the_document_has_the_same_facts_as_json() {
         document["totals"],
         serde_json::json!({
             "imagesWanted": 4, "imagesPresent": 1, "imagesToPull": 2, "imagesFailed": 1, "imagesExcluded": 1,
-            "layersToFetch": 3, "layersToReuse": 0, "blobsToFetch": 3, "bytesToFetch": 6 * MIB, "bytesInSpool": 0,
+            "layersToFetch": 3, "layersFromDeltas": 0, "layersToReuse": 0, "blobsToFetch": 3,
+            "bytesToFetch": 6 * MIB, "bytesWhole": 6 * MIB, "bytesSaved": 0, "bytesInSpool": 0,
             "unpackedEstimate": unpacked('a') + unpacked('b') + unpacked('c'),
             "unpackedGuessed": unpacked('a') + unpacked('b') + unpacked('c'), "unpackedAtLeast": 0,
             "largestLayer": 3 * MIB,
@@ -496,11 +645,19 @@ prop_compose! {
     fn some_present()(
         chains in prop::collection::vec("[a-f]{0,5}", 0..4),
         spool in prop::collection::hash_map(prop::char::range('a', 'h'), 0..9 * MIB, 0..4),
+        deltas in prop::collection::vec((prop::char::range('a', 'g'), 0..4 * MIB, 0..2 * MIB), 0..8),
     ) -> Present {
+        let mut spool: HashMap<Digest, u64> = spool.into_iter().map(|(letter, bytes)| (blob(letter), bytes)).collect();
+        let mut options: HashMap<Digest, Vec<_>> = HashMap::new();
+        for (number, (letter, size, spooled)) in deltas.into_iter().enumerate() {
+            let option = delta(letter, number, size);
+            spool.insert(option.delta.blob, spooled);
+            options.entry(blob(letter)).or_default().push(option);
+        }
         Present {
-            deltas: HashMap::new(),
+            deltas: options,
+            blobs: spool,
             layers: chains.iter().flat_map(|letters| chain(letters)).collect(),
-            blobs: spool.into_iter().map(|(letter, bytes)| (blob(letter), bytes)).collect(),
             tars: HashMap::new(),
         }
     }
@@ -544,7 +701,7 @@ proptest! {
         }
 
         // Blobs are exactly what the layers need, each once, and their sum is the plan's.
-        let needed: BTreeSet<Digest> = plan.layers.iter().map(|task| task.layer.blob).collect();
+        let needed: BTreeSet<Digest> = plan.layers.iter().map(|task| task.download().0).collect();
         let blobs: Vec<Digest> = plan.blobs.iter().map(|task| task.digest).collect();
         prop_assert_eq!(blobs.len(), needed.len());
         prop_assert_eq!(blobs.iter().copied().collect::<BTreeSet<_>>(), needed);
@@ -552,6 +709,25 @@ proptest! {
         let total: u64 = plan.blobs.iter().map(BlobTask::missing).sum();
         prop_assert_eq!(plan.totals.bytes_to_fetch, total);
         prop_assert_eq!(plan.images.iter().map(|image| image.bytes).sum::<u64>(), total);
+        let deltas = plan.blobs.iter().filter(|task| task.delta.is_some());
+        let delta_bytes = plan.images.iter().map(|image| image.delta_bytes).sum::<u64>();
+        prop_assert_eq!(delta_bytes, deltas.map(BlobTask::missing).sum::<u64>());
+
+        // Deltas only save bytes, each where it saves enough, and the best is the first.
+        let without = Plan::build(images, vec![], &Present { deltas: HashMap::new(), ..present.clone() });
+        prop_assert_eq!(plan.totals.bytes_whole, without.totals.bytes_to_fetch);
+        prop_assert_eq!(plan.totals.bytes_saved, without.totals.bytes_to_fetch - total);
+        let missing = |blob: Digest, size: u64| size - present.blobs.get(&blob).copied().unwrap_or(0).min(size);
+        for task in &plan.layers {
+            let whole = missing(task.layer.blob, task.layer.size);
+            let deltas = task.deltas.iter().map(|option| missing(option.delta.blob, option.delta.size));
+            let deltas: Vec<u64> = deltas.collect();
+            prop_assert!(deltas.is_sorted());
+            prop_assert!(deltas.iter().all(|bytes| whole > 0 && bytes * 5 <= whole * 4));
+            let offered = present.deltas.get(&task.layer.blob).into_iter().flatten();
+            let best = offered.map(|option| missing(option.delta.blob, option.delta.size)).min();
+            prop_assert_eq!(task.deltas.is_empty(), whole == 0 || best.is_none_or(|bytes| bytes * 5 > whole * 4));
+        }
 
         // A layer lists every image that needs it, and each blob has a repository.
         for task in &plan.layers {

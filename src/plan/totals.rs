@@ -23,12 +23,18 @@ pub struct PlanTotals {
     pub images_excluded: u64,
     /// Layers to unpack, each once.
     pub layers_to_fetch: u64,
+    /// Of these, to make from deltas.
+    pub layers_from_deltas: u64,
     /// Layers of images to pull that are in the store, each once.
     pub layers_to_reuse: u64,
     /// Blobs with missing bytes.
     pub blobs_to_fetch: u64,
-    /// Compressed bytes to download.
+    /// Compressed bytes to download: deltas and blobs.
     pub bytes_to_fetch: u64,
+    /// Compressed bytes to download without deltas.
+    pub bytes_whole: u64,
+    /// The difference: what the deltas save.
+    pub bytes_saved: u64,
     /// Compressed bytes of planned blobs that are already in the spool.
     pub bytes_in_spool: u64,
     /// Estimated disk space in the store of the layers to unpack, in bytes.
@@ -61,6 +67,8 @@ impl PlanTotals {
             .filter(|planned| planned.action == LayerAction::Reuse)
             .map(|planned| planned.layer.id())
             .collect();
+        let bytes_to_fetch = sum(blobs.iter().map(BlobTask::missing));
+        let bytes_whole = sum(images.iter().map(|image| image.bytes_whole));
         Self {
             images_wanted: images.len() as u64,
             images_present: count(|action| matches!(action, ImageAction::Present)),
@@ -69,8 +77,11 @@ impl PlanTotals {
             images_excluded: excluded.len() as u64,
             layers_to_fetch: layers.len() as u64,
             layers_to_reuse: reused.len() as u64,
+            layers_from_deltas: layers.iter().filter(|task| !task.deltas.is_empty()).count() as u64,
             blobs_to_fetch: blobs.iter().filter(|blob| blob.missing() > 0).count() as u64,
-            bytes_to_fetch: sum(blobs.iter().map(BlobTask::missing)),
+            bytes_to_fetch,
+            bytes_whole,
+            bytes_saved: bytes_whole.saturating_sub(bytes_to_fetch),
             bytes_in_spool: sum(blobs.iter().map(|blob| blob.spooled)),
             unpacked_estimate: unpacked(|_| true),
             unpacked_guessed: unpacked(|tar| matches!(tar, TarLength::Guessed(_))),

@@ -261,6 +261,32 @@ pub enum Event {
         /// Time until the next attempt.
         after: Duration,
     },
+    /// A layer was unpacked from the tar that a delta makes.
+    DeltaApplied {
+        /// The normalised reference of the first image that needs the layer.
+        name: String,
+        /// Digest of the delta. It counts once, also if several layers are made from it.
+        delta: Digest,
+        /// The old image whose files it read, the first one if there are several: digest of its config.
+        source: Digest,
+        /// Length of the delta in bytes.
+        bytes: u64,
+        /// Length in bytes of the blob that was not downloaded.
+        whole_bytes: u64,
+    },
+    /// A delta could not be downloaded or applied. Another one or the blob is downloaded instead.
+    DeltaFailed {
+        /// The normalised reference of the first image that needs the layer.
+        name: String,
+        /// Digest of the delta. It counts once, also if several layers were to be made from it.
+        delta: Digest,
+        /// The cause, and what is downloaded instead.
+        reason: String,
+        /// Bytes of it that were downloaded in vain.
+        bytes: u64,
+        /// Missing bytes of what is downloaded instead.
+        more_bytes: u64,
+    },
     /// Layers of images to pull are in the store already.
     LayersReused {
         /// How many; each counts once.

@@ -244,6 +244,20 @@ fn log(event: &Event) {
         Event::SignaturePolicy(policy) => tracing::info!("{}", Printable(&policy.to_string())),
         Event::Warned { message } => for_each_line(message, |line, _| tracing::warn!("{line}")),
         Event::Operator(operator) => log_operator(operator),
+        Event::DeltaApplied {
+            delta,
+            source,
+            bytes,
+            whole_bytes,
+            ..
+        } => tracing::debug!(
+            "made a layer from the files of image `{source}` and the delta `{delta}`: {} instead of {}",
+            Size(*bytes),
+            Size(*whole_bytes)
+        ),
+        Event::DeltaFailed { name, reason, .. } => {
+            for_each_line(&format!("`{name}`: {reason}"), |line, _| tracing::warn!("{line}"));
+        }
         Event::LayersReused { layers } => {
             tracing::debug!("{layers} layers of images to pull are in the store already");
         }

@@ -94,6 +94,9 @@ mod tests {
             reason: None,
             signatures: None,
             bytes: 0,
+            delta: None,
+            delta_bytes: 0,
+            fallback_reason: None,
         };
         let mut images: Vec<ImageReport> = ["a.io/x:1", "a.io/y:1", "b.io/z:1"].iter().map(image).collect();
         images[2].state = ImagePhase::Pulled;

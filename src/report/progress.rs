@@ -16,6 +16,9 @@ pub struct Progress {
     here: HashSet<String>,
     failed: HashSet<String>,
     bytes: u64,
+    /// Bytes that are downloaded instead of deltas that failed. No plan counts them.
+    fallback_bytes: u64,
+    failed_deltas: HashSet<Digest>,
     fetched: u64,
     blobs: HashMap<Digest, Blob>,
     rate: TransferRate,
@@ -64,6 +67,11 @@ impl Progress {
                 self.images = *images;
                 self.present = *present;
                 self.bytes = *bytes;
+            }
+            Event::DeltaFailed {
+                delta, more_bytes, ..
+            } if self.failed_deltas.insert(*delta) => {
+                self.fallback_bytes = self.fallback_bytes.saturating_add(*more_bytes);
             }
             Event::RateLimited { rest, .. } => self.rest = rest.clone(),
             Event::BlobStarted { blob, size, resumed } => {
@@ -123,13 +131,14 @@ impl Progress {
 
     /// How far the run is `now`.
     pub fn snapshot(&self, now: Instant) -> ProgressSnapshot {
+        let bytes = self.bytes.saturating_add(self.fallback_bytes);
         ProgressSnapshot {
             images: self.images,
             images_here: self.present.max(self.here.len() as u64),
             images_failed: self.failed.len() as u64,
-            bytes: self.bytes,
+            bytes,
             // A blob of the spool that turns out to be damaged is downloaded in addition to the plan.
-            fetched: self.fetched.min(self.bytes),
+            fetched: self.fetched.min(bytes),
             rate: self.rate.per_second(now),
             downloads: self.blobs.values().filter(|blob| blob.active).count() as u64,
             rest: self.rest.clone(),

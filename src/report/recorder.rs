@@ -1,6 +1,6 @@
 //! Collects the events of a run and makes the report from them, at any time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -30,7 +30,15 @@ struct Record {
     image_indexes: HashMap<String, usize>,
     /// Bytes that an earlier run had downloaded of each started blob, without those that were discarded since.
     resumed: HashMap<Digest, u64>,
-    /// Counted from events, except images and operators, which are counted for the report.
+    /// The deltas that were applied, and those that failed.
+    deltas: HashSet<Digest>,
+    /// By the last plan.
+    bytes_planned: u64,
+    /// Bytes that are downloaded instead of deltas that failed. No plan counts them.
+    fallback_bytes: u64,
+    /// Bytes of blobs that were not downloaded because of deltas, and bytes of deltas.
+    bytes_saved: (u64, u64),
+    /// Counted from events, except images, operators and what other fields count.
     totals: ReportTotals,
     waits: PendingReasons,
     limit_rate: Option<LimitReport>,
@@ -53,6 +61,10 @@ impl Recorder {
                 images: Vec::new(),
                 image_indexes: HashMap::new(),
                 resumed: HashMap::new(),
+                deltas: HashSet::new(),
+                bytes_planned: 0,
+                fallback_bytes: 0,
+                bytes_saved: (0, 0),
                 totals: ReportTotals::default(),
                 waits: PendingReasons::default(),
                 limit_rate: None,
@@ -130,7 +142,7 @@ impl Observer for Recorder {
                 bytes,
                 ..
             } => record.list(name, requester, bytes),
-            Event::Planned { bytes, .. } => record.totals.bytes_planned = bytes,
+            Event::Planned { bytes, .. } => record.bytes_planned = bytes,
             Event::BlobStarted { blob, resumed, .. } => {
                 // A later attempt also resumes bytes of this run. If it resumes fewer than the first, bytes of the earlier
                 // run were discarded.
@@ -140,6 +152,20 @@ impl Observer for Recorder {
             Event::BlobReceived { bytes, .. } | Event::BlobRepeated { bytes, .. } => {
                 record.totals.bytes_fetched += bytes
             }
+            Event::DeltaApplied {
+                name,
+                delta,
+                source,
+                bytes,
+                whole_bytes,
+            } => record.apply(name, delta, source, bytes, whole_bytes),
+            Event::DeltaFailed {
+                name,
+                delta,
+                reason,
+                bytes,
+                more_bytes,
+            } => record.fall_back(name, delta, reason, bytes, more_bytes),
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
             Event::ImageDone { name, state, reason } => record.set_phase(name, state, reason),
@@ -166,6 +192,9 @@ impl Record {
                 reason: None,
                 signatures: None,
                 bytes: 0,
+                delta: None,
+                delta_bytes: 0,
+                fallback_reason: None,
             });
             self.images.len() - 1
         });
@@ -199,6 +228,24 @@ impl Record {
         image.bytes = image.bytes.saturating_add(bytes);
     }
 
+    fn apply(&mut self, name: String, delta: Digest, source: Digest, bytes: u64, whole_bytes: u64) {
+        if self.deltas.insert(delta) {
+            self.bytes_saved.0 = self.bytes_saved.0.saturating_add(whole_bytes);
+            self.bytes_saved.1 = self.bytes_saved.1.saturating_add(bytes);
+            let image = self.image(name);
+            image.delta.get_or_insert_with(|| source.to_string());
+            image.delta_bytes = image.delta_bytes.saturating_add(bytes);
+        }
+    }
+
+    fn fall_back(&mut self, name: String, delta: Digest, reason: String, bytes: u64, more_bytes: u64) {
+        if self.deltas.insert(delta) {
+            self.bytes_saved.1 = self.bytes_saved.1.saturating_add(bytes);
+            self.fallback_bytes = self.fallback_bytes.saturating_add(more_bytes);
+            self.image(name).fallback_reason.get_or_insert(reason);
+        }
+    }
+
     fn set_phase(&mut self, name: String, state: ImagePhase, reason: Option<String>) {
         let image = self.image(name);
         match (image.state, state) {
@@ -227,6 +274,8 @@ impl Record {
             images_present: count(ImagePhase::Present),
             images_pulled: count(ImagePhase::Pulled),
             images_failed: count(ImagePhase::Failed) + count(ImagePhase::Damaged),
+            bytes_planned: self.bytes_planned.saturating_add(self.fallback_bytes),
+            bytes_saved: self.bytes_saved.0.saturating_sub(self.bytes_saved.1),
             bytes_resumed: self.resumed.values().sum(),
             ..self.totals
         }

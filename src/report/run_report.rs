@@ -104,13 +104,15 @@ pub struct ReportTotals {
     pub layers_pulled: u64,
     /// Layers of images to pull that were in the store before.
     pub layers_reused: u64,
-    /// Compressed bytes that the plans found missing.
+    /// Compressed bytes that the plans found missing, and what is downloaded instead of deltas that failed.
     pub bytes_planned: u64,
     /// Downloaded bytes of blobs; more than planned if some had to be downloaded again.
     pub bytes_fetched: u64,
     /// Bytes of an earlier run in the spool that this run used. Bytes that were wrong and were downloaded again do not
     /// count.
     pub bytes_resumed: u64,
+    /// Bytes that deltas saved: the blobs of the layers made from deltas, minus all deltas, also those that failed.
+    pub bytes_saved: u64,
 }
 
 impl ReportTotals {
@@ -145,6 +147,20 @@ pub struct ImageReport {
     pub signatures: Option<SignatureReport>,
     /// Compressed bytes to download for it, without blobs that are counted with another image.
     pub bytes: u64,
+    /// The old image from whose files layers of it were made: the digest of its config.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delta: Option<String>,
+    /// Bytes of the deltas that were applied for it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub delta_bytes: u64,
+    /// Why a delta for it could not be used, for the first that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_reason: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 #[cfg(test)]

@@ -202,7 +202,7 @@ fn the_report_is_the_documented_json() {
                 "imagesWanted": 3, "imagesPresent": 0, "imagesPulled": 1, "imagesFailed": 1,
                 "operatorsWanted": 2, "operatorsFound": 1, "operatorsFailed": 0,
                 "layersPulled": 1, "layersReused": 2,
-                "bytesPlanned": (3 << 20) + 12, "bytesFetched": 3 << 20, "bytesResumed": 1 << 20,
+                "bytesPlanned": (3 << 20) + 12, "bytesFetched": 3 << 20, "bytesResumed": 1 << 20, "bytesSaved": 0,
             },
             "operators": [
                 {

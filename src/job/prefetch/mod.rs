@@ -194,6 +194,7 @@ impl NextRound<'_> {
                 Some(image) => ImageAction::Pull(Arc::clone(image)),
                 None => self.states.action(&request.reference, &snapshot, Mode::Run),
             },
+            authenticated: false,
         });
         let layers = resolved.values().flat_map(|image| image.layer_ids());
         // Only a verification finds damaged layers, and a prefetch is not part of one.

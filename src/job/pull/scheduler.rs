@@ -136,13 +136,16 @@ pub(in crate::job) fn connections(blob: u64, total: u64, max: usize) -> usize {
     }
 }
 
-/// The request for a blob of the plan, with every image that contains it.
+/// The request for a blob of the plan, with every image that contains it, or the repository of the delta.
 pub(in crate::job) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> BlobRequest {
     let references = task.images.iter().map(|index| &plan.images[*index].reference);
     BlobRequest {
         digest: task.digest,
         size: task.size,
-        images: references.cloned().collect(),
+        images: match &task.delta {
+            Some(option) => vec![option.repository.clone()],
+            None => references.cloned().collect(),
+        },
         connections,
     }
 }

@@ -242,6 +242,7 @@ mod tests {
                 created: None,
                 signatures: Vec::new(),
             })),
+            authenticated: false,
         });
         Plan::build(images.collect(), Vec::new(), &Present::default())
     }

@@ -38,6 +38,7 @@ impl Reconciler<'_> {
             reference: request.reference.clone(),
             requesters: request.requesters.clone(),
             action: self.states.action(&request.reference, snapshot, self.mode),
+            authenticated: false,
         });
         let here = snapshot.here(
             self.states.layers(),
