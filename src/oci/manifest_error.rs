@@ -117,7 +117,7 @@ pub enum ManifestError {
 }
 
 impl ManifestError {
-    pub(super) fn not_json(error: serde_json::Error) -> Self {
+    pub(crate) fn not_json(error: serde_json::Error) -> Self {
         Self::NotJson(excerpt(&error.to_string()))
     }
 

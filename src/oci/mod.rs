@@ -4,6 +4,7 @@
 //! bytes that were received, never as a serialised form of the parsed value.
 
 mod content;
+mod descriptor;
 mod digest;
 pub(crate) mod go_json;
 mod id;
@@ -19,6 +20,7 @@ mod scope;
 mod signature_manifest;
 
 pub use content::Content;
+pub use descriptor::Descriptor;
 pub use digest::{Digest, DigestError, Hasher};
 pub use id::{DiffId, ImageId, LayerId};
 pub use image::{Layer, ResolvedImage};
