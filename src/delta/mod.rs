@@ -9,6 +9,7 @@
 //!
 //! A delta need not be trusted: the result is a layer only if its digest is the diffID in the image's verified config.
 
+pub mod artifact;
 mod delta_writer;
 mod format;
 mod layer_delta;
