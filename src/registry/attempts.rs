@@ -233,6 +233,11 @@ impl Attempts {
         }
     }
 
+    /// Records that the current source answered, and has nothing of what is asked for.
+    pub(super) fn has_nothing(&mut self) {
+        self.candidates[self.current].failed_for_good = true;
+    }
+
     /// Counts bytes that were received for the first time.
     pub fn received(&mut self, bytes: u64) {
         self.received = self.received.saturating_add(bytes);

@@ -118,6 +118,35 @@ pub enum RegistryError {
         /// The registry's message, if there is one.
         message: Message,
     },
+    /// The registry refuses credentials for an upload. They may be good for pulls.
+    #[error(
+        "{0}\nhint: these credentials may only be allowed to pull: use credentials that may push to this repository"
+    )]
+    PushRefused(Box<RegistryError>),
+    /// The registry does not name a usable URL for an upload.
+    #[error("{what}: {why}")]
+    Location {
+        /// The content and its target.
+        what: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The index of referrers under a tag cannot be extended.
+    #[error("{what}: {why}")]
+    ReferrersIndex {
+        /// The repository or the manifest.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// A file that is to be uploaded cannot be read.
+    #[error("{what}: cannot read the file: {source}")]
+    File {
+        /// The content.
+        what: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// 407, or 401 by the proxy itself.
     #[error("{what}: proxy `{proxy}` {} ({status}){}", proxy_login(.has_credentials), proxy_hint(.has_credentials))]
     ProxyUnauthorized {
@@ -342,10 +371,12 @@ impl RegistryError {
             | Self::RegistriesD(_)
             | Self::Certificates { .. }
             | Self::Limit(_)
+            | Self::File { .. }
             | Self::SignatureFile { .. }
             | Self::SignatureUrl { .. } => Kind::Local,
             Self::Credentials(_)
             | Self::Unauthorized { .. }
+            | Self::PushRefused(_)
             | Self::ProxyUnauthorized { .. }
             | Self::Challenge { .. } => Kind::Unauthorized,
             Self::Manifest {
@@ -362,6 +393,8 @@ impl RegistryError {
             | Self::Manifest { .. }
             | Self::Signature { .. }
             | Self::TooManySignatures { .. }
+            | Self::Location { .. }
+            | Self::ReferrersIndex { .. }
             | Self::TooLarge { .. }
             | Self::WrongSize { .. } => Kind::Malformed,
             Self::Status { status: 404, .. } => Kind::NotFound,

@@ -1,6 +1,6 @@
 //! The HTTP client of one registry: timeouts, redirects, proxies, connections for blobs, and errors without secrets.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,14 +17,18 @@ use super::error::RegistryError;
 use super::failed_request::{TUNNEL, is_lasting, transport_error};
 use super::proxy::{Proxies, Proxy};
 use super::rate_limit::{RateLimiter, SocksProxy};
-use super::response_monitor::Watchdog;
+use super::response_monitor::{Patience, Watchdog};
 use super::tunnel_error;
+use super::upload_body::RequestBody;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a registry may send no byte, before an answer or in the middle of it.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a registry may take to answer after it has received a whole body: it may copy gigabytes to an object store.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long a body that is kept in memory may take as a whole: a manifest of 100 kB arrives in time at 340 bytes a second. A
 /// server that sends a byte now and then is never idle, and the body would never end.
@@ -52,6 +56,8 @@ pub(super) struct HttpClient {
     pub(super) following: Client,
     /// Does not: for a body with a secret, which a redirect would pass on.
     pub(super) direct: Client,
+    /// For requests with a body. Made when the first one is sent.
+    uploading: OnceLock<Client>,
     blob_connections: Arc<BlobConnections>,
     /// For further clients.
     tls: ClientConfig,
@@ -66,10 +72,11 @@ impl HttpClient {
         insecure: bool,
         idle_timeout: Duration,
     ) -> Result<Self, reqwest::Error> {
-        let client = |policy| client(&tls, &route, policy, idle_timeout);
+        let client = |policy| client(&tls, &route, policy, idle_timeout, true);
         let following = client(follow(insecure))?;
         Ok(Self {
             direct: client(redirect::Policy::none())?,
+            uploading: OnceLock::new(),
             blob_connections: BlobConnections::new(following.clone()),
             following,
             tls,
@@ -86,9 +93,22 @@ impl HttpClient {
 
     /// A connection of its own for a blob, if the registry requires that.
     pub(super) fn blob_connection(&self, what: &str) -> Result<Option<BlobConnection>, RegistryError> {
-        let another = || client(&self.tls, &self.route, follow(self.insecure), self.idle_timeout);
+        let (policy, idle_timeout) = (follow(self.insecure), self.idle_timeout);
+        let another = || client(&self.tls, &self.route, policy, idle_timeout, true);
         let connection = self.blob_connections.take(another);
         connection.map_err(|error| failed_request(error, what))
+    }
+
+    /// A client that follows no redirects, and that does not end a request whose answer takes long: reqwest's timeout runs
+    /// while a body is sent. [`upload`](Self::upload) watches the body instead.
+    pub(super) fn uploading(&self, what: &str) -> Result<&Client, RegistryError> {
+        if let Some(client) = self.uploading.get() {
+            return Ok(client);
+        }
+        let policy = redirect::Policy::none();
+        let made = client(&self.tls, &self.route, policy, self.idle_timeout, false);
+        let made = made.map_err(|error| failed_request(error, what))?;
+        Ok(self.uploading.get_or_init(|| made))
     }
 }
 
@@ -97,6 +117,7 @@ fn client(
     route: &Route,
     policy: redirect::Policy,
     idle_timeout: Duration,
+    has_read_timeout: bool,
 ) -> Result<Client, reqwest::Error> {
     // A connection that waits for its turn under a limit is not idle.
     let slack = route.limit.slack();
@@ -105,11 +126,14 @@ fn client(
         .dns_resolver(route.dns.clone())
         .redirect(policy)
         .connect_timeout(CONNECT_TIMEOUT + slack)
-        .read_timeout(idle_timeout)
         // A read that times out ends its stream but not the connection, which later requests would use again. If the server
         // is gone while a middlebox still acknowledges packets, none of them would be answered.
         .http2_keep_alive_interval(idle_timeout)
         .http2_keep_alive_timeout(idle_timeout);
+    let builder = match has_read_timeout {
+        true => builder.read_timeout(idle_timeout),
+        false => builder,
+    };
     match &route.forwarder {
         Some(forwarder) => forwarder.apply(builder).build(),
         None => route.proxies.set(builder).build(),
@@ -128,13 +152,31 @@ impl HttpClient {
         tokio::select! {
             biased;
             stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
-            executed = self.execute(request, what, watchdog) => executed,
+            executed = self.execute(request, None, what, watchdog) => executed,
+        }
+    }
+
+    /// Sends a request with a body, unless the run stops first. An error if the connection takes no bytes for the idle
+    /// timeout, or if no answer follows the body in time.
+    pub(super) async fn upload(
+        &self,
+        request: RequestBuilder,
+        body: &RequestBody,
+        what: &str,
+        watchdog: &Watchdog,
+        cancel: &Cancel,
+    ) -> Result<Response, SendError> {
+        tokio::select! {
+            biased;
+            stopped = cancel.stopped() => Err(SendError { error: stopped.into(), unconnected: false }),
+            executed = self.execute(request, Some(body), what, watchdog) => executed,
         }
     }
 
     async fn execute(
         &self,
         request: RequestBuilder,
+        body: Option<&RequestBody>,
         what: &str,
         watchdog: &Watchdog,
     ) -> Result<Response, SendError> {
@@ -143,7 +185,14 @@ impl HttpClient {
         let executed = match request {
             Ok(request) => {
                 let host = request.url().authority().to_owned();
-                watchdog.head(what, &host, client.execute(request)).await
+                let sent = client.execute(request);
+                match body {
+                    None => watchdog.head(what, &host, sent).await,
+                    Some(body) => {
+                        let patience = self.patience();
+                        watchdog.upload(what, &host, body, patience, sent).await?
+                    }
+                }
             }
             Err(error) => Err(error),
         };
@@ -157,6 +206,13 @@ impl HttpClient {
                 unconnected: error.is_connect(),
                 error: self.explain(error, what).await,
             }),
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        Patience {
+            idle: self.idle_timeout + self.route.limit.slack(),
+            answer: ANSWER_TIMEOUT,
         }
     }
 
@@ -317,6 +373,15 @@ fn follow(insecure: bool) -> redirect::Policy {
             attempt.follow()
         }
     })
+}
+
+impl From<RegistryError> for SendError {
+    fn from(error: RegistryError) -> Self {
+        Self {
+            error,
+            unconnected: false,
+        }
+    }
 }
 
 /// Why a request got no answer.

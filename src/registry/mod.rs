@@ -6,13 +6,16 @@
 //!      ├────── resolve ───→ Resolved              index, manifest and config, verified  resolve
 //!      ├────── signatures → Signature*            where registries.d states they are    signatures, registries_d,
 //!      │                                                                                lookaside, attachments
+//!      ├────── manifest_content → Content         any manifest, verified but not parsed  resolve
+//!      ├────── referrers ─→ Referrer*             by the API or by the tag              referrers, referrers_index
+//!      ├────── upload ────→ Upload                blobs and manifests to a repository   upload, upload_body
 //!      ├────── get_signature_file → Bytes         one file by its URL                   signature_file
 //!      ├────── attempts ──→ Attempts              the one retry loop                    attempts, retry_context
 //!      │                                          silent and slow sources               watchdog, mirror_speed
 //!      ├────── read_range → Bytes                 a short range of a blob, unverified   read_range
 //!      └────── open_blob ─→ BlobStream            a blob or a range of it               blob_stream, content_range
 //!                              │
-//!                            GetRequest           range, media types, credentials       get_request, credentials
+//!                            RegistryRequest      range, media types, credentials       registry_request, credentials
 //!                            RegistryClient       scheme and login of one registry      registry_client, auth_challenge,
 //!                              │                                                        bearer_token
 //!                            HttpClient           timeouts, redirects, TLS, proxies     http_client, tls, certs_d, proxy,
@@ -40,7 +43,6 @@ mod dns;
 mod error;
 mod error_response;
 mod failed_request;
-mod get_request;
 mod http_client;
 mod login;
 mod lookaside;
@@ -51,9 +53,12 @@ mod pem;
 mod proxy;
 mod rate_limit;
 mod read_range;
+mod referrers;
+mod referrers_index;
 mod registries_conf;
 mod registries_d;
 mod registry_client;
+mod registry_request;
 mod resolve;
 mod response_monitor;
 mod retry_context;
@@ -64,6 +69,8 @@ mod signatures;
 mod tests;
 mod tls;
 mod tunnel_error;
+mod upload;
+mod upload_body;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -88,11 +95,14 @@ pub use proxy::{Proxies, Proxy, ProxyError};
 pub use rate_limit::{
     LimitRate, LimitRateError, LimitSettings, Rate, RateError, RateLimiter, TransferPermit,
 };
+pub use referrers::Referrer;
+pub use referrers_index::{ReferrerEntry, ReferrersIndexError, referrers_tag};
 pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use registries_d::{RegistriesD, RegistriesDError, SignatureSources};
 pub use resolve::Resolved;
 pub use short_names::ShortNameError;
 pub use tls::{ClusterAuthorities, SystemRoots};
+pub use upload::Upload;
 
 use dns::DnsResolver;
 use http_client::{HttpClient, Route};

@@ -8,8 +8,8 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use reqwest::header::{AUTHORIZATION, HeaderValue};
-use reqwest::{Response, StatusCode};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue, LOCATION};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use tokio::sync::MutexGuard;
 
 use crate::cancel::Cancel;
@@ -19,12 +19,16 @@ use super::bearer_token::{TokenRequest, Tokens, basic};
 use super::blob_connection::BlobConnection;
 use super::error::RegistryError;
 use super::error_response::{error_response, login_refused};
-use super::get_request::GetRequest;
-use super::http_client::{self, HttpClient};
+use super::http_client::{self, HttpClient, SendError};
 use super::login::Credential;
+use super::registry_request::{Address, RegistryRequest};
+use super::upload_body::RequestBody;
 
 /// The host of Docker Hub's API, which is not the host in the names of its images.
 const DOCKER_HUB: &str = "registry-1.docker.io";
+
+/// More redirects of an upload than any registry needs.
+const MAX_UPLOAD_REDIRECTS: usize = 5;
 
 /// The requests to one registry.
 #[derive(Debug)]
@@ -59,7 +63,11 @@ impl RegistryClient {
 
     /// Sends the request, and logs in if the registry requires it. Returns every answer except 401 and 403; these two are
     /// errors unless they are answers of another host after a redirect, which our credentials are not sent to.
-    pub(super) async fn get(&self, get: &GetRequest<'_>, cancel: &Cancel) -> Result<Response, RegistryError> {
+    pub(super) async fn get(
+        &self,
+        get: &RegistryRequest<'_>,
+        cancel: &Cancel,
+    ) -> Result<Response, RegistryError> {
         let first_request = self.begin_first_request(cancel).await?;
         self.send_with_login(get, &self.http.following, first_request, cancel)
             .await
@@ -68,7 +76,7 @@ impl RegistryClient {
     /// The same for a body that may be large, which gets a connection of its own.
     pub(super) async fn get_on_own_connection(
         &self,
-        get: &GetRequest<'_>,
+        get: &RegistryRequest<'_>,
         cancel: &Cancel,
     ) -> Result<(Response, Option<BlobConnection>), RegistryError> {
         // The first answer shows whether the registry speaks HTTP/2.
@@ -81,9 +89,59 @@ impl RegistryClient {
         Ok((response, connection))
     }
 
+    /// The same for a request with a body, or one that prepares an upload. Redirects are followed here, because a body can be
+    /// sent again only by who made it, and our credentials go to no other host.
+    pub(super) async fn push(
+        &self,
+        mut request: RegistryRequest<'_>,
+        cancel: &Cancel,
+    ) -> Result<Response, RegistryError> {
+        for _ in 0..MAX_UPLOAD_REDIRECTS {
+            let first_request = self.begin_first_request(cancel).await?;
+            let client = self.http.uploading(&request.what)?;
+            let response = self
+                .send_with_login(&request, client, first_request, cancel)
+                .await?;
+            match response.status() {
+                StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => {
+                    request.address = Address::Url(self.location(&response, &request.what)?);
+                }
+                status if status.is_success() => return Ok(response),
+                _ => return Err(self.error_response(response, &request, cancel).await),
+            }
+        }
+        Err(RegistryError::Location {
+            what: request.what,
+            why: format!("more than {MAX_UPLOAD_REDIRECTS} redirects"),
+        })
+    }
+
+    /// The URL in `Location` (RFC 9110, 10.2.2): absolute, or relative to the URL that was requested.
+    pub(super) fn location(&self, response: &Response, what: &str) -> Result<Url, RegistryError> {
+        let refuse = |why: &str| RegistryError::Location {
+            what: what.to_owned(),
+            why: why.to_owned(),
+        };
+        let location = response.headers().get(LOCATION);
+        let location = location.ok_or_else(|| refuse("the registry names no URL for it"))?;
+        let location = location
+            .to_str()
+            .ok()
+            .and_then(|text| response.url().join(text).ok());
+        match location {
+            Some(url) if url.scheme() == "https" || (url.scheme() == "http" && self.insecure) => Ok(url),
+            Some(url) if url.scheme() == "http" => Err(refuse(
+                "the registry names a URL with plain HTTP for it, although it is reached by HTTPS\n\
+                 hint: let the proxy in front of the registry send `X-Forwarded-Proto: https`, or configure the registry's \
+                 external URL",
+            )),
+            _ => Err(refuse("the registry names an unusable URL for it")),
+        }
+    }
+
     async fn send_with_login(
         &self,
-        get: &GetRequest<'_>,
+        get: &RegistryRequest<'_>,
         client: &reqwest::Client,
         mut first_request: Option<MutexGuard<'_, bool>>,
         cancel: &Cancel,
@@ -92,8 +150,10 @@ impl RegistryClient {
         loop {
             let challenge = self.known_challenge();
             let authorization = match &challenge {
-                Some(challenge) => self.authorize(challenge, get, rejected.as_ref(), cancel).await?,
-                None => None,
+                Some(challenge) if self.is_ours(&get.address) => {
+                    self.authorize(challenge, get, rejected.as_ref(), cancel).await?
+                }
+                _ => None,
             };
             let response = self.send(get, client, authorization.as_ref(), cancel).await?;
             self.http.learn_version(&response);
@@ -154,7 +214,7 @@ impl RegistryClient {
     async fn authorize(
         &self,
         challenge: &Challenge,
-        get: &GetRequest<'_>,
+        get: &RegistryRequest<'_>,
         rejected: Option<&HeaderValue>,
         cancel: &Cancel,
     ) -> Result<Option<HeaderValue>, RegistryError> {
@@ -166,7 +226,7 @@ impl RegistryClient {
             Challenge::Bearer(server) => {
                 let request = TokenRequest {
                     server,
-                    scope: format!("repository:{}:pull", get.reference.path()),
+                    scope: format!("repository:{}:{}", get.reference.path(), get.access.actions()),
                     credential: get.credential.as_ref(),
                     https_only: !self.insecure,
                     what: &get.what,
@@ -185,36 +245,35 @@ impl RegistryClient {
     /// does (`docker/docker_client.go`, `detectProperties`), and the scheme that was answered is kept.
     async fn send(
         &self,
-        get: &GetRequest<'_>,
+        get: &RegistryRequest<'_>,
         client: &reqwest::Client,
         authorization: Option<&HeaderValue>,
         cancel: &Cancel,
     ) -> Result<Response, RegistryError> {
         let request = |scheme: &str| {
-            let url = format!(
-                "{scheme}://{}/v2/{}/{}",
-                self.host,
-                get.reference.path(),
-                get.path
+            let url = match &get.address {
+                Address::InRepository(path) => {
+                    format!("{scheme}://{}/v2/{}/{path}", self.host, get.reference.path())
+                }
+                Address::Url(url) => url.to_string(),
+            };
+            let request = client.request(get.method.clone(), url);
+            let request = with_body(
+                request.headers(get.headers.clone()),
+                &get.body,
+                get.method == Method::POST,
             );
-            let request = client.get(url).headers(get.headers.clone());
             match authorization {
                 Some(value) => request.header(AUTHORIZATION, value),
                 None => request,
             }
         };
-        if let Some(scheme) = self.scheme.get() {
-            let sent = self
-                .http
-                .send(request(scheme), &get.what, &get.watchdog, cancel)
-                .await;
+        let is_url = matches!(get.address, Address::Url(_));
+        if let Some(scheme) = self.scheme.get().or(is_url.then_some(&"https")) {
+            let sent = self.transmit(request(scheme), get, cancel).await;
             return sent.map_err(|failed| failed.error);
         }
-        let over_tls = match self
-            .http
-            .send(request("https"), &get.what, &get.watchdog, cancel)
-            .await
-        {
+        let over_tls = match self.transmit(request("https"), get, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "https");
                 return Ok(response);
@@ -222,11 +281,7 @@ impl RegistryClient {
             Err(failed) if !(self.insecure && failed.unconnected) => return Err(failed.error),
             Err(failed) => failed.error,
         };
-        match self
-            .http
-            .send(request("http"), &get.what, &get.watchdog, cancel)
-            .await
-        {
+        match self.transmit(request("http"), get, cancel).await {
             Ok(response) => {
                 self.scheme.get_or_init(|| "http");
                 Ok(response)
@@ -238,11 +293,35 @@ impl RegistryClient {
         }
     }
 
+    async fn transmit(
+        &self,
+        request: RequestBuilder,
+        get: &RegistryRequest<'_>,
+        cancel: &Cancel,
+    ) -> Result<Response, SendError> {
+        let (what, watchdog) = (&get.what, &get.watchdog);
+        match &get.body {
+            RequestBody::None => self.http.send(request, what, watchdog, cancel).await,
+            body => self.http.upload(request, body, what, watchdog, cancel).await,
+        }
+    }
+
     /// Whether another host than the registry answered, after a redirect.
     fn is_redirected(&self, response: &Response) -> bool {
-        let url = response.url();
-        let ours = reqwest::Url::parse(&format!("{}://{}", url.scheme(), self.host));
-        !ours.is_ok_and(|ours| {
+        !self.is_own(response.url())
+    }
+
+    /// Whether the request goes to the registry's own host.
+    fn is_ours(&self, address: &Address) -> bool {
+        match address {
+            Address::InRepository(_) => true,
+            Address::Url(url) => self.is_own(url),
+        }
+    }
+
+    pub(super) fn is_own(&self, url: &Url) -> bool {
+        let ours = Url::parse(&format!("{}://{}", url.scheme(), self.host));
+        ours.is_ok_and(|ours| {
             ours.host() == url.host() && ours.port_or_known_default() == url.port_or_known_default()
         })
     }
@@ -251,7 +330,7 @@ impl RegistryClient {
     pub(super) async fn error_response(
         &self,
         response: Response,
-        get: &GetRequest<'_>,
+        get: &RegistryRequest<'_>,
         cancel: &Cancel,
     ) -> RegistryError {
         let redirected = self.is_redirected(&response);
@@ -264,5 +343,15 @@ impl RegistryClient {
             *is_redirected = redirected;
         }
         error
+    }
+}
+
+/// Registries require the length of a POST, even of an empty one.
+fn with_body(request: RequestBuilder, body: &RequestBody, is_post: bool) -> RequestBuilder {
+    match body {
+        RequestBody::None if is_post => request.header(CONTENT_LENGTH, 0),
+        RequestBody::None => request,
+        RequestBody::Bytes(bytes) => request.body(bytes.clone()),
+        RequestBody::File(file) => request.header(CONTENT_LENGTH, file.size).body(file.stream()),
     }
 }

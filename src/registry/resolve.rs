@@ -69,6 +69,34 @@ impl Registries {
         Ok(Resolved { image, source })
     }
 
+    /// The manifest or index with this digest, or the one that the tag of `reference` names now, of at most `limit` bytes. Its
+    /// digest is verified; it is not parsed, so it may be any artifact's.
+    pub async fn manifest_content(
+        &self,
+        reference: &Reference,
+        digest: Option<Digest>,
+        limit: u64,
+        cancel: &Cancel,
+    ) -> Result<Content, RegistryError> {
+        let digest = digest.or_else(|| reference.digest());
+        let target = match digest {
+            Some(digest) => digest.to_string(),
+            None => reference.tag().unwrap_or_default().to_owned(),
+        };
+        let item = Item {
+            limit,
+            ..Item::manifest(&target, digest)
+        };
+        let attempts = self.attempts(
+            format!("manifest `{target}` of `{}`", reference.repository()),
+            vec![reference.to_string()],
+            self.sources(reference)?,
+        );
+        let read = |answer: Result<Answer, _>| answer;
+        let (answer, _) = self.download(&item, attempts, read, cancel).await?;
+        Ok(answer.content)
+    }
+
     /// The manifest or index with this digest, or the one that the reference's tag names now, and the source that answered
     /// with it.
     async fn manifest(

@@ -17,6 +17,7 @@ use crate::report::{Event, Operation};
 use super::error::RegistryError;
 use super::mirror_speed::{ActiveResponse, Alternative, MIN_SAMPLE, MirrorSpeeds, Sample};
 use super::retry_context::RetryContext;
+use super::upload_body::RequestBody;
 
 /// How long a source may be silent before the observer is notified.
 const NOTICE: Duration = Duration::from_secs(5);
@@ -30,6 +31,24 @@ const FIRST_MEASUREMENT: Duration = Duration::from_secs(1);
 
 /// An operation that receives as much in an interval is not waiting.
 const MOVES: u64 = 16 << 10;
+
+/// How long an upload may stand still.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Before the whole body is sent.
+    pub(super) idle: Duration,
+    /// After it.
+    pub(super) answer: Duration,
+}
+
+impl Patience {
+    fn limit(self, is_whole: bool) -> Duration {
+        match is_whole {
+            true => self.answer,
+            false => self.idle,
+        }
+    }
+}
 
 /// What watches the answers of one source to one operation.
 #[derive(Debug)]
@@ -82,6 +101,51 @@ impl Watchdog {
                 Ok(answer) => return answer,
                 Err(_elapsed) => self.report_silence(what, host, began.elapsed()),
             }
+        }
+    }
+
+    /// Waits for the answer to a request with a body that was `sent` to `host`. An error if the connection does not take the
+    /// body, or if no answer follows it.
+    pub(super) async fn upload<T>(
+        &self,
+        what: &str,
+        host: &str,
+        body: &RequestBody,
+        patience: Patience,
+        sent: impl Future<Output = T>,
+    ) -> Result<T, RegistryError> {
+        self.report(Event::Requested {
+            operation: Arc::clone(&self.operation),
+            host: host.to_owned(),
+        });
+        let mut sent = pin!(sent);
+        let (mut taken, mut since) = (0, Instant::now());
+        loop {
+            match tokio::time::timeout(NOTICE.min(patience.idle), &mut sent).await {
+                Ok(answer) => return Ok(answer),
+                Err(_elapsed) => {}
+            }
+            let is_whole = body.is_taken();
+            let progress = body.taken().saturating_sub(taken);
+            if progress > 0 {
+                (taken, since) = (taken + progress, Instant::now());
+                self.context.received(progress);
+                self.report_progress();
+                continue;
+            }
+            let (waited, limit) = (since.elapsed(), patience.limit(is_whole));
+            if waited >= limit {
+                let why = match is_whole {
+                    true => format!("no answer for {} s after all of it was sent", waited.as_secs()),
+                    false => format!("the registry accepted no bytes for {} s", waited.as_secs()),
+                };
+                return Err(RegistryError::Transport {
+                    what: what.into(),
+                    why,
+                    lasting: false,
+                });
+            }
+            self.report_silence(what, host, waited);
         }
     }
 
