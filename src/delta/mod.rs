@@ -10,12 +10,15 @@
 //! A delta need not be trusted: the result is a layer only if its digest is the diffID in the image's verified config.
 
 pub mod artifact;
+mod codec;
+pub mod debug_sections;
 mod delta_writer;
 mod format;
 mod layer_delta;
 mod operation;
 mod source;
 
+pub use codec::{Codec, Deflater, ZlibLevel, find_codec};
 pub use delta_writer::DeltaWriter;
 pub use format::Format;
 pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta};

@@ -1,0 +1,90 @@
+//! The exact zlib compressors: a debug section that was inflated for a delta gets its original bytes back.
+//!
+//! A delta of compressed bytes saves nothing, so a delta names the inflated sections of files and the [`Codec`] that made the
+//! stream. Two compressors of the same level produce different streams; a codec therefore means one program's output, byte
+//! for byte:
+//!
+//! | byte | codec | who writes such sections |
+//! |---|---|---|
+//! | 1–9 | stock zlib at this level, `windowBits` 15, `memLevel` 8 | GNU ld, gold and objcopy (6, 1 or 9) |
+//!
+//! zlib-rs, zlib-ng and zlib in hardware write other bytes. [`find_codec`] proves which codec a stream is from.
+
+mod find;
+mod zlib;
+
+use std::fmt;
+
+pub use find::find_codec;
+use zlib::ZlibDeflater;
+
+/// A compressor whose output is known byte for byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// Stock zlib at a level.
+    Zlib(ZlibLevel),
+}
+
+/// A compression level of zlib: 1 to 9. Level 0 only stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ZlibLevel(u8);
+
+impl ZlibLevel {
+    /// The level, if it is one that compresses.
+    pub fn new(level: u8) -> Option<Self> {
+        (1..=9).contains(&level).then_some(Self(level))
+    }
+}
+
+impl Codec {
+    /// The codec that a delta names by this byte.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        ZlibLevel::new(byte).map(Self::Zlib)
+    }
+
+    /// How a delta names this codec.
+    pub fn to_byte(self) -> u8 {
+        match self {
+            Self::Zlib(ZlibLevel(level)) => level,
+        }
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zlib(ZlibLevel(level)) => write!(formatter, "zlib level {level}"),
+        }
+    }
+}
+
+/// Compresses one zlib stream: header, deflate, Adler-32. How the input is divided into writes does not change the output.
+pub struct Deflater(ZlibDeflater);
+
+impl Deflater {
+    /// Starts a stream.
+    pub fn new(codec: Codec) -> Self {
+        match codec {
+            Codec::Zlib(ZlibLevel(level)) => Self(ZlibDeflater::new(level)),
+        }
+    }
+
+    /// Compresses `input` and appends to `out` what is ready. At most 64 KiB of input and its output are held back.
+    pub fn write(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        self.0.write(input, out);
+    }
+
+    /// Appends the rest of the stream.
+    pub fn finish(self, out: &mut Vec<u8>) {
+        self.0.finish(out);
+    }
+}
+
+impl fmt::Debug for Deflater {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Deflater").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
