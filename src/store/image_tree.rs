@@ -77,6 +77,13 @@ pub enum FileKind {
     Other,
 }
 
+/// What to do with a symlink in the last component of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LastSymlink {
+    Follow,
+    Keep,
+}
+
 impl Store {
     /// The tree of the image whose layers are `layers`, base layer first.
     ///
@@ -152,6 +159,22 @@ impl Tree {
     /// # Errors
     /// If the path has too many symlinks or components, or a system call fails.
     pub fn open(&self, path: &Path) -> Result<Option<Node>, StoreError> {
+        self.resolve(path, LastSymlink::Follow)
+    }
+
+    /// Opens the regular file at `path`. `None` if the path does not exist or is something else, for instance a symlink to
+    /// a regular file.
+    ///
+    /// # Errors
+    /// As [`Tree::open`].
+    pub fn open_file(&self, path: &Path) -> Result<Option<File>, StoreError> {
+        match self.resolve(path, LastSymlink::Keep)? {
+            Some(Node::File(file)) => Ok(Some(file)),
+            None | Some(Node::Directory(_) | Node::Other(_)) => Ok(None),
+        }
+    }
+
+    fn resolve(&self, path: &Path, last: LastSymlink) -> Result<Option<Node>, StoreError> {
         let unreadable = |reason: String| StoreError::Unreadable {
             path: path.display().to_string(),
             reason,
@@ -189,6 +212,9 @@ impl Tree {
                 Some(MergedNode::Directory(next)) => {
                     walked.push(name);
                     dirs = next;
+                }
+                Some(MergedNode::Symlink(_)) if todo.is_empty() && last == LastSymlink::Keep => {
+                    return Ok(Some(Node::Other("a symlink")));
                 }
                 Some(MergedNode::Symlink(target)) => {
                     symlinks += 1;

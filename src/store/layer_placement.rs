@@ -50,15 +50,8 @@ impl<'p> LayerPlacement<'p> {
 
     /// The layer's record, with the flag `incomplete`.
     pub(super) fn record(&self, created: String) -> NewLayer<'p> {
-        let spec = &self.layer.spec;
-        NewLayer::new(
-            spec.id(),
-            spec.parent(),
-            spec.blob,
-            spec.size,
-            &self.layer.unpacked,
-            created,
-        )
+        let layer = self.layer;
+        NewLayer::new(&layer.spec, &layer.unpacked, layer.origin, created)
     }
 
     /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Versions before 1.57

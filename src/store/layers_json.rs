@@ -14,9 +14,9 @@ use super::expected_layer::LayerBlob;
 use super::json_record::{self, JsonRecord};
 use super::layout::Layout;
 use super::lock::LayersLock;
-use super::unpacked_layer::{Owners, UnpackedLayer};
+use super::unpacked_layer::{LayerOrigin, Owners, UnpackedLayer};
 use super::{atomic_file, go_time};
-use crate::oci::{DiffId, Digest, LayerId};
+use crate::oci::{DiffId, Digest, Layer, LayerId};
 
 /// The order of fields in containers/storage, as far as we set single ones (`layers.go`: `Layer`).
 const FIELDS: [&str; 14] = [
@@ -140,8 +140,8 @@ pub(super) struct NewLayer<'l> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parent: Option<String>,
     pub(super) created: String,
-    #[serde(rename = "compressed-diff-digest")]
-    pub(super) compressed_diff_digest: Digest,
+    #[serde(rename = "compressed-diff-digest", skip_serializing_if = "Option::is_none")]
+    pub(super) compressed_diff_digest: Option<Digest>,
     #[serde(rename = "compressed-size", skip_serializing_if = "is_zero")]
     pub(super) compressed_size: u64,
     #[serde(rename = "diff-digest")]
@@ -169,24 +169,26 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl<'l> NewLayer<'l> {
-    /// The record of a layer that was unpacked from the blob `blob` of `blob_size` bytes.
+    /// The record of the layer `spec` after it was unpacked.
     pub(super) fn new(
-        id: LayerId,
-        parent: Option<LayerId>,
-        blob: Digest,
-        blob_size: u64,
+        spec: &Layer,
         unpacked: &'l UnpackedLayer,
+        origin: LayerOrigin,
         created: String,
     ) -> Self {
+        let (blob, blob_size, compression) = match origin {
+            LayerOrigin::Blob(compression) => (Some(spec.blob), spec.size, compression as u64),
+            LayerOrigin::Unknown => (None, 0, 0),
+        };
         Self {
-            id: id.to_string(),
-            parent: parent.map(|parent| parent.to_string()),
+            id: spec.id().to_string(),
+            parent: spec.parent().map(|parent| parent.to_string()),
             created,
             compressed_diff_digest: blob,
             compressed_size: blob_size,
             diff_digest: unpacked.diff_id.0,
             diff_size: unpacked.diff_size,
-            compression: unpacked.compression as u64,
+            compression,
             uidset: &unpacked.owners.uids,
             gidset: &unpacked.owners.gids,
             flags: Some(Incomplete { incomplete: true }),

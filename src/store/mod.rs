@@ -6,6 +6,7 @@
 //! Store::commit_layers, commit_image             makes them visible at once and complete; holds locks for milliseconds
 //! Store::add_names                               adds names to stored images
 //! Store::put_signatures, Inventory::signatures   adds signatures to a stored image; reads them
+//! OldImageFiles                                  the files of stored images that deltas read
 //! Store::tree                                    reads files and directories of an image without a mount
 //! Store::pod_container_image                     the image of a container that CRI-O has created
 //! Inventory::check_layer, check_links, check_data   reads everything again and reports each damage
@@ -49,6 +50,7 @@ mod layers_json;
 mod layout;
 mod leftovers;
 mod lock;
+mod old_image_files;
 mod pod_container;
 mod signature_item;
 mod signature_lengths;
@@ -77,8 +79,9 @@ pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_commit::LayerCommit;
 pub use layer_tar::LayerTar;
 pub use layers_in_use::{HostState, LayersInUse};
+pub use old_image_files::OldImageFiles;
 pub use stage::{Stage, StagedLayer, StagingLayer};
 pub use stage_dir::await_removal;
 pub use store::Store;
 pub use store_location::StoreLocation;
-pub use unpacked_layer::{Compression, Owners, UnpackedLayer};
+pub use unpacked_layer::{Compression, LayerOrigin, Owners, UnpackedLayer};

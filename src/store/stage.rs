@@ -5,6 +5,7 @@
 //!   lock                                             held as long as the stage lives
 //!   <n>-<layer id>/{diff,work,merged,empty}          becomes overlay/<layer id>
 //!   <n>-<layer id>.tar-split.gz                      becomes overlay-layers/<layer id>.tar-split.gz
+//!   (no name)                                        scratch files, while deltas are applied
 //! ```
 //!
 //! It is next to `overlay/` and not inside it, because every version of containers/storage removes unknown
@@ -13,19 +14,20 @@
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
 use super::stage_dir::{StageDir, sweep};
 use super::store::Store;
-use super::unpacked_layer::UnpackedLayer;
+use super::unpacked_layer::{Compression, LayerOrigin, UnpackedLayer};
 use super::{atomic_file, layer_dir, tree_removal};
 use crate::oci::Layer;
 
@@ -53,6 +55,8 @@ pub struct StagedLayer {
     pub(super) entry: StageEntry,
     pub(super) spec: Layer,
     pub(super) unpacked: UnpackedLayer,
+    /// What its record states about the blob.
+    pub(super) origin: LayerOrigin,
     /// Whether the file system was synced after its last byte was written.
     pub(super) is_synced: bool,
 }
@@ -100,6 +104,27 @@ impl Stage {
         layer_dir::make_empty_dirs(&path, spec.parent().is_none())?;
         Ok(StagingLayer { entry, spec })
     }
+
+    /// An empty file without a name, on the file system of the store. It is gone when it is closed, also after `kill -9`.
+    pub fn scratch_file(&self) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        match rustix::fs::openat(&self.dir.fd, ".", flags | OFlags::TMPFILE, mode) {
+            // Not every file system has files without names (`open(2)`).
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+                let name = format!("scratch-{:016x}", rand::random::<u64>());
+                let file = rustix::fs::openat(
+                    &self.dir.fd,
+                    name.as_str(),
+                    flags | OFlags::CREATE | OFlags::EXCL,
+                    mode,
+                )?;
+                rustix::fs::unlinkat(&self.dir.fd, name.as_str(), AtFlags::empty())?;
+                Ok(file.into())
+            }
+            file => Ok(file?.into()),
+        }
+    }
 }
 
 /// The mode of `diff` in a base layer, whatever the tar's `./` entry states. The mode of other layers is set at the
@@ -141,6 +166,7 @@ impl StagingLayer {
         Ok(StagedLayer {
             entry: self.entry,
             spec: self.spec,
+            origin: LayerOrigin::Blob(unpacked.compression),
             unpacked,
             is_synced: false,
         })
@@ -151,6 +177,17 @@ impl StagedLayer {
     /// The layer's description.
     pub fn spec(&self) -> &Layer {
         &self.spec
+    }
+
+    /// Notes that the layer was made from a delta: its blob was never seen, so only the manifest states the blob's digest,
+    /// length and compression. If the manifest is authenticated, the record repeats them. Otherwise it omits them: they
+    /// could name a blob of another image, which then would get this layer instead of its own.
+    pub fn made_from_delta(self, is_authenticated: bool) -> Self {
+        let origin = match is_authenticated {
+            true => LayerOrigin::Blob(Compression::of_media_type(&self.spec.media_type)),
+            false => LayerOrigin::Unknown,
+        };
+        Self { origin, ..self }
     }
 
     /// The directory of its contents, for reading. It stays the same directory when the layer is committed.

@@ -1,4 +1,4 @@
-//! The result of unpacking a layer: diffID, size, compression and owners, for the layer's record.
+//! The result of unpacking a layer: diffID, size, compression, origin and owners, for the layer's record.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +14,27 @@ pub enum Compression {
     Gzip = 2,
     /// zstd
     Zstd = 4,
+}
+
+impl Compression {
+    /// The compression by the media type of a manifest. An unknown type counts as gzip, the type of nearly all layers.
+    pub fn of_media_type(media_type: &str) -> Self {
+        match media_type {
+            zstd if zstd.ends_with("zstd") => Self::Zstd,
+            tar if tar.ends_with(".tar") => Self::Uncompressed,
+            _ => Self::Gzip,
+        }
+    }
+}
+
+/// What a layer's record states about its blob: `compressed-diff-digest`, `compressed-size` and `compression`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerOrigin {
+    /// Digest and length as in the manifest, and this compression.
+    Blob(Compression),
+    /// Nothing. All three fields may be missing (containers/storage `layers.go`: `Layer`); then other programs identify
+    /// the layer by its diffID, and download the blob again for another image with this layer on other parents.
+    Unknown,
 }
 
 /// A layer that was unpacked into its stage. Its tar was read to the end and hashed.

@@ -3,6 +3,7 @@
 mod batch_commit;
 mod commit;
 mod damage;
+mod old_image_files;
 mod read;
 mod records;
 mod signatures;
