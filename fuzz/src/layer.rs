@@ -20,6 +20,7 @@ const LIMITS: UnpackLimits<'_> = UnpackLimits {
     path: 1000,
     depth: 50,
     directory_names: 10_000,
+    is_compressible: true,
 };
 
 const SENTINEL: &str = "untouched";

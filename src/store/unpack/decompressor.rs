@@ -46,8 +46,8 @@ pub(super) enum OpenError {
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Detects the format from the first bytes of `blob`.
-    pub(super) fn open(mut blob: R) -> Result<Self, OpenError> {
+    /// Detects the format from the first bytes of `blob`, if it may be compressed.
+    pub(super) fn open(mut blob: R, is_compressible: bool) -> Result<Self, OpenError> {
         let longest = MAGICS
             .iter()
             .map(|(magic, _)| magic.len())
@@ -58,7 +58,8 @@ impl<R: Read> Decompressor<R> {
             .take(longest as u64)
             .read_to_end(&mut start);
         read.map_err(OpenError::Host)?;
-        let format = MAGICS.iter().find(|(magic, _)| start.starts_with(magic));
+        let mut formats = MAGICS.iter().filter(|_| is_compressible);
+        let format = formats.find(|(magic, _)| start.starts_with(magic));
         let source = io::Cursor::new(start).chain(blob);
         let buffered = |source| BufReader::with_capacity(INPUT_BUFFER, source);
         match format {
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     fn read_all(blob: &[u8]) -> io::Result<(Compression, Vec<u8>)> {
-        let mut reader = match Decompressor::open(blob) {
+        let mut reader = match Decompressor::open(blob, true) {
             Ok(reader) => reader,
             Err(OpenError::Content(fault)) => return Err(io::Error::other(fault)),
             Err(OpenError::Host(error)) => return Err(error),

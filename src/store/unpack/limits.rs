@@ -23,6 +23,8 @@ pub struct UnpackLimits<'a> {
     pub depth: usize,
     /// Bytes of all directory names together; they are kept until the end to set the times.
     pub directory_names: usize,
+    /// Whether the blob may be compressed, which its first bytes show. A decompressor has a window of up to 128 MiB.
+    pub is_compressible: bool,
 }
 
 /// Without a budget, any layer may unpack to this size: a gibibyte of zeros in a small blob is legitimate.
@@ -73,6 +75,15 @@ impl<'a> UnpackLimits<'a> {
             path: MAX_PATH,
             depth: MAX_DEPTH,
             directory_names: MAX_DIRECTORY_NAMES,
+            is_compressible: true,
+        }
+    }
+
+    /// The same for a bare tar.
+    pub fn of_tar(self) -> Self {
+        Self {
+            is_compressible: false,
+            ..self
         }
     }
 }

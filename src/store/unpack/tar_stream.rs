@@ -54,7 +54,7 @@ impl<'a, R: Read> TarStream<'a, R> {
         limits: UnpackLimits<'a>,
         cancel: &'a Cancel,
     ) -> Result<Self, UnpackError> {
-        let opened = Decompressor::open(CancellableReader { blob, cancel });
+        let opened = Decompressor::open(CancellableReader { blob, cancel }, limits.is_compressible);
         if opened.is_err() {
             // A stop causes an error too.
             cancel.check()?;

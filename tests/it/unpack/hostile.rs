@@ -108,6 +108,7 @@ fn every_limit_holds_and_its_error_has_the_number() {
         path: 100,
         depth: 10,
         directory_names: 300,
+        is_compressible: true,
     };
     let sparse = |size: &str| {
         let sparse = file("s", "a")
