@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::Format;
 use super::operation::{MAX_PATH, Operation, SourceName};
+use super::{Codec, Format};
 
 /// The longest operation: other programs hold a whole `AddData` in memory.
 const MAX_OPERATION: usize = 4 << 20;
@@ -93,6 +93,7 @@ impl<W: Write> DeltaWriter<W> {
     /// # Errors
     /// If the previous stream is not complete, or the format has no such operation.
     pub fn deflate(&mut self, codec: u8, length: u64) -> io::Result<()> {
+        let codec = Codec::from_byte(codec).ok_or_else(|| invalid("unknown codec"))?;
         if self.to_deflate > 0 {
             return Err(invalid("a zlib stream in the delta is not complete"));
         }
@@ -240,6 +241,7 @@ mod tests {
     fn no_operation_is_longer_than_4_mib_or_crosses_the_end_of_a_zlib_stream() {
         const MIB: usize = 1 << 20;
         let a = SourceName::file("a");
+        let codec = Codec::from_byte(3).unwrap();
         let mut writer = DeltaWriter::new(Vec::new(), Format::InflatedTarDiff, 1).unwrap();
         writer.data(&vec![7; 3 * MIB]).unwrap();
         writer.data(&vec![7; 3 * MIB]).unwrap();
@@ -258,13 +260,13 @@ mod tests {
             (Operation::Open(a), b""),
             (Operation::Copy { length: 4 * mib }, b""),
             (Operation::Copy { length: mib }, b""),
-            (Operation::Deflate { codec: 3, length: 4 }, b""),
+            (Operation::Deflate { codec, length: 4 }, b""),
             (Operation::Data { length: 4 }, b"abcd"),
             (Operation::Data { length: 3 }, b"efg"),
-            (Operation::Deflate { codec: 3, length: 2 }, b""),
+            (Operation::Deflate { codec, length: 2 }, b""),
             (Operation::Copy { length: 2 }, b""),
             (Operation::Copy { length: 1 }, b""),
-            (Operation::Deflate { codec: 3, length: 1 }, b""),
+            (Operation::Deflate { codec, length: 1 }, b""),
             (Operation::AddData { length: 1 }, &[8]),
             (Operation::AddData { length: 1 }, &[9]),
         ]);
@@ -289,12 +291,12 @@ mod tests {
             let kind = writer.copy_from(&source, 0, 1).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::InvalidInput, "{source:?}");
         }
-        let kind = writer.deflate(0, 1).unwrap_err().kind();
+        let kind = writer.deflate(6, 1).unwrap_err().kind();
         assert_eq!(kind, io::ErrorKind::InvalidInput);
         let mut writer = DeltaWriter::new(Vec::new(), Format::InflatedTarDiff, 1).unwrap();
-        writer.deflate(0, 2).unwrap();
+        writer.deflate(6, 2).unwrap();
         writer.data(b"a").unwrap();
-        assert!(writer.deflate(0, 1).is_err());
+        assert!(writer.deflate(6, 1).is_err());
         assert!(writer.finish().is_err(), "the zlib stream is not complete");
     }
 }

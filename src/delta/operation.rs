@@ -21,6 +21,8 @@
 //!
 //! Operations 0 to 4 are those of containers/tar-diff (`file-format.md`).
 
+use super::Codec;
+
 /// The length of the longest path, as other programs limit it.
 pub const MAX_PATH: usize = 4 << 10;
 
@@ -63,8 +65,8 @@ pub enum Operation {
     },
     /// Compresses the next bytes of output.
     Deflate {
-        /// The byte of the compressor.
-        codec: u8,
+        /// The compressor.
+        codec: Codec,
         /// Uncompressed length.
         length: u64,
     },
@@ -143,7 +145,7 @@ impl Operation {
                 out.extend_from_slice(&data);
             }
             Self::Deflate { codec, length } => {
-                let mut data = vec![*codec];
+                let mut data = vec![codec.to_byte()];
                 push_uvarint(&mut data, *length);
                 with_number(DEFLATE, data.len() as u64);
                 out.extend_from_slice(&data);
@@ -199,6 +201,7 @@ mod tests {
             length: 7,
             inflated_length: 128,
         };
+        let codec = Codec::from_byte(9).unwrap();
         let cases: [(Operation, &[u8]); 8] = [
             (Operation::Data { length: 5 }, b"\x00\x05"),
             (Operation::Open(SourceName::file("etc/a")), b"\x01\x05etc/a"),
@@ -209,13 +212,7 @@ mod tests {
                 Operation::Open(SourceName::file_in(2, "b").inflated(range)),
                 b"\x05\x07\x02\xac\x02\x07\x80\x01b",
             ),
-            (
-                Operation::Deflate {
-                    codec: 9,
-                    length: 200,
-                },
-                b"\x06\x03\x09\xc8\x01",
-            ),
+            (Operation::Deflate { codec, length: 200 }, b"\x06\x03\x09\xc8\x01"),
             (Operation::Open(SourceName::file_in(1, "c")), b"\x07\x02\x01c"),
         ];
         for (operation, expected) in cases {

@@ -1,0 +1,248 @@
+//! Opens and reads the sources of a delta. A range of a zlib stream is inflated to a scratch file first.
+//!
+//! The last few sources stay open, because a delta may alternate between the sections of a file, and inflating one again
+//! for each of them would take hours.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use super::limits::MAX_INFLATED;
+use super::operation::{InflatedRange, SourceName};
+use super::patch_error::{PatchError, SourceFault};
+use super::source::{SourceError, SourceFile, Sources};
+use crate::cancel::Cancel;
+
+/// Open files at a time.
+const MAX_OPEN: usize = 32;
+
+/// Bytes of a source that are read at once.
+const BUFFER: usize = 64 << 10;
+
+/// Bytes that are read for an operation that needs fewer; the next operations often continue there.
+const READ_AHEAD: usize = 8 << 10;
+
+/// Bytes of a path in a message.
+const PATH_IN_MESSAGE: usize = 200;
+
+/// The sources of a delta.
+pub(super) struct OpenedSources {
+    sources: Box<dyn Sources>,
+    cancel: Cancel,
+    /// The current one is the last, the least recently used the first.
+    opened: Vec<Opened>,
+    /// The next byte of the current one.
+    position: u64,
+    buffer: Box<[u8]>,
+    /// The range of the current source that `buffer` starts with.
+    buffered: Range<u64>,
+}
+
+struct Opened {
+    name: SourceName,
+    file: Box<dyn SourceFile>,
+}
+
+impl OpenedSources {
+    pub(super) fn new(sources: Box<dyn Sources>, cancel: Cancel) -> Self {
+        Self {
+            sources,
+            cancel,
+            opened: Vec::new(),
+            position: 0,
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            buffered: 0..0,
+        }
+    }
+
+    /// Closes all sources.
+    pub(super) fn clear(&mut self) {
+        self.opened.clear();
+        (self.position, self.buffered) = (0, 0..0);
+    }
+
+    /// Reads from the start of this source, if it is open.
+    pub(super) fn select(&mut self, name: &SourceName) -> bool {
+        let Some(index) = self.opened.iter().rposition(|opened| opened.name == *name) else {
+            return false;
+        };
+        self.opened[index..].rotate_left(1);
+        if index + 1 < self.opened.len() {
+            self.buffered = 0..0;
+        }
+        self.position = 0;
+        true
+    }
+
+    /// Opens a source and reads from its start.
+    pub(super) fn open(&mut self, name: SourceName) -> Result<(), PatchError> {
+        let opened = match usize::try_from(name.image) {
+            Ok(image) => self.sources.open(image, &name.path),
+            Err(_) => Err(SourceError::Missing(String::new())),
+        };
+        let mut file = opened.map_err(|error| {
+            let fault = match error {
+                SourceError::Missing(_) => SourceFault::Missing,
+                SourceError::Host { error, .. } => host("open it")(error),
+            };
+            source_error(&name, fault)
+        })?;
+        let length = name.inflated.map_or(0, |range| range.inflated_length);
+        while self.opened.len() >= MAX_OPEN || self.scratch_length() > MAX_INFLATED - length.min(MAX_INFLATED)
+        {
+            self.opened.remove(0);
+        }
+        if let Some(range) = name.inflated {
+            file = match self.inflate(&*file, range)? {
+                Ok(scratch) => Box::new(scratch),
+                Err(fault) => return Err(source_error(&name, fault)),
+            };
+        }
+        self.opened.push(Opened { name, file });
+        (self.position, self.buffered) = (0, 0..0);
+        Ok(())
+    }
+
+    /// True if a source was opened.
+    pub(super) fn has_current(&self) -> bool {
+        !self.opened.is_empty()
+    }
+
+    /// Continues at another byte of the current source.
+    pub(super) fn seek(&mut self, position: u64) {
+        self.position = position;
+    }
+
+    /// Fills `out` with the next bytes.
+    pub(super) fn copy(&mut self, mut out: &mut [u8]) -> Result<(), PatchError> {
+        while !out.is_empty() {
+            let read = if out.len() >= BUFFER && !self.buffered.contains(&self.position) {
+                self.read_at(out)?
+            } else {
+                let bytes = self.bytes(out.len())?;
+                let read = bytes.len();
+                out[..read].copy_from_slice(bytes);
+                read
+            };
+            out = &mut out[read..];
+            self.consume(read);
+        }
+        Ok(())
+    }
+
+    /// The next bytes, at least one and at most `max`.
+    pub(super) fn bytes(&mut self, max: usize) -> Result<&[u8], PatchError> {
+        if !self.buffered.contains(&self.position) {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let wanted = max.clamp(READ_AHEAD, BUFFER);
+            let read = self.read_at(&mut buffer[..wanted]);
+            self.buffer = buffer;
+            self.buffered = self.position..self.position + read? as u64;
+        }
+        // Both fit in the buffer.
+        let start = (self.position - self.buffered.start) as usize;
+        let length = (self.buffered.end - self.position) as usize;
+        Ok(&self.buffer[start..start + length.min(max)])
+    }
+
+    /// Takes bytes of [`Self::bytes`].
+    pub(super) fn consume(&mut self, length: usize) {
+        self.position = self.position.saturating_add(length as u64);
+    }
+
+    /// Reads at least one byte of the current source at its position.
+    fn read_at(&self, buffer: &mut [u8]) -> Result<usize, PatchError> {
+        let Some(current) = self.opened.last() else {
+            return Ok(0);
+        };
+        let read = match read_at(&*current.file, buffer, self.position) {
+            Ok(0) => Err(SourceFault::Shorter(self.position.saturating_add(1))),
+            Ok(read) => Ok(read),
+            Err(error) => Err(host("read it")(error)),
+        };
+        read.map_err(|fault| source_error(&current.name, fault))
+    }
+
+    /// Bytes of the scratch files.
+    fn scratch_length(&self) -> u64 {
+        let ranges = self.opened.iter().filter_map(|opened| opened.name.inflated);
+        ranges.map(|range| range.inflated_length).sum()
+    }
+
+    /// Writes the content of a zlib stream to a scratch file. It must be exactly what the delta says.
+    fn inflate(
+        &mut self,
+        file: &dyn SourceFile,
+        range: InflatedRange,
+    ) -> Result<Result<File, SourceFault>, PatchError> {
+        let mut scratch = match self.sources.scratch_file() {
+            Ok(scratch) => scratch,
+            Err(error) => return Ok(Err(host("store its inflated content")(error))),
+        };
+        let mut inflater = Decompress::new(true);
+        let (mut output, mut input) = (vec![0; BUFFER], 0..0);
+        self.buffered = 0..0;
+        loop {
+            self.cancel.check()?;
+            if input.is_empty() && inflater.total_in() < range.length {
+                let left = usize::try_from(range.length - inflater.total_in()).unwrap_or(BUFFER);
+                let position = range.offset.saturating_add(inflater.total_in());
+                input = match read_at(file, &mut self.buffer[..left.min(BUFFER)], position) {
+                    Ok(0) => return Ok(Err(SourceFault::Shorter(position.saturating_add(1)))),
+                    Ok(read) => 0..read,
+                    Err(error) => return Ok(Err(host("read it")(error))),
+                };
+            }
+            let before = (inflater.total_in(), inflater.total_out());
+            let status = inflater.decompress(&self.buffer[input.clone()], &mut output, FlushDecompress::None);
+            let (read, inflated) = (inflater.total_in() - before.0, inflater.total_out() - before.1);
+            input.start += read as usize;
+            let ended = match status {
+                Ok(Status::StreamEnd) => true,
+                Ok(_) if read + inflated > 0 => false,
+                Ok(_) | Err(_) => return Ok(Err(SourceFault::Changed)),
+            };
+            if inflater.total_out() > range.inflated_length {
+                return Ok(Err(SourceFault::Changed));
+            }
+            if let Err(error) = scratch.write_all(&output[..inflated as usize]) {
+                return Ok(Err(host("store its inflated content")(error)));
+            }
+            if ended {
+                let found = (inflater.total_in(), inflater.total_out());
+                let is_exact = found == (range.length, range.inflated_length);
+                return Ok(if is_exact {
+                    Ok(scratch)
+                } else {
+                    Err(SourceFault::Changed)
+                });
+            }
+        }
+    }
+}
+
+/// Reads some bytes; a signal does not end it.
+fn read_at(file: &dyn SourceFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(buffer, offset) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
+fn host(action: &'static str) -> impl Fn(io::Error) -> SourceFault {
+    move |error| SourceFault::Host { action, error }
+}
+
+fn source_error(name: &SourceName, fault: SourceFault) -> PatchError {
+    let start = &name.path[..name.path.len().min(PATH_IN_MESSAGE)];
+    let dots = if start.len() < name.path.len() { "…" } else { "" };
+    PatchError::Source {
+        image: name.image,
+        path: format!("{}{dots}", start.escape_ascii()),
+        fault,
+    }
+}
