@@ -15,6 +15,7 @@ use spoke_precache::store::unpack::{UnpackLimits, UnpackError, unpack};
 const LIMITS: UnpackLimits<'_> = UnpackLimits {
     bytes: 4 << 20,
     budget: None,
+    ceiling: u64::MAX,
     entries: 200,
     record: 64 << 10,
     path: 1000,

@@ -71,6 +71,11 @@ impl JobConfig {
         self.registries.give_up_after.is_none()
     }
 
+    /// The objects of the node's ostree repository, if it is visible.
+    pub(super) fn ostree_objects(&self) -> PathBuf {
+        self.registries.host_root.join("ostree/repo/objects")
+    }
+
     /// The earlier of both deadlines.
     pub(super) fn end(&self) -> Option<Instant> {
         [self.deadline, self.known_end].into_iter().flatten().min()

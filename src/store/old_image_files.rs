@@ -26,6 +26,7 @@ use super::image_tree::Tree;
 use super::inventory::Inventory;
 use super::stage::Stage;
 use super::store::Store;
+use super::unpack::SpaceBudget;
 use crate::delta::{DeltaSource, SourceError, SourceFile, Sources};
 use crate::oci::{ImageId, LayerId};
 
@@ -35,10 +36,15 @@ const OSTREE_OBJECTS: &str = "sysroot/ostree/repo/objects";
 /// The longest path that is looked up; the kernel accepts no longer ones.
 const MAX_PATH: usize = 4095;
 
+/// The spare disk space for a scratch file: no section of a program is larger. It is free again before the layer is
+/// committed.
+const SCRATCH_SPACE: u64 = 256 << 20;
+
 /// The old images of one delta, by their numbers.
 pub struct OldImageFiles {
     store: Arc<Store>,
     stage: Arc<Stage>,
+    budget: Arc<SpaceBudget>,
     images: Vec<OldImage>,
     /// The tree that was read last. Only one is open, because each has a descriptor for every layer.
     open: RefCell<Option<(TreeName, Tree)>>,
@@ -61,11 +67,12 @@ enum TreeName {
 
 impl OldImageFiles {
     /// The files of `sources`, as far as `inventory` contains them. `ostree_objects` is the directory of objects in the
-    /// node's ostree repository. `stage` gets the scratch files.
+    /// node's ostree repository. `stage` gets the scratch files, as long as `budget` has space for them.
     pub fn new(
         store: Arc<Store>,
         inventory: &Inventory,
         stage: Arc<Stage>,
+        budget: Arc<SpaceBudget>,
         ostree_objects: &Path,
         sources: &[DeltaSource],
     ) -> Self {
@@ -79,6 +86,7 @@ impl OldImageFiles {
         Self {
             store,
             stage,
+            budget,
             images: sources.iter().map(old_image).collect(),
             open: RefCell::new(None),
         }
@@ -144,6 +152,9 @@ impl Sources for OldImageFiles {
     }
 
     fn scratch_file(&self) -> io::Result<File> {
+        if !self.budget.has(SCRATCH_SPACE) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.stage.scratch_file()
     }
 }

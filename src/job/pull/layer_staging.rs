@@ -1,8 +1,10 @@
 //! Stages the layers of one blob: downloads it, or copies its layers from the store, and unpacks each layer on a thread.
+//! `delta_staging` does this for a blob that is a delta.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
@@ -17,12 +19,19 @@ use crate::store::StagedLayer;
 use crate::store::unpack::{UnpackLimits, unpack};
 use crate::write_back;
 
+/// How many deltas are applied at a time. Each needs about 12 MiB of memory: a window of 8 MiB and buffers.
+const MAX_PATCHES: usize = 4;
+
 /// Stages layers for one pull; bounds the number of unpacking threads.
 pub(super) struct LayerStaging<'a> {
     pub(super) puller: &'a Puller,
     pub(super) plan: &'a Plan,
     tasks: HashMap<LayerId, &'a LayerTask>,
     unpacks: Semaphore,
+    /// Bounds the number of deltas that are applied.
+    pub(super) patches: Semaphore,
+    /// Bytes that are downloaded because deltas failed, since they were last taken.
+    fallback_bytes: AtomicU64,
 }
 
 /// The layers of one blob, each with its result.
@@ -39,6 +48,8 @@ impl<'a> LayerStaging<'a> {
             plan,
             tasks: tasks.collect(),
             unpacks: Semaphore::new(puller.max_unpacks),
+            patches: Semaphore::new(MAX_PATCHES),
+            fallback_bytes: AtomicU64::new(0),
         }
     }
 
@@ -47,13 +58,25 @@ impl<'a> LayerStaging<'a> {
         self.tasks.get(id).copied()
     }
 
+    /// Bytes that are downloaded in addition to the plan, since the last call.
+    pub(super) fn take_fallback_bytes(&self) -> u64 {
+        self.fallback_bytes.swap(0, Ordering::Relaxed)
+    }
+
+    /// Counts what will be downloaded in addition to the plan.
+    pub(super) fn count_fallback(&self, bytes: u64) {
+        self.fallback_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Stages every layer of the blob. Downloads it over as many `connections`, unless all layers can be copied.
     pub(super) async fn stage(&self, blob: &'a BlobTask, connections: usize) -> StagedBlob<'a> {
         let mut layers = self.copy_from_store(blob).await;
         let is_open = |id: &&LayerId| !layers.iter().any(|(known, _)| known == *id);
         let open = blob.layers.iter().filter(is_open);
         let open: Vec<&LayerTask> = open.filter_map(|id| self.task(id)).collect();
-        if !open.is_empty() {
+        if blob.delta.is_some() {
+            layers.extend(self.stage_from_deltas(open, connections).await);
+        } else if !open.is_empty() {
             let request = request_for(blob, self.plan, connections);
             match self.puller.fetcher.fetch(request, &self.puller.halt).await {
                 Ok(verified) => layers.extend(self.unpack_all(open, &verified).await),
@@ -92,7 +115,11 @@ impl<'a> LayerStaging<'a> {
         unpacks.collect::<FuturesUnordered<_>>().collect().await
     }
 
-    async fn unpack(&self, task: &LayerTask, blob: &VerifiedBlob) -> Result<StagedLayer, TaskError> {
+    pub(super) async fn unpack(
+        &self,
+        task: &LayerTask,
+        blob: &VerifiedBlob,
+    ) -> Result<StagedLayer, TaskError> {
         let Puller {
             stage,
             budget,
@@ -123,7 +150,7 @@ impl<'a> LayerStaging<'a> {
     }
 
     /// Runs `work` on a blocking thread with the configured disk priority, when a thread is free.
-    async fn on_unpack_thread<T: Send + 'static>(
+    pub(super) async fn on_unpack_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, TaskError> + Send + 'static,
     ) -> Result<T, TaskError> {

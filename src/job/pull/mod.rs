@@ -7,6 +7,8 @@
 //!                   download, unpack                  ↑ one failed layer fails its images
 //! ```
 //!
+//! A layer with deltas is made from the first of them that works, or else from its whole blob (`delta_staging`).
+//!
 //! [`PullLoop`] connects them. Each blob is one future: download it, then unpack every layer that is made
 //! of it, each on a blocking thread. The loop polls a bounded number of these futures. As soon as all layers of an image are
 //! staged or in the store, a blocking thread commits the image. Images that become ready during a commit go into the next
@@ -19,12 +21,15 @@
 //! An error of the host, such as a full disk, stops the pull. An error of one image becomes its [`ImageOutcome`].
 
 mod commit;
+mod delta_staging;
+mod failed_deltas;
 mod layer_staging;
 mod pull_loop;
 mod repair;
 pub(super) mod scheduler;
 mod tracker;
 
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +46,8 @@ use crate::priority::IoPriority;
 use crate::report::Observer;
 use crate::spool::Spool;
 use crate::store::unpack::SpaceBudget;
-use crate::store::{Stage, Store};
+use crate::store::{Inventory, Stage, Store};
+pub(super) use failed_deltas::FailedDeltas;
 use layer_staging::LayerStaging;
 use pull_loop::PullLoop;
 pub(super) use repair::LayerRepair;
@@ -51,6 +57,12 @@ pub(super) use tracker::ImageOutcome;
 pub(super) struct Puller {
     pub(super) store: Arc<Store>,
     pub(super) stage: Arc<Stage>,
+    /// What the store contained when the pull was planned: the sources of deltas.
+    pub(super) inventory: Arc<Inventory>,
+    /// The objects of the node's ostree repository, which are sources too.
+    pub(super) ostree_objects: PathBuf,
+    /// Deltas that failed, in this pull and before.
+    pub(super) failed_deltas: FailedDeltas,
     /// Set if damaged layers are replaced, or if an additional image store may have layers.
     pub(super) repair: Option<LayerRepair>,
     /// Disk space for layers that are larger than estimated.

@@ -107,6 +107,7 @@ impl<'a> PullLoop<'a> {
     /// Starts as many downloads as allowed; those that wait for a throttling registry do not hold up the others. Returns
     /// whether only the release image's blobs may be downloaded.
     fn start_downloads(&mut self, throttled: usize) -> bool {
+        self.scheduler.add(self.staging.take_fallback_bytes());
         let Puller {
             max_downloads,
             max_unpacks,
@@ -207,15 +208,21 @@ impl<'a> PullLoop<'a> {
         }
     }
 
-    /// Reports the layer, and removes its blob from the spool if no other layer needs it.
+    /// Reports the layer, and removes from the spool what it was made of if no other layer needs that.
     fn layer_committed(&mut self, id: LayerId) {
         let unneeded = self.tracker.layer_committed(id);
-        if let Some(task) = self.staging.task(&id) {
-            let bytes = task.layer.size;
-            self.puller.observer.observe(Event::LayerCommitted { bytes });
-        }
-        if let Some(Err(error)) = unneeded.map(|blob| self.puller.spool.remove(&blob)) {
-            tracing::warn!("a blob that no layer needs any more stays in the spool: {error}");
+        let Some(task) = self.staging.task(&id) else {
+            return;
+        };
+        let bytes = task.layer.size;
+        self.puller.observer.observe(Event::LayerCommitted { bytes });
+        if unneeded.is_some() {
+            let deltas = task.deltas.iter().map(|option| option.delta.blob);
+            for blob in deltas.chain([task.layer.blob]) {
+                if let Err(error) = self.puller.spool.remove(&blob) {
+                    tracing::warn!("a blob that no layer needs any more stays in the spool: {error}");
+                }
+            }
         }
     }
 

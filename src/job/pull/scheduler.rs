@@ -9,7 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::fetch::BlobRequest;
-use crate::plan::{BlobTask, Plan};
+use crate::plan::{BlobTask, LayerTask, Plan, PlannedImage};
 
 /// The largest blob goes first if the rest takes less than this. It saves the time in which a thread unpacks the largest layer,
 /// some seconds; a link that needs longer than this for the rest would save less than a tenth.
@@ -102,6 +102,11 @@ impl<'a> Scheduler<'a> {
         self.total = self.total.saturating_sub(blob.missing());
     }
 
+    /// Adds bytes that the plan does not contain.
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.total = self.total.saturating_add(bytes);
+    }
+
     fn bytes_left(&self) -> u64 {
         self.total.saturating_sub(self.received)
     }
@@ -146,6 +151,24 @@ pub(in crate::job) fn request_for(task: &BlobTask, plan: &Plan, connections: usi
             Some(option) => vec![option.repository.clone()],
             None => references.cloned().collect(),
         },
+        connections,
+    }
+}
+
+/// The request for a layer's whole blob, with every image of the plan whose manifest lists it.
+pub(super) fn request_for_layer(task: &LayerTask, plan: &Plan, connections: usize) -> BlobRequest {
+    let lists_it = |image: &&PlannedImage| {
+        let mut layers = image.layers.iter();
+        layers.any(|planned| planned.layer.blob == task.layer.blob)
+    };
+    let images = task.images.iter().map(|index| &plan.images[*index]);
+    BlobRequest {
+        digest: task.layer.blob,
+        size: task.layer.size,
+        images: images
+            .filter(lists_it)
+            .map(|image| image.reference.clone())
+            .collect(),
         connections,
     }
 }

@@ -35,6 +35,7 @@ struct Image {
 /// `T` is a staged layer.
 #[derive(Debug)]
 struct Layer<T> {
+    /// Digest of what the plan downloads for it: its blob or a delta.
     blob: Digest,
     progress: LayerProgress<T>,
     /// The images that have it.
@@ -69,7 +70,7 @@ pub(super) struct PullTracker<T> {
     layers: HashMap<LayerId, Layer<T>>,
     /// Open images without missing layers that were not taken.
     ready: BTreeSet<usize>,
-    /// For each blob, how many of its layers are not in the store.
+    /// For each download, how many of its layers are not in the store.
     uncommitted: HashMap<Digest, usize>,
 }
 
@@ -77,7 +78,7 @@ impl<T> PullTracker<T> {
     pub(super) fn new(plan: &Plan) -> Self {
         let mut uncommitted = HashMap::new();
         let layers = plan.layers.iter().map(|task| {
-            let (id, blob) = (task.layer.id(), task.layer.blob);
+            let (id, blob) = (task.layer.id(), task.download().0);
             *uncommitted.entry(blob).or_default() += 1;
             let layer = Layer {
                 blob,

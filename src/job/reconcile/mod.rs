@@ -20,6 +20,7 @@ use super::node_storage::NodeStorage;
 use super::os_images::OsImages;
 use super::outcome::Outcome;
 use super::prefetch::Prefetch;
+use super::pull::FailedDeltas;
 use super::release_verification::ReleaseVerification;
 use super::resolve::ResolveQueue;
 use super::signature_policy::namespace_warnings;
@@ -68,6 +69,8 @@ pub(super) struct Reconciler<'a> {
     verifier: Verifier,
     status: StatusReporter,
     prefetch: Prefetch,
+    /// Deltas that could not be used.
+    failed_deltas: FailedDeltas,
     /// Layers that were reported as pulled or as reused.
     reported_layers: HashSet<LayerId>,
     /// Created with the first pull, because it needs a locked spool.
@@ -134,6 +137,7 @@ impl<'a> Reconciler<'a> {
             verifier: Verifier::new(Arc::clone(observer), config.disk_priority),
             status: StatusReporter::new(Arc::clone(observer)),
             prefetch: Prefetch::default(),
+            failed_deltas: FailedDeltas::default(),
             reported_layers: HashSet::new(),
             fetcher: None,
             halt: Cancel::default(),

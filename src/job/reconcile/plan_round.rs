@@ -40,11 +40,12 @@ impl Reconciler<'_> {
             action: self.states.action(&request.reference, snapshot, self.mode),
             authenticated: false,
         });
-        let here = snapshot.here(
+        let mut here = snapshot.here(
             self.states.layers(),
             &self.verifier.damaged(),
             self.size_probe.known(),
         );
+        self.failed_deltas.remove_from(&mut here.deltas);
         let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
         self.status
             .report_plan(&plan, |reference| snapshot.additional_store_of(reference));

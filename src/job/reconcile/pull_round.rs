@@ -114,6 +114,9 @@ impl Reconciler<'_> {
         Ok(Puller {
             store: Arc::clone(self.storage.store()),
             stage,
+            inventory: Arc::clone(&snapshot.inventory),
+            ostree_objects: self.config.ostree_objects(),
+            failed_deltas: self.failed_deltas.clone(),
             repair,
             budget,
             fetcher,

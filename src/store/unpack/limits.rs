@@ -13,6 +13,8 @@ pub struct UnpackLimits<'a> {
     pub bytes: u64,
     /// The budget for more bytes than these, if there is one.
     pub budget: Option<&'a SpaceBudget>,
+    /// The bytes that even the budget does not allow.
+    pub ceiling: u64,
     /// Headers of any kind, including PAX and long-name headers.
     pub entries: u64,
     /// Bytes of one PAX header, long name or sparse map.
@@ -53,6 +55,13 @@ const MAX_DIRECTORY_NAMES: usize = 100 << 20;
 /// bytes, by which small layers differ. Only then it needs space from the budget.
 const SLACK: u64 = 1 << 20;
 
+/// The tar that a delta makes may be this many times as long as estimated: a layer of text is compressed to a fifteenth, and
+/// a guess expects a third.
+const MAX_EXCESS: u64 = 8;
+
+/// The tar that a delta makes may exceed that by this many bytes: the limit should not depend on the guess for a small layer.
+const DELTA_SLACK: u64 = 64 << 20;
+
 impl<'a> UnpackLimits<'a> {
     /// The limits of a layer with an estimated tar length; more bytes are reserved from `budget`.
     pub fn estimated(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
@@ -63,6 +72,15 @@ impl<'a> UnpackLimits<'a> {
         }
     }
 
+    /// The limits of a tar that a delta makes. It is never compressed, and nobody vouches for its length.
+    pub fn for_delta(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
+        Self {
+            ceiling: tar_bytes.saturating_mul(MAX_EXCESS).saturating_add(DELTA_SLACK),
+            is_compressible: false,
+            ..Self::estimated(tar_bytes, budget)
+        }
+    }
+
     /// The limits of a layer with a blob of this length, without a budget.
     pub fn for_blob(compressed_bytes: u64) -> Self {
         Self {
@@ -70,20 +88,13 @@ impl<'a> UnpackLimits<'a> {
                 .saturating_mul(MAX_RATIO)
                 .saturating_add(BASE_BYTES),
             budget: None,
+            ceiling: u64::MAX,
             entries: MAX_ENTRIES,
             record: MAX_RECORD,
             path: MAX_PATH,
             depth: MAX_DEPTH,
             directory_names: MAX_DIRECTORY_NAMES,
             is_compressible: true,
-        }
-    }
-
-    /// The same for a bare tar.
-    pub fn of_tar(self) -> Self {
-        Self {
-            is_compressible: false,
-            ..self
         }
     }
 }

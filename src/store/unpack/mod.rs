@@ -119,6 +119,7 @@ pub fn unpack(
         let limits = UnpackLimits {
             bytes: u64::MAX,
             budget: None,
+            ceiling: u64::MAX,
             ..limits
         };
         let again = write_tar_split(&mut blob, &readable, tar_split, limits, cancel)?;

@@ -31,11 +31,20 @@ impl SpaceBudget {
         }
     }
 
-    fn reserve(&self, bytes: u64) -> bool {
+    /// Whether there are so many spare bytes now, for a file that is removed soon. Reserves nothing.
+    pub fn has(&self, bytes: u64) -> bool {
+        self.is_available(bytes) && self.spare.load(Ordering::Relaxed) >= bytes
+    }
+
+    fn is_available(&self, bytes: u64) -> bool {
         let space = rustix::fs::statvfs(&self.path);
         // An error here is ignored; a write would report it.
         let available = space.map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize));
         available >= self.reserve.saturating_add(bytes)
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        self.is_available(bytes)
             && self
                 .spare
                 .try_update(Ordering::Relaxed, Ordering::Relaxed, |spare| {

@@ -195,6 +195,9 @@ impl<'a, R: Read> TarStream<'a, R> {
     fn check_bytes(&mut self) -> Result<(), UnpackError> {
         let (found, limit) = (self.produced.saturating_add(self.holes), self.limits.bytes);
         match self.limits.budget {
+            _ if found > self.limits.ceiling => {
+                Err(self.limit("uncompressed bytes", self.limits.ceiling, found))
+            }
             _ if self.reservation.grow_to(found.saturating_sub(limit)) => Ok(()),
             None => Err(self.limit("uncompressed bytes", limit, found)),
             Some(_) => Err(UnpackError::OverBudget {

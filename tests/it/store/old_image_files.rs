@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::delta::{DeltaSource, SourceError, Sources};
+use spoke_precache::store::unpack::SpaceBudget;
 use spoke_precache::store::{OldImageFiles, StorageConf, Store};
 
 use super::{put, resolved, stage, store};
@@ -94,7 +95,15 @@ impl Scene {
             Arc::new(self.store.stage().unwrap()),
         );
         let objects = self.node.host().join("ostree/repo/objects");
-        OldImageFiles::new(Arc::clone(&self.store), &inventory, stage, &objects, &sources)
+        let budget = Arc::new(SpaceBudget::new(self.node.graph_root(), u64::MAX, 0));
+        OldImageFiles::new(
+            Arc::clone(&self.store),
+            &inventory,
+            stage,
+            budget,
+            &objects,
+            &sources,
+        )
     }
 }
 

@@ -103,6 +103,7 @@ fn every_limit_holds_and_its_error_has_the_number() {
     let limits = UnpackLimits {
         bytes: 1 << 20,
         budget: None,
+        ceiling: u64::MAX,
         entries: 50,
         record: 2000,
         path: 100,

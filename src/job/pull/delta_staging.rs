@@ -1,0 +1,254 @@
+//! Stages layers from deltas: downloads a delta, makes the layer's tar from it and from files of old images, and unpacks it.
+//!
+//! A delta is untrusted, and its sources may change at any time. So any fault of either is answered by the next delta of
+//! the layer, and at last by the whole blob: a delta never fails an image. Only what would stop a pull without deltas too
+//! stops it here: a stop, a full disk, a failing disk.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use futures::stream::{FuturesUnordered, StreamExt as _};
+
+use super::failed_deltas::Failure;
+use super::layer_staging::LayerStaging;
+use super::scheduler::request_for_layer;
+use crate::delta::{DeltaOption, PatchError, PatchedTar};
+use crate::fetch::BlobRequest;
+use crate::job::error::{JobError, TaskError};
+use crate::oci::LayerId;
+use crate::plan::LayerTask;
+use crate::report::Event;
+use crate::spool::VerifiedBlob;
+use crate::store::unpack::{Fault, UnpackError, UnpackLimits, unpack};
+use crate::store::{OldImageFiles, StagedLayer, StoreError};
+use crate::write_back;
+
+/// Why a delta could not be used.
+enum DeltaFailure {
+    /// A fault of the delta or of its sources.
+    Unusable {
+        reason: String,
+        /// Bytes of the delta that were downloaded in vain.
+        bytes: u64,
+    },
+    /// The pull ends.
+    Task(TaskError),
+}
+
+impl DeltaFailure {
+    /// For an error after `bytes` of the delta were downloaded.
+    fn of(error: TaskError, bytes: u64) -> Self {
+        let unusable = |reason| Self::Unusable { reason, bytes };
+        match error {
+            TaskError::Image(reason) => unusable(reason.message),
+            TaskError::Host(error @ JobError::Panicked(_)) => unusable(error.to_string()),
+            other => Self::Task(other),
+        }
+    }
+}
+
+impl<'a> LayerStaging<'a> {
+    /// Stages `layers` of a blob that is a delta, each from the first of its deltas that works, or else from its whole blob.
+    pub(super) async fn stage_from_deltas(
+        &self,
+        layers: Vec<&'a LayerTask>,
+        connections: usize,
+    ) -> Vec<(LayerId, Result<StagedLayer, TaskError>)> {
+        let stage = layers
+            .iter()
+            .map(|task| async { (task.layer.id(), self.stage_from_delta(task, connections).await) });
+        let staged = stage.collect::<FuturesUnordered<_>>().collect().await;
+        // Only now, because several layers may be made from one delta. What was not downloaded completely stays for the next
+        // run.
+        for option in layers.iter().flat_map(|task| &task.deltas) {
+            if self.puller.failed_deltas.failure(&option.delta.blob) == Some(Failure::Application)
+                && let Err(error) = self.puller.spool.remove(&option.delta.blob)
+            {
+                tracing::warn!("a delta that cannot be used stays in the spool: {error}");
+            }
+        }
+        staged
+    }
+
+    async fn stage_from_delta(&self, task: &LayerTask, connections: usize) -> Result<StagedLayer, TaskError> {
+        let failed = &self.puller.failed_deltas;
+        let usable = || {
+            task.deltas
+                .iter()
+                .find(|option| failed.failure(&option.delta.blob).is_none())
+        };
+        while let Some(option) = usable() {
+            match self.apply(option, task, connections).await {
+                Ok(staged) => {
+                    self.report_applied(task, option);
+                    return Ok(staged);
+                }
+                Err(DeltaFailure::Task(error)) => return Err(error),
+                Err(DeltaFailure::Unusable { reason, bytes }) => {
+                    let failure = match bytes {
+                        0 => Failure::Download,
+                        _ => Failure::Application,
+                    };
+                    failed.add(option.delta.blob, failure);
+                    self.report_failed(task, option, &reason, bytes, usable());
+                }
+            }
+        }
+        let request = request_for_layer(task, self.plan, connections);
+        match self.puller.fetcher.fetch(request, &self.puller.halt).await {
+            Ok(verified) => self.unpack(task, &verified).await,
+            Err(error) => Err(TaskError::fetching(&error)),
+        }
+    }
+
+    fn report_applied(&self, task: &LayerTask, option: &DeltaOption) {
+        let (Some(name), Some(source)) = (self.first_image(task), option.sources.first()) else {
+            return;
+        };
+        self.puller.observer.observe(Event::DeltaApplied {
+            name,
+            delta: option.delta.blob,
+            source: source.config,
+            bytes: option.delta.size,
+            whole_bytes: task.layer.size,
+        });
+    }
+
+    /// Reports that a delta failed after `bytes` of it were downloaded, and counts what is downloaded instead.
+    fn report_failed(
+        &self,
+        task: &LayerTask,
+        option: &DeltaOption,
+        reason: &str,
+        bytes: u64,
+        next: Option<&Arc<DeltaOption>>,
+    ) {
+        let (instead, more_bytes) = match next {
+            Some(next) => (format!("the delta `{}`", next.delta.blob), next.delta.size),
+            None => ("the whole blob".to_owned(), task.layer.size),
+        };
+        self.count_fallback(more_bytes);
+        let delta = option.delta.blob;
+        let reason = format!("cannot use the delta `{delta}`, downloading {instead} instead: {reason}");
+        let Some(name) = self.first_image(task) else {
+            return;
+        };
+        self.puller.observer.observe(Event::DeltaFailed {
+            name,
+            delta,
+            reason,
+            bytes,
+            more_bytes,
+        });
+    }
+
+    /// The name of the first image that needs the layer.
+    fn first_image(&self, task: &LayerTask) -> Option<String> {
+        let image = self.plan.images.get(*task.images.first()?)?;
+        Some(image.reference.to_string())
+    }
+
+    /// Downloads and applies one delta.
+    async fn apply(
+        &self,
+        option: &Arc<DeltaOption>,
+        task: &LayerTask,
+        connections: usize,
+    ) -> Result<StagedLayer, DeltaFailure> {
+        let request = BlobRequest {
+            digest: option.delta.blob,
+            size: option.delta.size,
+            images: vec![option.repository.clone()],
+            connections,
+        };
+        let fetched = self.puller.fetcher.fetch(request, &self.puller.halt).await;
+        let verified = fetched.map_err(|error| DeltaFailure::of(TaskError::fetching(&error), 0))?;
+        let Ok(_permit) = self.patches.acquire().await else {
+            return Err(DeltaFailure::Task(TaskError::Stopped));
+        };
+        let bytes = option.delta.size;
+        match self.patch(task, option, &verified).await {
+            Ok(Ok(staged)) => Ok(staged),
+            Ok(Err(reason)) => Err(DeltaFailure::Unusable { reason, bytes }),
+            Err(error) => Err(DeltaFailure::of(error, bytes)),
+        }
+    }
+
+    /// Unpacks the tar that the delta makes. The inner error is a fault of the delta or of its sources.
+    async fn patch(
+        &self,
+        task: &LayerTask,
+        option: &Arc<DeltaOption>,
+        blob: &VerifiedBlob,
+    ) -> Result<Result<StagedLayer, String>, TaskError> {
+        let puller = self.puller;
+        let (store, stage) = (Arc::clone(&puller.store), Arc::clone(&puller.stage));
+        let (inventory, objects) = (Arc::clone(&puller.inventory), puller.ostree_objects.clone());
+        let (budget, halt) = (Arc::clone(&puller.budget), puller.halt.clone());
+        let (staged_layers, option) = (puller.staged_layers.clone(), Arc::clone(option));
+        let (task, blob) = (task.clone(), blob.clone());
+        self.on_unpack_thread(move || {
+            let delta = match blob.open() {
+                Ok(delta) => delta,
+                // Another layer that failed with it may have removed it.
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            let again = delta
+                .try_clone()
+                .map_err(|error| TaskError::Host(JobError::Local(error.to_string())))?;
+            let sources = OldImageFiles::new(
+                store,
+                &inventory,
+                Arc::clone(&stage),
+                Arc::clone(&budget),
+                &objects,
+                &option.sources,
+            );
+            let tar = match PatchedTar::open(again, option.delta.format, Box::new(sources), &halt) {
+                Ok(tar) => tar,
+                Err(PatchError::Stopped(_)) => return Err(TaskError::Stopped),
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            let staging = stage.layer(task.layer.clone()).map_err(TaskError::storing)?;
+            let diff = staging.open_diff().map_err(TaskError::storing)?;
+            let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
+            let limits = UnpackLimits::for_delta(task.tar.bytes(), &budget);
+            let unpacked = match unpack(tar, diff.as_fd(), &tar_split, limits, &halt) {
+                Ok(unpacked) => unpacked,
+                Err(error) if stops_the_pull(&error) => {
+                    return Err(TaskError::unpacking(blob.digest(), error));
+                }
+                Err(error) => return Ok(Err(reason_of(&error))),
+            };
+            write_back::forget(&delta);
+            let staged = match staging.finish(unpacked) {
+                Ok(staged) => staged.made_from_delta(task.authenticated),
+                Err(error @ StoreError::ContentMismatch { .. }) => return Ok(Err(error.to_string())),
+                Err(error) => return Err(TaskError::storing(error)),
+            };
+            if let Some(staged_layers) = staged_layers {
+                staged_layers.send(&staged).map_err(TaskError::storing)?;
+            }
+            Ok(Ok(staged))
+        })
+        .await
+    }
+}
+
+/// The fault of the delta or of a source, if that is the cause.
+fn reason_of(error: &UnpackError) -> String {
+    let cause = match error {
+        UnpackError::Content {
+            fault: Fault::Compression { source, .. },
+            ..
+        }
+        | UnpackError::Host { source, .. } => PatchError::of(source),
+        _ => None,
+    };
+    cause.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// Whether the error would stop the unpacking of the whole blob too.
+fn stops_the_pull(error: &UnpackError) -> bool {
+    matches!(error, UnpackError::Stopped(_)) || error.is_no_space() || error.is_broken_disk()
+}
