@@ -50,8 +50,6 @@ pub struct LayerRecord {
     pub parent: Option<LayerId>,
     /// Digest of the blob that it was unpacked from; unknown for a layer that was built on the node.
     pub blob: Option<Digest>,
-    /// Length of that blob in bytes.
-    pub blob_size: Option<u64>,
     /// SHA-256 of its tar.
     pub diff_id: Option<DiffId>,
     /// Length of its tar in bytes.
@@ -312,7 +310,6 @@ impl LayerRecord {
             id,
             parent: view.parent().and_then(LayerId::from_hex),
             blob: digest(&view.compressed_diff_digest),
-            blob_size: unsigned(view.compressed_size),
             diff_id: view.diff_id(),
             diff_size: unsigned(view.diff_size),
         }

@@ -315,15 +315,15 @@ impl<'a> Reconciler<'a> {
         }
     }
 
-    /// Their sizes are those in the manifest, or else those that the store recorded when the layers were pulled.
+    /// Their sizes are those in the manifest, or else those in the manifest that the store has.
     fn os_images(&self, plan: &Plan, snapshot: &Snapshot) -> Option<OsImages> {
         OsImages::of(self.naming.version.as_deref()?, plan, |image| {
             if let Some(image) = self.states.resolved(&image.reference) {
                 return Some(image.layers.iter().map(|layer| layer.size).sum());
             }
-            let layers = snapshot.image(&image.reference)?.layers.iter();
-            let sizes = layers.filter_map(|id| snapshot.inventory.mountable(id)?.blob_size);
-            Some(sizes.sum())
+            let stored = snapshot.inventory.image(&snapshot.image(&image.reference)?.id)?;
+            let blobs = snapshot.inventory.blobs_of(stored).ok()?;
+            Some(blobs.iter().filter_map(|blob| blob.size).sum())
         })
     }
 
