@@ -30,6 +30,7 @@ use crate::registry::{Attempts, BlobRange, PullSource, RegistryError};
 use crate::report::Event;
 use crate::spool::{Partial, SpoolError, VerifiedBlob};
 
+use super::ROUNDS_FOR_OPTIONAL;
 use super::download_slot::DownloadSlot;
 use super::provenance::{Continuation, Provenance};
 use super::range_allocator::{Allocation, Next};
@@ -157,7 +158,10 @@ impl<'a> Download<'a> {
         let resumed = partial.offset() + ranges.received_bytes();
         let images = transfer.request.images.iter().map(ToString::to_string);
         let what = format!("blob {}", transfer.request.digest);
-        let attempts = transfer.registries.attempts(what, images.collect(), sources);
+        let mut attempts = transfer.registries.attempts(what, images.collect(), sources);
+        if transfer.request.is_optional {
+            attempts.give_up_after_rounds(ROUNDS_FOR_OPTIONAL);
+        }
         let download = Self {
             transfer,
             slot,

@@ -25,7 +25,7 @@ mod transfer;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -53,7 +53,15 @@ pub struct BlobRequest {
     pub images: Vec<Reference>,
     /// How many connections are reserved for it, if it is large. Idle ones are used in addition.
     pub connections: usize,
+    /// Whether the caller has an alternative: then the download gives up soon if all sources fail.
+    pub is_optional: bool,
 }
+
+/// Registries limit manifests to 4 MiB.
+const MAX_MANIFEST: u64 = 4 << 20;
+
+/// How often all sources of an optional blob are tried in vain. The pauses in between take a minute on average.
+const ROUNDS_FOR_OPTIONAL: u32 = 8;
 
 /// Downloads blobs.
 pub struct Fetcher {
@@ -98,6 +106,14 @@ impl Fetcher {
     /// How many blobs wait for registries that are throttled, and so do not use the link.
     pub fn throttled(&self) -> watch::Receiver<usize> {
         self.slots.throttled()
+    }
+
+    /// Whether a registry answers about this image within `patience`. An error that ends the request is an answer too.
+    pub async fn is_reachable(&self, image: &Reference, patience: Duration, cancel: &Cancel) -> bool {
+        let manifest = self
+            .registries
+            .manifest_content(image, None, MAX_MANIFEST, cancel);
+        tokio::time::timeout(patience, manifest).await.is_ok()
     }
 
     /// Downloads the blob into the spool, or finds it there. When the run stops, the received bytes stay in the spool.

@@ -10,7 +10,8 @@
 //! all operations until then ([`RetryContext::throttled_until`]).
 //!
 //! The operation ends when a source answers, when each has failed for good, when the run stops, or after `give_up_after`
-//! without progress in any operation ([`RetryContext::stalled`]).
+//! without progress in any operation ([`RetryContext::stalled`]). An operation whose caller has an alternative ends after a
+//! number of rounds ([`Attempts::give_up_after_rounds`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,10 @@ pub struct Attempts {
     watchdog: Option<Arc<Watchdog>>,
     received: u64,
     backoff: Backoff,
+    /// After how many rounds in which all sources fail it gives up, how many there were, and since when.
+    max_rounds: Option<u32>,
+    rounds: u32,
+    failing_since: Instant,
     /// A failure that the observer has not been notified of.
     unreported: Option<String>,
 }
@@ -108,8 +113,16 @@ impl Attempts {
             watchdog: None,
             received: 0,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE, 0.0..1.0),
+            max_rounds: None,
+            rounds: 0,
+            failing_since: Instant::now(),
             unreported: None,
         }
+    }
+
+    /// Gives up after so many rounds in which all sources fail.
+    pub fn give_up_after_rounds(&mut self, rounds: u32) {
+        self.max_rounds = Some(rounds);
     }
 
     /// The source for the next attempt, after a pause if one is due.
@@ -243,6 +256,7 @@ impl Attempts {
         self.received = self.received.saturating_add(bytes);
         if self.received >= RESETS_BACKOFF {
             self.backoff.reset();
+            self.rounds = 0;
         }
         self.context.received(bytes);
     }
@@ -273,6 +287,13 @@ impl Attempts {
         let mut pause = Duration::ZERO;
         if was_tried {
             pause = self.backoff.next_pause();
+            if self.rounds == 0 {
+                self.failing_since = now;
+            }
+            self.rounds += 1;
+            if self.max_rounds.is_some_and(|max| self.rounds > max) {
+                return Err(self.gave_up(now.duration_since(self.failing_since)));
+            }
         }
         let open = self.candidates.iter().filter(|it| !it.failed_for_good);
         let throttled = open.map(|candidate| self.context.throttled_until(candidate.domain()));

@@ -121,6 +121,7 @@ pub(crate) fn request(bytes: &Bytes, from: &[String]) -> BlobRequest {
         size: bytes.len() as u64,
         connections: 1,
         images: from.iter().map(|name| reference(name)).collect(),
+        is_optional: false,
     }
 }
 

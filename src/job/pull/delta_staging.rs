@@ -6,22 +6,28 @@
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
+use super::Puller;
 use super::failed_deltas::Failure;
 use super::layer_staging::LayerStaging;
 use super::scheduler::request_for_layer;
 use crate::delta::{DeltaOption, PatchError, PatchedTar};
-use crate::fetch::BlobRequest;
+use crate::fetch::{BlobRequest, FetchError};
 use crate::job::error::{JobError, TaskError};
 use crate::oci::LayerId;
 use crate::plan::LayerTask;
+use crate::registry::Kind;
 use crate::report::Event;
 use crate::spool::VerifiedBlob;
 use crate::store::unpack::{Fault, UnpackError, UnpackLimits, unpack};
 use crate::store::{OldImageFiles, StagedLayer, StoreError};
 use crate::write_back;
+
+/// How long the registry of the whole blob may take to answer, after that of the delta failed.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why a delta could not be used.
 enum DeltaFailure {
@@ -155,13 +161,7 @@ impl<'a> LayerStaging<'a> {
         task: &LayerTask,
         connections: usize,
     ) -> Result<StagedLayer, DeltaFailure> {
-        let request = BlobRequest {
-            digest: option.delta.blob,
-            size: option.delta.size,
-            images: vec![option.repository.clone()],
-            connections,
-        };
-        let fetched = self.puller.fetcher.fetch(request, &self.puller.halt).await;
+        let fetched = self.fetch_delta(option, task, connections).await;
         let verified = fetched.map_err(|error| DeltaFailure::of(TaskError::fetching(&error), 0))?;
         let Ok(_permit) = self.patches.acquire().await else {
             return Err(DeltaFailure::Task(TaskError::Stopped));
@@ -171,6 +171,34 @@ impl<'a> LayerStaging<'a> {
             Ok(Ok(staged)) => Ok(staged),
             Ok(Err(reason)) => Err(DeltaFailure::Unusable { reason, bytes }),
             Err(error) => Err(DeltaFailure::of(error, bytes)),
+        }
+    }
+
+    /// Downloads a delta. Gives up if its registries fail all the time, unless those of the whole blob fail too: then the link
+    /// is down, and the delta is still the smaller download.
+    async fn fetch_delta(
+        &self,
+        option: &DeltaOption,
+        task: &LayerTask,
+        connections: usize,
+    ) -> Result<VerifiedBlob, FetchError> {
+        let Puller { fetcher, halt, .. } = self.puller;
+        let image = task.images.first().and_then(|index| self.plan.images.get(*index));
+        loop {
+            let request = BlobRequest {
+                digest: option.delta.blob,
+                size: option.delta.size,
+                images: vec![option.repository.clone()],
+                connections,
+                is_optional: true,
+            };
+            match (fetcher.fetch(request, halt).await, image) {
+                (Err(error), Some(image))
+                    if error.kind() == Kind::Network
+                        && !fetcher.is_reachable(&image.reference, PATIENCE, halt).await => {}
+                (fetched, _) => return fetched,
+            }
+            halt.check()?;
         }
     }
 

@@ -152,6 +152,7 @@ pub(in crate::job) fn request_for(task: &BlobTask, plan: &Plan, connections: usi
             None => references.cloned().collect(),
         },
         connections,
+        is_optional: task.delta.is_some(),
     }
 }
 
@@ -170,6 +171,7 @@ pub(super) fn request_for_layer(task: &LayerTask, plan: &Plan, connections: usiz
             .map(|image| image.reference.clone())
             .collect(),
         connections,
+        is_optional: false,
     }
 }
 
