@@ -24,7 +24,7 @@ mod patch_error;
 mod patched_tar;
 mod source;
 
-pub use codec::{Codec, Deflater, ZlibLevel, find_codec};
+pub use codec::{Codec, Deflater, GoVersion, ZlibLevel, find_codec};
 pub use delta_writer::DeltaWriter;
 pub use format::Format;
 pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta};

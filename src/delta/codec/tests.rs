@@ -12,7 +12,7 @@ fn codecs() -> Vec<Codec> {
     (0..=255).filter_map(Codec::from_byte).collect()
 }
 
-fn compress<'a>(codec: Codec, writes: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(super) fn compress<'a>(codec: Codec, writes: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut deflater = Deflater::new(codec);
     let mut out = Vec::new();
     for write in writes {
@@ -51,16 +51,26 @@ fn zlib_compress2(level: i32, input: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Text of few words, so with matches of many lengths and distances, and random bytes now and then.
-fn content(seed: u64, length: usize) -> Vec<u8> {
+/// Marsaglia's xorshift.
+fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed | 1;
-    let mut random = move || {
-        // Marsaglia's xorshift.
+    move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state
-    };
+    }
+}
+
+/// Bytes that do not compress.
+pub(super) fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let numbers = std::iter::repeat_with(random(seed));
+    numbers.flat_map(u64::to_le_bytes).take(length).collect()
+}
+
+/// Text of few words, so with matches of many lengths and distances, and random bytes now and then.
+pub(super) fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = random(seed);
     let mut content = Vec::with_capacity(length + 300);
     while content.len() < length {
         match random() % 8 {
@@ -83,7 +93,7 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
 
 #[test]
 fn every_codec_has_its_byte() {
-    assert_eq!(codecs().len(), 9);
+    assert_eq!(codecs().len(), 10);
     for codec in codecs() {
         assert_eq!(Codec::from_byte(codec.to_byte()), Some(codec));
     }

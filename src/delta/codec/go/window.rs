@@ -1,0 +1,76 @@
+//! The bytes in which a block's matches are searched: the block and what precedes it.
+
+use super::BLOCK_LENGTH;
+
+/// Longest distance of a match.
+pub(super) const MAX_DISTANCE: u32 = 1 << 15;
+
+/// Go allocates this many bytes, and moves the last ones to the front when a block does not fit.
+const CAPACITY: usize = 5 * BLOCK_LENGTH;
+
+/// When positions reach this value, they are reduced, so that they always fit into 32 bits.
+const MAX_BASE: u32 = 1 << 31;
+
+/// The last bytes of the input. Positions in hash tables are counted from the start of the stream, so that they survive
+/// moves.
+pub(super) struct Window {
+    pub(super) bytes: Vec<u8>,
+    /// Position of the first byte. The position 0, with which tables start, is too far away from every byte.
+    pub(super) base: u32,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: Vec::with_capacity(CAPACITY),
+            base: MAX_DISTANCE + 1,
+        }
+    }
+
+    /// Appends a block; returns where it starts in `bytes`. `table` has positions.
+    pub(super) fn add(&mut self, block: &[u8], table: &mut [u32]) -> usize {
+        if self.bytes.len() + block.len() > CAPACITY {
+            let moved = self.bytes.len() - MAX_DISTANCE as usize;
+            self.bytes.drain(..moved);
+            self.base += moved as u32;
+        }
+        if self.base >= MAX_BASE {
+            let excess = self.base - (MAX_DISTANCE + 1);
+            for position in table {
+                *position = position.saturating_sub(excess);
+            }
+            self.base -= excess;
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(block);
+        start
+    }
+}
+
+#[inline(always)]
+pub(super) fn load32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+#[inline(always)]
+pub(super) fn load64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+/// How many bytes from `at` on are equal to those from `from` on, which precedes it; at most up to `end`.
+#[inline(always)]
+pub(super) fn equal_length(bytes: &[u8], from: usize, at: usize, end: usize) -> usize {
+    let (earlier, later) = (&bytes[from..from + (end - at)], &bytes[at..end]);
+    let mut length = 0;
+    while length + 8 <= later.len() {
+        let difference = load64(earlier, length) ^ load64(later, length);
+        if difference != 0 {
+            return length + difference.trailing_zeros() as usize / 8;
+        }
+        length += 8;
+    }
+    while length < later.len() && earlier[length] == later[length] {
+        length += 1;
+    }
+    length
+}
