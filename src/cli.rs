@@ -3,6 +3,7 @@
 //! [`crate::settings`] determines what a flag leaves open. Every flag has an environment variable: `SPOKE_PRECACHE_` and the
 //! flag's name. Variables of TALM's Job (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`) are read by settings.
 
+mod delta_flags;
 mod signature_flags;
 
 use std::num::NonZeroU16;
@@ -18,6 +19,7 @@ use crate::priority::{IoPriority, Niceness};
 use crate::registry::LimitRate;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
+pub use delta_flags::DeltaFlags;
 pub use signature_flags::SignatureFlags;
 
 /// Lines are not longer, on however wide a terminal.
@@ -159,6 +161,9 @@ pub struct Flags {
     /// How signatures are checked.
     #[command(flatten)]
     pub signatures: SignatureFlags,
+    /// Whether deltas are used.
+    #[command(flatten)]
+    pub deltas: DeltaFlags,
     /// How much at once, how fast, and how long.
     #[command(flatten)]
     pub bounds: LimitFlags,

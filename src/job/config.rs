@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use super::deltas::DeltaLocation;
 use super::signature_policy::SignaturePolicy;
 use crate::cluster::ClusterRelease;
 use crate::oci::Platform;
@@ -35,6 +36,8 @@ pub struct JobConfig {
     pub signature_policy: SignaturePolicy,
     /// How the release's signature is verified.
     pub release_signature: ReleaseSignatureConfig,
+    /// Where deltas are besides the repositories of the images; none if no deltas are used.
+    pub deltas: Option<Vec<DeltaLocation>>,
     /// The spool's directory.
     pub spool: PathBuf,
     /// When the run must end, even if it is not finished.

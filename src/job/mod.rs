@@ -23,6 +23,8 @@
 //! | `namers/` | release images and operator catalogs: images that name others |
 //! | `signature_policy`, `signed_image`, `stored_signatures` | images with their signatures, checked against the node's signature policy |
 //! | `release_verification` | the release's signature, verified while the release image is pulled |
+//! | `deltas/` | deltas for the images to pull, whose old images the store has |
+//! | `authentication` | which manifests somebody vouches for |
 //! | `space`, `size_probe`, `stale_blobs` | whether the plan fits, exact layer sizes, blobs to remove |
 //! | `prefetch/` | downloads for the next round while a release image is pulled |
 //! | `pull/` | from a plan to committed images |
@@ -30,7 +32,9 @@
 //! | `status`, `steps` | what the report shows about images and steps |
 //! | `os_images` | which operating system images an update downloads again |
 
+mod authentication;
 mod config;
+mod deltas;
 mod error;
 mod image_states;
 mod namers;
@@ -63,6 +67,7 @@ use crate::report::{Count, Event, Observer, Size, Step};
 use crate::spec::{Excludes, VersionSpec};
 
 pub use config::{JobConfig, ReleaseSignatureConfig};
+pub use deltas::DeltaLocation;
 pub use error::JobError;
 use namers::Naming;
 pub use os_images::OsImages;

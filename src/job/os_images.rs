@@ -48,7 +48,7 @@ impl OsImages {
         let wanted = plan.images.iter();
         let wanted = wanted.filter(|image| !matches!(image.action, ImageAction::Failed(_)));
         let images: Vec<_> = wanted
-            .filter_map(|image| Some((tag(image)?.to_owned(), bytes(image)?)))
+            .filter_map(|image| Some((tag(&image.requesters)?.to_owned(), bytes(image)?)))
             .collect();
         let version = version.to_owned();
         (!images.is_empty()).then_some(Self { version, images })
@@ -82,14 +82,14 @@ impl OsImages {
     }
 }
 
-/// The payload's tag of an image, if it is an operating system.
-fn tag(image: &PlannedImage) -> Option<&str> {
+/// The payload's tag of an image with these requesters, if it is an operating system.
+pub(super) fn tag(requesters: &[Requester]) -> Option<&str> {
     let is_os = |tag: &&str| {
         let stream = TAGS.iter().find_map(|os| tag.strip_prefix(os));
         stream.is_some_and(|stream| stream.is_empty() || stream.starts_with('-'))
             && !tag.ends_with(EXTENSIONS)
     };
-    let tags = image.requesters.iter().filter_map(|requester| match requester {
+    let tags = requesters.iter().filter_map(|requester| match requester {
         Requester::Release { tag } => Some(tag.as_str()),
         _ => None,
     });
@@ -147,18 +147,7 @@ mod tests {
 
     #[test]
     fn the_tags_of_operating_systems_are_known() {
-        let is_os = |name: &str| {
-            let image = PlannedImage {
-                reference: "quay.io/a/b:1".parse().unwrap(),
-                requesters: vec![Requester::Release { tag: name.to_owned() }],
-                action: ImageAction::Present,
-                layers: Vec::new(),
-                bytes: 0,
-                delta_bytes: 0,
-                bytes_whole: 0,
-            };
-            tag(&image).is_some()
-        };
+        let is_os = |name: &str| tag(&[Requester::Release { tag: name.to_owned() }]).is_some();
         for name in ["rhel-coreos", "rhel-coreos-8", "rhel-coreos-10", "stream-coreos"] {
             assert!(is_os(name), "{name}");
         }

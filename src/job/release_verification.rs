@@ -82,6 +82,11 @@ impl ReleaseVerification {
         }
     }
 
+    /// Whether a signature was verified.
+    pub(super) fn is_verified(&self) -> bool {
+        matches!(*self.verdict.borrow(), Some(Verdict::Verified { .. }))
+    }
+
     fn refusal_of(&self, verdict: &Verdict) -> Option<Reason> {
         match verdict {
             Verdict::Verified { .. } => None,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::error::JobError;
 use super::error::Reason;
 use super::stored_signatures::{StoredSignatureChecker, StoredSignatures};
+use crate::delta::DeltaOption;
 use crate::exit_code::Failure;
 use crate::oci::{Digest, ImageId, LayerId, Platform, Reference};
 use crate::plan::{Present, TarLength};
@@ -143,15 +144,16 @@ impl Snapshot {
     }
 
     /// What a plan can reuse: those of `layers` that are in the graph root and undamaged, and every spooled blob.
-    /// `tars` are the known lengths of tars.
+    /// `deltas` are those that were found, and `tars` are the known lengths of tars.
     pub(super) fn here(
         &self,
         layers: impl Iterator<Item = LayerId>,
         damaged: &HashSet<LayerId>,
+        deltas: &HashMap<Digest, Vec<Arc<DeltaOption>>>,
         tars: &HashMap<Digest, TarLength>,
     ) -> Present {
         Present {
-            deltas: HashMap::new(),
+            deltas: deltas.clone(),
             layers: layers
                 .filter(|id| self.inventory.layer(id).is_some() && !damaged.contains(id))
                 .collect(),

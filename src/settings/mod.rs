@@ -134,6 +134,7 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
             cluster: cluster.release.clone(),
             required: flags.signatures.require_release_signature,
         },
+        deltas: (!flags.deltas.no_deltas).then(|| flags.deltas.deltas.clone()),
         host_state: host.state(&storage_conf),
         storage_conf,
         registries: RegistrySettings {

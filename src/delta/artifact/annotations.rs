@@ -22,7 +22,7 @@ pub(super) const SOURCES: &str = "io.spoke-precache.delta.sources";
 /// The ostree commit in old image 0.
 pub(super) const OSTREE_COMMIT: &str = "io.spoke-precache.delta.ostree-commit";
 /// Of an index: the old release, as a reference.
-pub(super) const FROM: &str = "io.spoke-precache.delta.from";
+pub const FROM: &str = "io.spoke-precache.delta.from";
 /// Of an index: the new release, as a reference.
 pub(super) const RELEASE: &str = "io.spoke-precache.delta.release";
 /// Of an index: digests of the manifests of target images for which no delta saves anything, separated by commas.

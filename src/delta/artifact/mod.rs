@@ -25,6 +25,7 @@ mod delta_index;
 mod error;
 mod media_type;
 
+pub use annotations::FROM;
 pub use delta_artifact::{DeltaArtifact, NewArtifact};
 pub use delta_index::{ArtifactDescriptor, DeltaIndex};
 pub use error::ArtifactError;

@@ -10,11 +10,14 @@ use std::sync::Arc;
 
 use crate::catalog::PackageRequest;
 use crate::image_request::{ImageRequest, Requester};
-use crate::oci::Reference;
+use crate::oci::{Digest, Reference};
 use crate::plan::{ExcludedImage, Plan};
 use crate::report::Step;
 use crate::spec::{Excludes, VersionSpec};
 use operators::Operators;
+
+use super::image_states::ImageStates;
+use super::snapshot::Snapshot;
 
 /// Whether a round of the run is about everything that is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,21 @@ impl Naming {
             namers.any(|namer| *namer.reference() == request.reference)
         };
         self.requests.iter().filter(is_namer).cloned().collect()
+    }
+
+    /// The release image and the digest of its manifest, if that is known.
+    pub(super) fn release_manifest(
+        &self,
+        states: &ImageStates,
+        snapshot: &Snapshot,
+    ) -> Option<(Reference, Digest)> {
+        let release = self.namers.iter().find_map(|namer| match namer {
+            Namer::Release(release) => Some(release),
+            Namer::Index(_) => None,
+        })?;
+        let resolved = states.resolved(release).map(|image| image.manifest.digest());
+        let stored = || Some(snapshot.image(release)?.signatures.manifest);
+        Some((release.clone(), resolved.or_else(stored)?))
     }
 
     pub(super) fn indexes(&self) -> impl Iterator<Item = &Reference> {

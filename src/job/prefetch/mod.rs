@@ -32,6 +32,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::config::JobConfig;
+use super::deltas::Deltas;
 use super::error::JobError;
 use super::image_states::ImageStates;
 use super::namers::{Namer, Naming, RoundScope};
@@ -76,6 +77,7 @@ pub(super) struct NextRound<'a> {
     pub(super) naming: &'a Naming,
     pub(super) release_verification: Option<&'a ReleaseVerification>,
     pub(super) states: &'a ImageStates,
+    pub(super) deltas: &'a mut Deltas,
     pub(super) tars: &'a HashMap<Digest, TarLength>,
     pub(super) queue: &'a mut ResolveQueue,
     pub(super) status: &'a mut StatusReporter,
@@ -196,10 +198,15 @@ impl NextRound<'_> {
             },
             authenticated: false,
         });
+        let wanted: Vec<ImageToPlan> = wanted.collect();
+        let release = self.naming.release_manifest(self.states, &snapshot);
+        let found = self.deltas.find(&wanted, release, &snapshot.inventory, self.halt);
+        found.await;
         let layers = resolved.values().flat_map(|image| image.layer_ids());
         // Only a verification finds damaged layers, and a prefetch is not part of one.
-        let here = snapshot.here(self.states.layers().chain(layers), &HashSet::new(), self.tars);
-        let plan = Plan::build(wanted.collect(), Vec::new(), &here);
+        let layers = self.states.layers().chain(layers);
+        let here = snapshot.here(layers, &HashSet::new(), self.deltas.found(), self.tars);
+        let plan = Plan::build(wanted, Vec::new(), &here);
         let (mode, scope) = (Mode::Run, RoundScope::Everything);
         let demand = space::demand(self.config, mode, scope, &plan, &snapshot);
         let fits = space::check(self.config, demand)?.fits

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::Mode;
 use super::config::JobConfig;
+use super::deltas::Deltas;
 use super::error::{JobError, Reason};
 use super::image_states::ImageStates;
 use super::namers::{Naming, RoundScope};
@@ -65,6 +66,7 @@ pub(super) struct Reconciler<'a> {
     /// None without a release, and in a mode that asks nothing.
     release_verification: Option<ReleaseVerification>,
     states: ImageStates,
+    deltas: Deltas,
     size_probe: SizeProbe,
     verifier: Verifier,
     status: StatusReporter,
@@ -129,6 +131,11 @@ impl<'a> Reconciler<'a> {
                 policy,
                 registries: Arc::clone(&registries),
             },
+            deltas: Deltas::new(
+                Arc::clone(&registries),
+                config.deltas.clone(),
+                config.ostree_objects(),
+            ),
             size_probe: SizeProbe::new(Arc::clone(&registries), config.spool.clone()),
             registries,
             release_verification: None,

@@ -5,8 +5,10 @@ use std::time::SystemTime;
 use super::Reconciler;
 use crate::exit_code::Failure;
 use crate::image_request::ImageRequest;
+use crate::job::authentication::Authentication;
 use crate::job::error::{JobError, Reason};
 use crate::job::namers::RoundScope;
+use crate::job::release_verification::ReleaseVerification;
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking, space, stale_blobs};
@@ -22,31 +24,49 @@ impl Reconciler<'_> {
         snapshot: &Snapshot,
         scope: RoundScope,
     ) -> Result<Plan, JobError> {
-        let plan = self.build_plan(requests, snapshot);
+        let wanted = self.images_to_plan(requests, snapshot);
+        if self.mode != Mode::Verify {
+            let release = self.naming.release_manifest(&self.states, snapshot);
+            let found = self
+                .deltas
+                .find(&wanted, release, &snapshot.inventory, self.cancel);
+            found.await;
+            self.cancel.check()?;
+        }
+        let plan = self.build_plan(wanted.clone(), snapshot);
         let (config, mode) = (self.config, self.mode);
         let probed = self
             .size_probe
             .probe_if_needed(config, mode, scope, &plan, snapshot, self.cancel);
         match probed.await? {
-            true => Ok(self.build_plan(requests, snapshot)),
+            true => Ok(self.build_plan(wanted, snapshot)),
             false => Ok(plan),
         }
     }
 
-    fn build_plan(&mut self, requests: &[ImageRequest], snapshot: &Snapshot) -> Plan {
-        let wanted = requests.iter().map(|request| ImageToPlan {
+    fn images_to_plan(&self, requests: &[ImageRequest], snapshot: &Snapshot) -> Vec<ImageToPlan> {
+        let verification = self.release_verification.as_ref();
+        let is_release_signed = verification.is_some_and(ReleaseVerification::is_verified);
+        let policy = &self.checker.policy;
+        let authentication = Authentication::new(policy, &self.naming, is_release_signed);
+        let images = requests.iter().map(|request| ImageToPlan {
             reference: request.reference.clone(),
             requesters: request.requesters.clone(),
             action: self.states.action(&request.reference, snapshot, self.mode),
-            authenticated: false,
+            authenticated: authentication.covers(request),
         });
+        images.collect()
+    }
+
+    fn build_plan(&mut self, wanted: Vec<ImageToPlan>, snapshot: &Snapshot) -> Plan {
         let mut here = snapshot.here(
             self.states.layers(),
             &self.verifier.damaged(),
+            self.deltas.found(),
             self.size_probe.known(),
         );
         self.failed_deltas.remove_from(&mut here.deltas);
-        let plan = Plan::build(wanted.collect(), self.naming.excluded.clone(), &here);
+        let plan = Plan::build(wanted, self.naming.excluded.clone(), &here);
         self.status
             .report_plan(&plan, |reference| snapshot.additional_store_of(reference));
         // A resolved image that the plan fails contradicts itself or another manifest.

@@ -49,6 +49,7 @@ impl Reconciler<'_> {
                     naming: &self.naming,
                     release_verification: self.release_verification.as_ref(),
                     states: &self.states,
+                    deltas: &mut self.deltas,
                     tars: self.size_probe.known(),
                     queue: &mut self.resolve_queue,
                     status: &mut self.status,
