@@ -81,7 +81,7 @@ pub(super) fn demand(
     }
 }
 
-/// Whether the plan fits even if its layers are much larger than estimated.
+/// Whether the plan fits even if its layers are much larger than estimated, and if no delta can be used.
 pub(super) fn fits_for_certain(
     config: &JobConfig,
     mode: Mode,
@@ -91,6 +91,7 @@ pub(super) fn fits_for_certain(
 ) -> Result<bool, JobError> {
     let mut demand = demand(config, mode, scope, plan, snapshot);
     demand.store = demand.store.saturating_mul(CERTAIN_HALVES) / 2;
+    demand.spool = plan.totals.bytes_whole;
     // `spaceRequired` does not depend on the layers' sizes.
     demand.required = 0;
     Ok(check(config, demand)?.fits)
