@@ -28,6 +28,7 @@
 //! links and absolute names, the content is gone and podman could not save the image. Then the blob is read a second
 //! time, for the tar-split alone, and such content is stored in it.
 
+mod decompress;
 mod decompressor;
 mod entry_name;
 mod error;
@@ -52,6 +53,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::BorrowedFd;
 
+pub use decompress::decompress;
 pub(in crate::store) use entry_name::{clean, in_root, split};
 pub use error::{EntryPosition, Fault, UnpackError};
 pub(in crate::store) use file_attributes::{IGNORED_XATTR, timestamps};
