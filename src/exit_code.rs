@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 use crate::cancel::StopReason;
+use crate::registry::Kind;
 use crate::report::{Phase, Span, WriteError};
 
 /// A SIGTERM this close to the Job's deadline counts as the deadline. The Job's controller counts whole seconds and may be
@@ -74,6 +75,21 @@ impl Failure {
             Self::Payload => "UnexpectedContent",
             Self::Registry => "RegistryUnusable",
             Self::Incomplete => "ImagesMissing",
+        }
+    }
+}
+
+impl From<Kind> for Failure {
+    /// What the kind of a registry's error means for the exit code.
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Unauthorized => Self::Credentials,
+            Kind::DigestMismatch => Self::Content,
+            Kind::NoSuchPlatform | Kind::Malformed => Self::Payload,
+            Kind::NoSpace => Self::Space,
+            Kind::Local => Self::Store,
+            Kind::Refused | Kind::NotFound => Self::Registry,
+            Kind::Stopped | Kind::Network => Self::Incomplete,
         }
     }
 }

@@ -93,7 +93,7 @@ impl JobError {
             Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Broken(_) | Self::Local(_) => {
                 Failure::Store
             }
-            Self::Registries(error) => failure_of(error.kind()),
+            Self::Registries(error) => error.kind().into(),
             Self::Panicked(_) | Self::Stopped(_) => Failure::Incomplete,
         }
     }
@@ -116,33 +116,20 @@ pub(super) enum TaskError {
     Stopped,
 }
 
-/// What the kind of a registry's error means for the exit code.
-fn failure_of(kind: Kind) -> Failure {
-    match kind {
-        Kind::Unauthorized => Failure::Credentials,
-        Kind::DigestMismatch => Failure::Content,
-        Kind::NoSuchPlatform | Kind::Malformed => Failure::Payload,
-        Kind::NoSpace => Failure::Space,
-        Kind::Local => Failure::Store,
-        Kind::Refused | Kind::NotFound => Failure::Registry,
-        Kind::Stopped | Kind::Network => Failure::Incomplete,
-    }
-}
-
 impl TaskError {
     pub(super) fn resolving(error: &RegistryError) -> Self {
         match error.kind() {
             Kind::Stopped => Self::Stopped,
             kind => Self::Image(Reason {
-                failure: failure_of(kind),
+                failure: kind.into(),
                 message: error.to_string(),
             }),
         }
     }
 
     pub(super) fn fetching(error: &FetchError) -> Self {
-        let reason = |kind| Reason {
-            failure: failure_of(kind),
+        let reason = |kind: Kind| Reason {
+            failure: kind.into(),
             message: error.to_string(),
         };
         match error.kind() {
