@@ -3,7 +3,9 @@
 //! [`crate::settings`] determines what a flag leaves open. Every flag has an environment variable: `SPOKE_PRECACHE_` and the
 //! flag's name. Variables of TALM's Job (`MAX_PULL_THREADS`, `pull_secret_path`, `PRE_CACHE_LOG_LEVEL`) are read by settings.
 
+mod delta_create_flags;
 mod delta_flags;
+mod registry_paths;
 mod signature_flags;
 
 use std::num::NonZeroU16;
@@ -19,7 +21,9 @@ use crate::priority::{IoPriority, Niceness};
 use crate::registry::LimitRate;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
+pub use delta_create_flags::{DeltaCommand, DeltaCommands, DeltaCreateFlags};
 pub use delta_flags::DeltaFlags;
+pub use registry_paths::RegistryPaths;
 pub use signature_flags::SignatureFlags;
 
 /// Lines are not longer, on however wide a terminal.
@@ -63,7 +67,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands. All take the same flags; `verify` has one more.
+/// The commands. All take the same flags, and `verify` has one more; `delta` has flags of its own.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Pull every image that the version spec names into the store
@@ -84,6 +88,8 @@ pub enum Command {
     /// The ConfigMap is the one that the hub would write. Needs neither a store nor a network.
     #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
     Spec(SpecFlags),
+    /// Create deltas from one release to the next
+    Delta(DeltaCommands),
 }
 
 /// Flags of `run` and `plan`.
@@ -265,11 +271,9 @@ pub struct VersionSpecFlags {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Host")]
 pub struct HostPaths {
-    /// Where the host's file system is mounted
-    ///
-    /// [default: /host if it contains var/lib/containers, else /]
-    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_HOST_ROOT", hide_env = true)]
-    pub host_root: Option<PathBuf>,
+    /// Where the settings for registries are.
+    #[command(flatten)]
+    pub registries: RegistryPaths,
 
     /// Graph root of containers/storage
     ///
@@ -292,37 +296,12 @@ pub struct HostPaths {
     #[arg(hide_env = true, hide_short_help = true)]
     pub storage_conf: Option<PathBuf>,
 
-    /// registries.conf [default: root/.config/containers, then etc/containers]
-    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_REGISTRIES_CONF")]
-    #[arg(hide_env = true, hide_short_help = true)]
-    pub registries_conf: Option<PathBuf>,
-
-    /// Directory of drop-ins for registries.conf
-    ///
-    /// [default: registries.conf.d in etc/containers, then in root/.config/containers]
-    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_REGISTRIES_CONF_DIR")]
-    #[arg(hide_env = true, hide_short_help = true)]
-    pub registries_conf_dir: Option<PathBuf>,
-
     /// Directory that states where signatures are
     ///
     /// [default: registries.d in root/.config/containers, else in etc/containers]
     #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_REGISTRIES_D")]
     #[arg(hide_env = true, hide_short_help = true)]
     pub registries_d: Option<PathBuf>,
-
-    /// Directory with a directory of certificates for each registry
-    ///
-    /// [default: etc/containers/certs.d, etc/docker/certs.d]
-    #[arg(long, value_name = "DIR", env = "SPOKE_PRECACHE_CERTS_DIR")]
-    #[arg(hide_env = true, hide_short_help = true)]
-    pub certs_dir: Option<PathBuf>,
-
-    /// Pull secret
-    ///
-    /// [default: var/lib/kubelet/config.json; also: pull_secret_path]
-    #[arg(long, value_name = "FILE", env = "SPOKE_PRECACHE_AUTHFILE", hide_env = true)]
-    pub authfile: Option<PathBuf>,
 
     /// Directory for downloaded blobs until their layers are in the store
     ///
@@ -539,7 +518,16 @@ mod tests {
     fn helps() -> Vec<(String, String, String)> {
         let mut command = Cli::command().term_width(80);
         command.build();
-        let commands = std::iter::once(command.clone()).chain(command.get_subcommands().cloned());
+        let create = command
+            .find_subcommand("delta")
+            .and_then(|delta| delta.find_subcommand("create"));
+        let create = create.cloned().expect("`delta create` exists");
+        // `delta` alone is only a list of commands.
+        let commands = command
+            .get_subcommands()
+            .filter(|command| command.get_name() != "delta")
+            .cloned();
+        let commands = std::iter::once(command.clone()).chain(commands).chain([create]);
         let helps = commands.map(|mut command| {
             let (short, long) = (command.render_help(), command.render_long_help());
             (command.get_name().to_owned(), short.to_string(), long.to_string())
@@ -569,7 +557,11 @@ mod tests {
             }
             assert_eq!(long.matches("\n  spoke-precache ").count(), 2, "{name}:\n{long}");
             assert!(long.contains("commas"), "{name}:\n{long}");
-            let repeatable = if name == "spoke-precache" { 0 } else { 6 };
+            let repeatable = match name.as_str() {
+                "spoke-precache" => 0,
+                "create" => 2,
+                _ => 6,
+            };
             assert_eq!(
                 long.matches("(repeatable)").count(),
                 repeatable,

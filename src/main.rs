@@ -12,6 +12,7 @@
 //! The cluster's API is asked before the run, for `--cluster-patience` and a few seconds at most. It is notified last, after
 //! the report is written, for [`NOTIFY_TIMEOUT`] at most, and less after a stop.
 
+mod delta_command;
 mod exit_handler;
 mod logging;
 mod session;
@@ -82,8 +83,13 @@ fn main() -> ExitCode {
             drop(signals);
             return spec_command::run(flags).code().into();
         }
+        Command::Delta(flags) => {
+            let ending = delta_command::run(flags, signals);
+            // Threads at work are not awaited.
+            std::process::exit(ending.code().into())
+        }
     };
-    let display = OutputSettings::resolve(flags);
+    let display = OutputSettings::resolve(&flags.output);
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
     lower_priority(&flags.priority);

@@ -13,7 +13,7 @@ use crate::logging::start_log;
 
 /// Runs the command.
 pub(crate) fn run(SpecFlags { output, flags }: &SpecFlags) -> Ending {
-    let display = OutputSettings::resolve(flags);
+    let display = OutputSettings::resolve(&flags.output);
     start_log(&display, &Console::stderr(display.progress));
     let (spec, warnings) = match settings::version_spec(flags) {
         Ok(found) => found,

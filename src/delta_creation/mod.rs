@@ -1,8 +1,208 @@
 //! Creates deltas from one release to the next, on the hub: `delta create`.
+//!
+//! ```text
+//! --from ─┐                                                                          release_images, payload_layers
+//! --to ───┴─resolve→ ReleaseImages ─pair_images→ ImagePair*                          image_pairs
+//!                                                   │ what an earlier run published is left out
+//!                                                   ↓
+//!    blobs ─fetch, decompress→ plain tars ─diff_layer→ deltas of a layer             tar_cache, layer_deltas
+//!                                                   ↓ of all layers of an image
+//!                            artifacts, index ─→ Destination                         publication, destination
+//! ```
+//!
+//! Nothing of this needs root or a store. The work directory has the layers at work:
+//!
+//! ```text
+//! WORK-DIR/spool    blobs, also partial ones, as a run's spool
+//! WORK-DIR/tars     plain tars, named by diffID
+//! WORK-DIR/deltas   finished deltas until they are published; scratch files
+//! ```
+//!
+//! After a kill at any moment, a later run creates only the images again that were not published.
 
+mod blocking;
+mod config;
+mod creation_report;
 mod destination;
+mod error;
+mod image_pairs;
+mod index_job;
+mod layer_deltas;
 pub mod layer_diff;
+mod named_image;
 mod oci_layout;
+mod payload_layers;
+mod publication;
+mod release_images;
+mod tar_cache;
 
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cancel::Cancel;
+use crate::fetch::Fetcher;
+use crate::oci::{Descriptor, Digest};
+use crate::registry::{Registries, RegistryError};
+use crate::report::Observer;
+use crate::spool::Spool;
+
+pub use config::{CreationConfig, Target};
+pub use creation_report::{CreationReport, CreationTotals, ImageOutcome, ImageState, IndexReport};
 pub use destination::{Destination, DestinationError};
+pub use error::CreationError;
 pub use oci_layout::{OciLayout, OciLayoutError};
+
+use image_pairs::pair_images;
+use index_job::IndexJob;
+use layer_deltas::LayerDeltas;
+use named_image::NamedImage;
+use payload_layers::PayloadLayers;
+use publication::Publication;
+use release_images::{ReleaseImages, Resolver};
+use tar_cache::{TarCache, remove};
+
+/// Hexadecimal digits of each digest in a tag.
+const TAG_DIGITS: usize = 12;
+
+/// Creates the deltas that `config` describes.
+///
+/// # Errors
+/// For an error that affects more than single images. Images that were published before it stay published.
+pub async fn run(
+    config: CreationConfig,
+    observer: &Arc<dyn Observer>,
+    cancel: &Cancel,
+) -> Result<CreationReport, CreationError> {
+    let began = Instant::now();
+    let directory = |name: &str| {
+        let path = config.work_dir.join(name);
+        fs::create_dir_all(&path).map_err(CreationError::host("create", &path))?;
+        Ok::<_, CreationError>(path)
+    };
+    let spool = Spool::open(&directory("spool")?)?;
+    let (tars, deltas) = (directory("tars")?, directory("deltas")?);
+    empty(&deltas)?;
+    let registries = Arc::new(Registries::new(config.registries, Arc::clone(observer))?);
+    let fetcher = Fetcher::new(
+        Arc::clone(&registries),
+        spool,
+        Arc::clone(observer),
+        config.max_downloads,
+    );
+    let tars = TarCache::new(tars, fetcher, cancel.clone());
+    let destination = match &config.target {
+        Target::Repository(repository) => Destination::Registry(registries.upload(repository)?),
+        Target::Layout(path) => Destination::Layout(OciLayout::open(path).map_err(DestinationError::from)?),
+    };
+    let resolver = Resolver::new(&registries, &config.platform, cancel);
+    let payloads = PayloadLayers { dir: deltas.clone() };
+    let mut jobs = Vec::new();
+    if let Some(to) = &config.to {
+        let new = resolver.release(to, &tars, &payloads).await?;
+        for from in &config.from {
+            let old = resolver.release(from, &tars, &payloads).await?;
+            jobs.push(release_job(&old, &new)?);
+        }
+    }
+    for (old, new) in &config.images {
+        let (old, new) = (resolver.image(old).await?, resolver.image(new).await?);
+        jobs.push(image_job(old, new)?);
+    }
+    let mut prepared = Vec::new();
+    for mut job in jobs {
+        let (names, tag) = ((job.from.clone(), job.to.clone()), job.tag.clone());
+        let pairs = &job.pairing.pairs;
+        let publication =
+            Publication::open(&destination, names, tag, job.subject.clone(), pairs, cancel).await?;
+        let present = job.skip_present(&publication).await;
+        job.expect(&tars);
+        prepared.push((job, publication, present));
+    }
+    tars.remove_others()?;
+    let threads = config.jobs.get();
+    let needs = prepared.iter().map(|(job, ..)| job.disk_needed(threads, &tars));
+    check_space(&config.work_dir, needs.max().unwrap_or(0))?;
+    let deltas = LayerDeltas::new(config.memory, threads, &tars, deltas, cancel);
+    let mut reports = Vec::new();
+    for (job, publication, present) in prepared {
+        reports.push(job.run(threads, &deltas, &tars, &publication, present).await?);
+    }
+    Ok(CreationReport::new(reports, began.elapsed()))
+}
+
+fn release_job(old: &ReleaseImages, new: &ReleaseImages) -> Result<IndexJob, CreationError> {
+    let [from, to] = [old, new].map(|release| release.name.clone());
+    let manifests = [old, new].map(|release| release.images[0].image.manifest.digest());
+    if manifests[0] == manifests[1] {
+        return Err(CreationError::Same { from, to });
+    }
+    let unresolved = old.unresolved.iter().chain(&new.unresolved).cloned();
+    Ok(IndexJob {
+        tag: tag(manifests[0], manifests[1]),
+        subject: subject(&new.images[0])?,
+        pairing: pair_images(&old.images, &new.images),
+        unresolved: unresolved.collect(),
+        from,
+        to,
+    })
+}
+
+fn image_job(old: NamedImage, new: NamedImage) -> Result<IndexJob, CreationError> {
+    let (from, to) = (old.reference.to_string(), new.reference.to_string());
+    let manifests = [&old, &new].map(|image| image.image.manifest.digest());
+    if manifests[0] == manifests[1] {
+        return Err(CreationError::Same { from, to });
+    }
+    // They are a pair whatever their names are.
+    let old = NamedImage {
+        name: new.name.clone(),
+        ..old
+    };
+    Ok(IndexJob {
+        tag: tag(manifests[0], manifests[1]),
+        subject: subject(&new)?,
+        pairing: pair_images(&[old], &[new]),
+        unresolved: Vec::new(),
+        from,
+        to,
+    })
+}
+
+fn subject(image: &NamedImage) -> Result<Descriptor, CreationError> {
+    let described = Descriptor::of_manifest(&image.image.manifest);
+    described.map_err(|source| {
+        let reference = image.reference.to_string();
+        RegistryError::Manifest { reference, source }.into()
+    })
+}
+
+/// The tag of the index from one image to another.
+fn tag(from: Digest, to: Digest) -> String {
+    let [from, to] = [from, to].map(|digest| digest.hex()[..TAG_DIGITS].to_owned());
+    format!("delta-{from}-{to}")
+}
+
+/// Removes what an earlier run left in a directory.
+fn empty(dir: &Path) -> Result<(), CreationError> {
+    let entries = fs::read_dir(dir).map_err(CreationError::host("read", dir))?;
+    for entry in entries.flatten() {
+        remove(&entry.path());
+    }
+    Ok(())
+}
+
+fn check_space(path: &Path, needed: u64) -> Result<(), CreationError> {
+    let space = rustix::fs::statvfs(path);
+    let space = space.map_err(|error| CreationError::host("read the free space of", path)(error.into()))?;
+    let available = space.f_bavail.saturating_mul(space.f_frsize);
+    match needed <= available {
+        true => Ok(()),
+        false => Err(CreationError::Space {
+            path: path.to_owned(),
+            needed,
+            available,
+        }),
+    }
+}

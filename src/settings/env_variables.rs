@@ -7,7 +7,7 @@ use std::thread;
 
 use super::SettingsError;
 use super::host_root::HostRoot;
-use crate::cli::{HostPaths, LimitFlags};
+use crate::cli::RegistryPaths;
 
 /// Blobs that are downloaded at the same time. TALM pulls 10 images at a time; registries accept about ten connections of
 /// one client.
@@ -15,7 +15,7 @@ const MAX_DOWNLOADS: NonZeroU16 = NonZeroU16::new(8).expect("8 is not 0");
 
 /// The pull secret from the flag or TALM's variable. The variable is a path on the host, because TALM's scripts run with the
 /// host's root as theirs.
-pub(super) fn authfile(paths: &HostPaths, host: &HostRoot) -> Option<PathBuf> {
+pub(super) fn authfile(paths: &RegistryPaths, host: &HostRoot) -> Option<PathBuf> {
     let variable = || env::var_os("pull_secret_path").filter(|path| !path.is_empty());
     paths
         .authfile
@@ -23,8 +23,8 @@ pub(super) fn authfile(paths: &HostPaths, host: &HostRoot) -> Option<PathBuf> {
         .or_else(|| variable().map(|path| host.join(Path::new(&path))))
 }
 
-pub(super) fn max_downloads(bounds: &LimitFlags) -> Result<NonZeroUsize, SettingsError> {
-    let chosen = match bounds.max_downloads {
+pub(super) fn max_downloads(chosen: Option<NonZeroU16>) -> Result<NonZeroUsize, SettingsError> {
+    let chosen = match chosen {
         Some(chosen) => Some(chosen),
         None => variable("MAX_PULL_THREADS", "a number from 1 to 65535", |text| {
             text.parse().ok()

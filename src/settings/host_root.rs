@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::SettingsError;
 use super::host_files::{read, read_if_present};
-use crate::cli::HostPaths;
+use crate::cli::RegistryPaths;
 use crate::registry::ConfText;
 
 /// Where TALM's Job mounts the host's directories.
@@ -18,7 +18,7 @@ const HOST_MARK: &str = "var/lib/containers";
 pub(super) struct HostRoot(pub(super) PathBuf);
 
 impl HostRoot {
-    pub(super) fn find(paths: &HostPaths) -> Self {
+    pub(super) fn find(paths: &RegistryPaths) -> Self {
         match &paths.host_root {
             Some(root) => Self(root.clone()),
             None if Path::new(HOST_MOUNT).join(HOST_MARK).is_dir() => Self(HOST_MOUNT.into()),

@@ -21,7 +21,12 @@ pub(super) fn check(paths: &HostPaths, host: &HostRoot, graph_root: &Path) -> Re
         let path: PathBuf = path.to_owned();
         Err(SettingsError::Missing { what, path })
     };
-    if let Some(root) = paths.host_root.as_deref().filter(|root| is_missing(root)) {
+    if let Some(root) = paths
+        .registries
+        .host_root
+        .as_deref()
+        .filter(|root| is_missing(root))
+    {
         return missing("host root", root);
     }
     let is_named = paths.graph_root.is_some();

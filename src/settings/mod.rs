@@ -4,11 +4,13 @@
 //! of a flag is used as it is, because the user and this program see the same file system.
 
 mod cluster_settings;
+mod creation;
 mod crio_conf;
 mod env_variables;
 mod error;
 mod host_files;
 mod host_root;
+mod memory;
 mod missing_paths;
 mod proxy_env;
 mod registry_files;
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use jiff::SignedDuration;
 
-use crate::cli::{Flags, LogFormat};
+use crate::cli::{Flags, LogFormat, Output};
 use crate::cluster::ClusterInfo;
 use crate::job::{JobConfig, ReleaseSignatureConfig};
 use crate::oci::Platform;
@@ -35,6 +37,7 @@ use crate::spec::VersionSpec;
 use crate::store::require_root;
 
 pub use cluster_settings::{cluster_patience, service_account};
+pub use creation::creation_config;
 use crio_conf::CrioConf;
 use env_variables::{authfile, colours, max_downloads, talm_log_level, usable_cpus};
 pub use error::SettingsError;
@@ -67,8 +70,7 @@ pub struct OutputSettings {
 impl OutputSettings {
     /// From the flags, then the environment. An invalid variable is ignored here, because the log is needed to report it;
     /// [`job_config`] reports it.
-    pub fn resolve(flags: &Flags) -> Self {
-        let output = &flags.output;
+    pub fn resolve(output: &Output) -> Self {
         let talm_log_level = || talm_log_level().ok().flatten();
         Self {
             report: output.report.clone(),
@@ -99,7 +101,7 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
     if let Some(target) = &flags.cluster.pin {
         target.check_writable()?;
     }
-    let host = HostRoot::find(&flags.host);
+    let host = HostRoot::find(&flags.host.registries);
     let (mut spec, mut warnings) = version_spec::version_spec(&flags.what)?;
     let (storage_conf, crio) = host.storage(&flags.host)?;
     warnings.extend(insecure_registries(&crio));
@@ -110,7 +112,9 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
         (None, None) => host.join(GRAPH_ROOT),
     };
     missing_paths::check(&flags.host, &host, &graph_root)?;
-    let registries = host.registries(&flags.host, authfile(&flags.host, &host), &crio)?;
+    let paths = &flags.host.registries;
+    let registries_d = flags.host.registries_d.as_deref();
+    let registries = host.registries(paths, registries_d, authfile(paths, &host), &crio)?;
     spec_short_names::complete(&mut spec, &registries.registries_conf, &host)?;
     let spool = flags.host.spool.clone();
     let (signature_policy, policy_warnings) =
@@ -149,7 +153,7 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
         },
         deadline: deadline.and_then(|after| Instant::now().checked_add(after)),
         known_end,
-        max_downloads: max_downloads(&flags.bounds)?,
+        max_downloads: max_downloads(flags.bounds.max_downloads)?,
         max_unpacks: flags
             .bounds
             .max_unpacks

@@ -6,7 +6,7 @@ use super::SettingsError;
 use super::crio_conf::CrioConf;
 use super::host_files::{drop_ins, is_present, read_if_present};
 use super::host_root::HostRoot;
-use crate::cli::HostPaths;
+use crate::cli::RegistryPaths;
 use crate::registry::{ConfText, DnsFiles, Pem, RegistrySettings, SystemRoots};
 
 /// The node's pull secret; CRI-O uses it too.
@@ -35,7 +35,8 @@ impl HostRoot {
     /// The settings for requests to registries.
     pub(super) fn registries(
         &self,
-        paths: &HostPaths,
+        paths: &RegistryPaths,
+        registries_d: Option<&Path>,
         named_authfile: Option<PathBuf>,
         crio: &CrioConf,
     ) -> Result<RegistrySettings, SettingsError> {
@@ -50,7 +51,7 @@ impl HostRoot {
         };
         Ok(RegistrySettings {
             registries_conf: self.registries_conf(paths)?,
-            registries_d: self.registries_d(paths)?,
+            registries_d: self.registries_d(registries_d)?,
             host_root: self.0.clone(),
             auth_files,
             system_roots: self.system_roots()?,
@@ -70,7 +71,7 @@ impl HostRoot {
     }
 
     /// registries.conf, or an empty text if it does not exist, and its drop-ins.
-    fn registries_conf(&self, paths: &HostPaths) -> Result<Vec<ConfText>, SettingsError> {
+    fn registries_conf(&self, paths: &RegistryPaths) -> Result<Vec<ConfText>, SettingsError> {
         let named = paths.registries_conf.as_deref();
         let main = match self.named_or_first(named, &[ROOTS_REGISTRIES_CONF, REGISTRIES_CONF])? {
             Some(file) => file,
@@ -95,9 +96,9 @@ impl HostRoot {
     }
 
     /// The files of registries.d; none if there is no such directory.
-    fn registries_d(&self, paths: &HostPaths) -> Result<Vec<ConfText>, SettingsError> {
-        let dir = match &paths.registries_d {
-            Some(dir) => dir.clone(),
+    fn registries_d(&self, named: Option<&Path>) -> Result<Vec<ConfText>, SettingsError> {
+        let dir = match named {
+            Some(dir) => dir.to_owned(),
             None if is_present(&self.join(ROOTS_REGISTRIES_D)) => self.join(ROOTS_REGISTRIES_D),
             None => self.join(REGISTRIES_D),
         };
@@ -135,12 +136,9 @@ mod tests {
     #[test]
     fn registries_d_is_read_from_one_directory() {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut paths = HostPaths {
-            host_root: Some(dir.path().to_owned()),
-            ..HostPaths::default()
-        };
-        let read = |paths: &HostPaths| {
-            let files = HostRoot::find(paths).registries_d(paths).expect("readable");
+        let host = HostRoot(dir.path().to_owned());
+        let read = |named: Option<&Path>| {
+            let files = host.registries_d(named).expect("readable");
             let shown = files.iter().map(|file| {
                 let path = file.path.strip_prefix(dir.path()).unwrap_or(&file.path);
                 format!("{}: {}", path.display(), file.text)
@@ -152,24 +150,19 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
             fs::write(path, "{}").expect("a file");
         };
-        assert_eq!(read(&paths), "");
+        assert_eq!(read(None), "");
 
         write("etc/containers/registries.d/b.yaml");
         write("etc/containers/registries.d/a.yaml");
         write("etc/containers/registries.d/a.yml");
         let both = "etc/containers/registries.d/a.yaml: {}, etc/containers/registries.d/b.yaml: {}";
-        assert_eq!(read(&paths), both);
+        assert_eq!(read(None), both);
 
         fs::create_dir_all(dir.path().join(ROOTS_REGISTRIES_D)).expect("a directory");
-        assert_eq!(
-            read(&paths),
-            "",
-            "root's own directory counts even if it is empty"
-        );
+        assert_eq!(read(None), "", "root's own directory counts even if it is empty");
         write("root/.config/containers/registries.d/c.yaml");
-        assert_eq!(read(&paths), "root/.config/containers/registries.d/c.yaml: {}");
+        assert_eq!(read(None), "root/.config/containers/registries.d/c.yaml: {}");
 
-        paths.registries_d = Some(dir.path().join(REGISTRIES_D));
-        assert_eq!(read(&paths), both);
+        assert_eq!(read(Some(&dir.path().join(REGISTRIES_D))), both);
     }
 }

@@ -106,6 +106,7 @@ impl HostRoot {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::cli::RegistryPaths;
 
     /// The hub's Job mounts `/run` but not `/var/run`, where MCO's storage.conf has the run root up to 4.16.
     #[test]
@@ -149,7 +150,7 @@ mod tests {
             std::os::unix::fs::symlink("/nowhere/on/this/machine", &link).unwrap();
             let read = host
                 .storage(&HostPaths::default())
-                .and_then(|(_, crio)| host.registries(&HostPaths::default(), None, &crio));
+                .and_then(|(_, crio)| host.registries(&RegistryPaths::default(), None, None, &crio));
             let error = read.map(|_| ()).unwrap_err().to_string();
             assert!(error.contains(link.to_str().unwrap()), "{error}");
         }

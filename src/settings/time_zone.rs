@@ -70,7 +70,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::cli::HostPaths;
+    use crate::cli::RegistryPaths;
 
     /// A single line of rules without transitions, as `zic -b slim` writes a zone whose rules never changed.
     fn tzif(rules: &str) -> Vec<u8> {
@@ -92,9 +92,9 @@ mod tests {
     #[test]
     fn the_time_of_day_is_the_nodes() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = HostPaths {
+        let paths = RegistryPaths {
             host_root: Some(dir.path().to_owned()),
-            ..HostPaths::default()
+            ..RegistryPaths::default()
         };
         let host = HostRoot::find(&paths);
         let shown = || {

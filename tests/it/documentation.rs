@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory, Parser as _};
+use clap::{Command, CommandFactory, Parser as _};
 use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
 use spoke_precache::exit_code::{Ending, Failure};
@@ -75,7 +75,9 @@ fn the_table_of_flags_has_every_flag_and_no_other() {
         .collect();
     // `verify` alone takes `--repair`.
     let common: BTreeSet<String> = written.iter().filter(|flag| *flag != "repair").cloned().collect();
-    for command in Cli::command().get_subcommands() {
+    let command = Cli::command();
+    let with_own_flags = |command: &&Command| command.get_name() != "delta";
+    for command in command.get_subcommands().filter(with_own_flags) {
         let flags: Vec<_> = command
             .get_arguments()
             .filter(|flag| !matches!(flag.get_id().as_str(), "help" | "version"))
@@ -100,6 +102,28 @@ fn the_table_of_flags_has_every_flag_and_no_other() {
             );
         }
     }
+}
+
+fn delta_create(command: &Command) -> &Command {
+    let delta = command.find_subcommand("delta").expect("`delta` exists");
+    delta.find_subcommand("create").expect("`delta create` exists")
+}
+
+#[test]
+fn the_table_of_flags_of_delta_create_has_every_flag_and_no_other() {
+    let table = section("container/deltas.md", "## Flags of `delta create`");
+    let cells = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let words = cells.flat_map(|cell| cell.split('`'));
+    let flags = words.filter_map(|word| word.strip_prefix("--")?.split_whitespace().next());
+    let written: BTreeSet<String> = flags.map(str::to_owned).collect();
+    let command = Cli::command();
+    let flags = delta_create(&command).get_arguments();
+    let names = flags
+        .filter_map(|flag| flag.get_long())
+        .filter(|name| *name != "help");
+    assert_eq!(written, names.map(str::to_owned).collect());
 }
 
 #[test]
@@ -204,6 +228,7 @@ fn every_flag_that_a_page_names_exists() {
     let verify = command.find_subcommand("verify").expect("`verify` exists");
     let own: BTreeSet<String> = verify
         .get_arguments()
+        .chain(delta_create(&command).get_arguments())
         .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
         .chain(["--help".to_owned()])
         .collect();

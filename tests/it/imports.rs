@@ -28,6 +28,7 @@ const RANKS: [&[&str]; 13] = [
         "logging",
         "session",
         "spec_command",
+        "delta_command",
         "main",
     ],
 ];

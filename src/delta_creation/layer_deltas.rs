@@ -1,0 +1,210 @@
+//! Makes the deltas of layers, within the memory and the CPUs of the creation.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+
+use super::blocking::run_blocking;
+use super::error::CreationError;
+use super::image_pairs::ImagePair;
+use super::layer_diff::{DiffParams, LayerPlan, MadeDelta, OldFiles, diff_layer};
+use super::named_image::NamedImage;
+use super::tar_cache::{TarCache, remove};
+use crate::cancel::{Cancel, Stopped};
+use crate::delta::{Format, LayerDelta};
+use crate::oci::Layer;
+
+/// Memory is shared out in this unit.
+const MIB: u64 = 1 << 20;
+
+/// A larger delta, in percent of the blob, is not worth the time of applying it.
+pub(super) const WORTHWHILE: u64 = 80;
+
+/// Makes deltas.
+pub(super) struct LayerDeltas<'a> {
+    cancel: &'a Cancel,
+    tars: &'a TarCache,
+    /// Bytes of memory for all layers together.
+    max_memory: u64,
+    /// For deltas until they are published, and for scratch files.
+    dir: PathBuf,
+    memory: Semaphore,
+    cpus: Semaphore,
+}
+
+/// The files of the predecessor, once they are read; shared by all layers of an image.
+#[derive(Default)]
+pub(super) struct OldImage(OnceCell<OldFiles>);
+
+/// The deltas of one layer.
+#[derive(Debug)]
+pub(super) struct LayerOutcome {
+    pub(super) layer: Layer,
+    /// Those that are worthwhile; at most one for each format.
+    pub(super) deltas: Vec<DeltaFile>,
+    /// Why there is none.
+    pub(super) why_not: Option<String>,
+    pub(super) elapsed: Duration,
+}
+
+/// A delta in the work directory.
+#[derive(Debug)]
+pub(super) struct DeltaFile {
+    pub(super) delta: LayerDelta,
+    pub(super) path: PathBuf,
+}
+
+impl<'a> LayerDeltas<'a> {
+    /// Makes at most `jobs` deltas at a time in the directory `dir`, which exists.
+    pub(super) fn new(
+        max_memory: u64,
+        jobs: usize,
+        tars: &'a TarCache,
+        dir: PathBuf,
+        cancel: &'a Cancel,
+    ) -> Self {
+        Self {
+            memory: Semaphore::new(permits(max_memory) as usize),
+            cpus: Semaphore::new(jobs),
+            max_memory,
+            cancel,
+            tars,
+            dir,
+        }
+    }
+
+    /// The deltas of one layer of a pair.
+    pub(super) async fn of_layer(
+        &self,
+        pair: &ImagePair,
+        old: &NamedImage,
+        old_image: &OldImage,
+        layer: &Layer,
+    ) -> Result<LayerOutcome, CreationError> {
+        let sources = old_image
+            .0
+            .get_or_try_init(|| self.old_files(pair, old))
+            .await?
+            .clone();
+        let files = self
+            .tars
+            .files(layer, std::slice::from_ref(&pair.new.reference))
+            .await?;
+        let tar_size = files.tar_size();
+        let began = Instant::now();
+        let plan = {
+            let _cpu = self.acquire(&self.cpus, 1).await?;
+            let cancel = self.cancel.clone();
+            run_blocking(move || Ok(LayerPlan::new(files, sources, &cancel)?)).await?
+        };
+        let memory = plan.memory_needed().min(self.max_memory);
+        let _memory = self.acquire(&self.memory, permits(memory)).await?;
+        let _cpu = self.acquire(&self.cpus, 1).await?;
+        let [tar_diff, inflated] =
+            [Format::TarDiff, Format::InflatedTarDiff].map(|format| self.path(layer, format));
+        let (paths, cancel) = ([tar_diff.clone(), inflated.clone()], self.cancel.clone());
+        let diff = run_blocking(move || {
+            let [tar_diff, inflated] = paths.map(|path| {
+                let options = File::options()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .open(&path);
+                options.map_err(CreationError::host("create", &path))
+            });
+            let params = DiffParams {
+                memory,
+                ..DiffParams::default()
+            };
+            Ok(diff_layer(&plan, params, &tar_diff?, &inflated?, &cancel)?)
+        });
+        let diff = diff.await?;
+        let mut deltas = Vec::new();
+        let mut smallest = diff.tar_diff.size;
+        for (format, made, path) in [
+            (Format::TarDiff, Some(diff.tar_diff), tar_diff),
+            (Format::InflatedTarDiff, diff.inflated, inflated),
+        ] {
+            smallest = made.as_ref().map_or(smallest, |made| made.size.min(smallest));
+            match made.filter(|made| is_worthwhile(made.size, layer.size)) {
+                Some(MadeDelta { digest, size, .. }) => deltas.push(DeltaFile {
+                    delta: LayerDelta {
+                        blob: digest,
+                        size,
+                        format,
+                        target: layer.blob,
+                        tar_size: Some(tar_size),
+                    },
+                    path,
+                }),
+                None => remove(&path),
+            }
+        }
+        let why_not = || format!("the delta has {smallest} of {} bytes", layer.size);
+        Ok(LayerOutcome {
+            layer: layer.clone(),
+            why_not: deltas.is_empty().then(why_not),
+            deltas,
+            elapsed: began.elapsed(),
+        })
+    }
+
+    async fn old_files(&self, pair: &ImagePair, old: &NamedImage) -> Result<OldFiles, CreationError> {
+        let mut layers = Vec::new();
+        for layer in pair.old_layers() {
+            layers.push(
+                self.tars
+                    .files(layer, std::slice::from_ref(&old.reference))
+                    .await?,
+            );
+        }
+        Ok(OldFiles::new(vec![layers], self.dir.clone()))
+    }
+
+    fn path(&self, layer: &Layer, format: Format) -> PathBuf {
+        let suffix = match format {
+            Format::TarDiff => "tardf1",
+            Format::InflatedTarDiff => "itrdf1",
+        };
+        self.dir.join(format!("{}.{suffix}", layer.diff_id().0.hex()))
+    }
+
+    async fn acquire<'s>(
+        &self,
+        semaphore: &'s Semaphore,
+        permits: u32,
+    ) -> Result<SemaphorePermit<'s>, CreationError> {
+        tokio::select! {
+            permit = semaphore.acquire_many(permits) => Ok(permit.expect("the semaphore is never closed")),
+            Stopped(reason) = self.cancel.stopped() => Err(Stopped(reason).into()),
+        }
+    }
+}
+
+impl LayerOutcome {
+    /// Bytes that a node downloads.
+    pub(super) fn smallest(&self) -> u64 {
+        let sizes = self.deltas.iter().map(|file| file.delta.size);
+        sizes.min().unwrap_or(self.layer.size)
+    }
+
+    /// Bytes that a node downloads that knows only deltas for every program.
+    pub(super) fn standard(&self) -> u64 {
+        let mut files = self.deltas.iter();
+        let standard = files.find(|file| file.delta.format == Format::TarDiff);
+        standard.map_or(self.layer.size, |file| file.delta.size)
+    }
+}
+
+fn is_worthwhile(delta: u64, blob: u64) -> bool {
+    u128::from(delta) * 100 <= u128::from(blob) * u128::from(WORTHWHILE)
+}
+
+fn permits(memory: u64) -> u32 {
+    u32::try_from(memory.div_ceil(MIB))
+        .unwrap_or(u32::MAX)
+        .clamp(1, u32::MAX >> 3)
+}
