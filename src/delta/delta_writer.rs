@@ -88,12 +88,11 @@ impl<W: Write> DeltaWriter<W> {
         Ok(())
     }
 
-    /// The next `length` bytes of output become one zlib stream of the compressor with this byte.
+    /// The next `length` bytes of output become one zlib stream of this compressor.
     ///
     /// # Errors
     /// If the previous stream is not complete, or the format has no such operation.
-    pub fn deflate(&mut self, codec: u8, length: u64) -> io::Result<()> {
-        let codec = Codec::from_byte(codec).ok_or_else(|| invalid("unknown codec"))?;
+    pub fn deflate(&mut self, codec: Codec, length: u64) -> io::Result<()> {
         if self.to_deflate > 0 {
             return Err(invalid("a zlib stream in the delta is not complete"));
         }
@@ -246,11 +245,11 @@ mod tests {
         writer.data(&vec![7; 3 * MIB]).unwrap();
         writer.data(&vec![7; 3 * MIB]).unwrap();
         writer.copy_from(&a, 0, 5 << 20).unwrap();
-        writer.deflate(3, 4).unwrap();
+        writer.deflate(codec, 4).unwrap();
         writer.data(b"abcdefg").unwrap();
-        writer.deflate(3, 2).unwrap();
+        writer.deflate(codec, 2).unwrap();
         writer.copy_from(&a, 5 << 20, 3).unwrap();
-        writer.deflate(3, 1).unwrap();
+        writer.deflate(codec, 1).unwrap();
         writer.add_from(&a, (5 << 20) + 3, &[8, 9]).unwrap();
         let delta = writer.finish().unwrap();
         let mib = MIB as u64;
@@ -275,6 +274,7 @@ mod tests {
 
     #[test]
     fn it_writes_nothing_that_the_format_does_not_have() {
+        let codec = Codec::from_byte(6).unwrap();
         let range = InflatedRange {
             offset: 0,
             length: 1,
@@ -291,12 +291,12 @@ mod tests {
             let kind = writer.copy_from(&source, 0, 1).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::InvalidInput, "{source:?}");
         }
-        let kind = writer.deflate(6, 1).unwrap_err().kind();
+        let kind = writer.deflate(codec, 1).unwrap_err().kind();
         assert_eq!(kind, io::ErrorKind::InvalidInput);
         let mut writer = DeltaWriter::new(Vec::new(), Format::InflatedTarDiff, 1).unwrap();
-        writer.deflate(6, 2).unwrap();
+        writer.deflate(codec, 2).unwrap();
         writer.data(b"a").unwrap();
-        assert!(writer.deflate(6, 1).is_err());
+        assert!(writer.deflate(codec, 1).is_err());
         assert!(writer.finish().is_err(), "the zlib stream is not complete");
     }
 }

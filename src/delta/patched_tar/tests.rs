@@ -1,14 +1,22 @@
 //! Applies deltas to files in memory.
 #![allow(clippy::unwrap_used)]
 
+mod faults;
+mod go_deltas;
+mod hostile;
+mod model;
+
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use super::PatchedTar;
-use crate::cancel::Cancel;
-use crate::delta::{Codec, Format, InflatedRange, Operation, SourceError, SourceFile, SourceName, Sources};
+use crate::cancel::{Cancel, StopReason, Stopped};
+use crate::delta::{
+    Codec, DeltaWriter, Format, InflatedRange, Operation, PatchError, SourceError, SourceFile, SourceName,
+    Sources,
+};
 
 /// Old images whose files are in memory.
 #[derive(Clone, Default)]
@@ -171,4 +179,60 @@ fn every_operation_makes_its_part_of_the_tar() {
             }
         }
     }
+}
+
+#[test]
+fn paths_are_cleaned() {
+    let images = Images::new(&[&[("etc/a", b"content")]]);
+    for path in ["etc/a", "/etc/a", "./etc//a", "etc/./a/"] {
+        let open = (Operation::Open(SourceName::file(path)), &b""[..]);
+        let delta = delta(Format::TarDiff, &[open, (Operation::Copy { length: 7 }, b"")]);
+        assert_eq!(
+            apply(Format::TarDiff, &delta, images.clone()).unwrap(),
+            b"content",
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn the_tar_can_be_read_again_from_its_start_only() {
+    let content: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    let images = Images::new(&[&[("a", &content)]]);
+    let codec = Codec::from_byte(1).unwrap();
+    let mut writer = DeltaWriter::new(b"before".to_vec(), Format::InflatedTarDiff, 1).unwrap();
+    let (name, length) = (SourceName::file("a"), content.len() as u64);
+    writer.copy_from(&name, 0, length).unwrap();
+    writer.deflate(codec, length).unwrap();
+    writer.copy_from(&name, 0, length).unwrap();
+    let mut file = Cursor::new(writer.finish().unwrap());
+    file.set_position(6);
+    let format = Format::InflatedTarDiff;
+    let mut tar = PatchedTar::open(file, format, Box::new(images), &Cancel::default()).unwrap();
+    let expected = [content.clone(), zlib(&content, 1)].concat();
+    for stop in [10, content.len() + 70_000, expected.len()] {
+        assert_eq!(tar.stream_position().unwrap(), 0);
+        let mut bytes = vec![0; stop];
+        tar.read_exact(&mut bytes).unwrap();
+        assert!(bytes == expected[..stop]);
+        assert_eq!(tar.stream_position().unwrap(), stop as u64);
+        for other in [SeekFrom::Start(1), SeekFrom::End(0), SeekFrom::Current(1)] {
+            assert_eq!(tar.seek(other).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        }
+        assert_eq!(tar.seek(SeekFrom::Start(0)).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_stopped_run_ends_it() {
+    let cancel = Cancel::default();
+    let delta = Cursor::new(delta(Format::TarDiff, &[(Operation::Data { length: 1 }, b"a")]));
+    let images = Box::new(Images::default());
+    let mut tar = PatchedTar::open(delta, Format::TarDiff, images, &cancel).unwrap();
+    cancel.stop(StopReason::Deadline);
+    let error = tar.read(&mut [0; 10]).unwrap_err();
+    assert!(matches!(
+        PatchError::of(&error),
+        Some(PatchError::Stopped(Stopped(StopReason::Deadline)))
+    ));
 }
