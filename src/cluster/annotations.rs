@@ -76,6 +76,9 @@ pub(super) struct ImageCounts {
 pub(super) struct ByteCounts {
     planned: u64,
     fetched: u64,
+    /// What deltas saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved: Option<u64>,
 }
 
 impl StatusAnnotation {
@@ -92,6 +95,7 @@ impl StatusAnnotation {
             bytes: ByteCounts {
                 planned: progress.bytes,
                 fetched: progress.fetched,
+                saved: None,
             },
             bytes_per_second: (progress.downloads > 0).then_some(progress.rate),
             seconds_left: progress.time_left().map(|left| left.as_secs()),
@@ -128,6 +132,7 @@ impl StatusAnnotation {
             bytes: ByteCounts {
                 planned: totals.bytes_planned,
                 fetched: totals.bytes_fetched,
+                saved: (totals.bytes_saved > 0).then_some(totals.bytes_saved),
             },
             ..Self::default()
         }

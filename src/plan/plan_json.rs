@@ -1,9 +1,13 @@
 //! Writes the plan as JSON: `apiVersion: spoke-precache/v1`, `kind: Plan`.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use super::{ImageAction, LayerAction, Plan, PlanTotals, PlannedImage, PlannedLayer};
+use crate::delta::DeltaOption;
 use crate::image_request::Requester;
+use crate::oci::{Digest, LayerId};
 use crate::report::{API_VERSION, LimitReport, OperatorReport, RequesterKind};
 
 /// The plan as a document. `S` is the result of the space check, which the plan does not interpret.
@@ -56,6 +60,21 @@ struct Layer<'a> {
     size: u64,
     media_type: &'a str,
     action: &'static str,
+    /// From which it is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Delta<'a>>,
+}
+
+/// The first delta that a run tries.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Delta<'a> {
+    blob: String,
+    size: u64,
+    media_type: &'static str,
+    repository: String,
+    /// Ids of the old images.
+    sources: Vec<&'a Digest>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,13 +101,22 @@ impl<'a, S: Serialize> PlanDocument<'a, S> {
             tag: tag(&image.requester),
             reason: &image.reason,
         });
+        let deltas = plan.layers.iter().filter_map(|task| {
+            let option = task.deltas.first()?;
+            Some((task.layer.id(), option.as_ref()))
+        });
+        let deltas: HashMap<LayerId, &DeltaOption> = deltas.collect();
         Self {
             api_version: API_VERSION,
             kind: "Plan",
             totals: plan.totals,
             space,
             operators,
-            images: plan.images.iter().map(Image::of).collect(),
+            images: plan
+                .images
+                .iter()
+                .map(|image| Image::of(image, &deltas))
+                .collect(),
             excluded: excluded.collect(),
             limit_rate,
         }
@@ -96,7 +124,7 @@ impl<'a, S: Serialize> PlanDocument<'a, S> {
 }
 
 impl<'a> Image<'a> {
-    fn of(image: &'a PlannedImage) -> Self {
+    fn of(image: &'a PlannedImage, deltas: &HashMap<LayerId, &'a DeltaOption>) -> Self {
         Self {
             name: image.reference.to_string(),
             source: image.requesters.first().map(Requester::kind),
@@ -109,13 +137,17 @@ impl<'a> Image<'a> {
             bytes: image.bytes,
             delta_bytes: (image.delta_bytes > 0).then_some(image.delta_bytes),
             bytes_whole: (image.bytes_whole > image.bytes).then_some(image.bytes_whole),
-            layers: image.layers.iter().map(Layer::of).collect(),
+            layers: image
+                .layers
+                .iter()
+                .map(|planned| Layer::of(planned, deltas))
+                .collect(),
         }
     }
 }
 
 impl<'a> Layer<'a> {
-    fn of(planned: &'a PlannedLayer) -> Self {
+    fn of(planned: &'a PlannedLayer, deltas: &HashMap<LayerId, &'a DeltaOption>) -> Self {
         let layer = &planned.layer;
         Self {
             id: layer.id().to_string(),
@@ -129,6 +161,13 @@ impl<'a> Layer<'a> {
                 LayerAction::Fetch => "fetch",
                 LayerAction::Share => "share",
             },
+            delta: deltas.get(&layer.id()).map(|option| Delta {
+                blob: option.delta.blob.to_string(),
+                size: option.delta.size,
+                media_type: option.delta.format.media_type(),
+                repository: option.repository.repository(),
+                sources: option.sources.iter().map(|source| &source.config).collect(),
+            }),
         }
     }
 }

@@ -13,9 +13,30 @@ use super::{ImageAction, LayerAction, Plan, PlanTotals, PlannedImage};
 use crate::registry::LimitSettings;
 use crate::report::{OperatorReport, OperatorState, Printable, Size, Span};
 
-/// Together with the columns of numbers and the gaps, 100.
-const REQUESTER_WIDTH: usize = 26;
-const NAME_WIDTH: usize = 36;
+/// The widths of the columns with text. Together with the columns of numbers and the gaps, 100.
+struct Columns {
+    requester: usize,
+    name: usize,
+    /// Whether there is a column with the bytes without deltas, which takes 11.
+    has_whole: bool,
+}
+
+impl Columns {
+    fn of(plan: &Plan) -> Self {
+        match plan.totals.bytes_saved > 0 {
+            true => Self {
+                requester: 22,
+                name: 29,
+                has_whole: true,
+            },
+            false => Self {
+                requester: 26,
+                name: 36,
+                has_whole: false,
+            },
+        }
+    }
+}
 
 /// Digits of a digest that are shown, as podman does.
 const SHORT_DIGEST: usize = 12;
@@ -35,28 +56,29 @@ impl Plan {
         now: Timestamp,
     ) -> String {
         let mut table = String::new();
-        row(
+        let columns = Columns::of(self);
+        columns.row(
             &mut table,
             "ACTION",
             "SOURCE",
             "IMAGE",
-            ["FETCH", "SHARE", "REUSE", "SIZE"],
+            ["FETCH", "SHARE", "REUSE", "SIZE", "WHOLE"],
         );
         for image in &self.images {
-            image_rows(&mut table, image);
+            image_rows(&mut table, &columns, image);
         }
         for image in &self.excluded {
-            row(
+            columns.row(
                 &mut table,
                 "exclude",
                 &image.requester.to_string(),
                 &image.reference.to_string(),
-                ["-"; 4],
+                ["-"; 5],
             );
             line(&mut table, format_args!("        {}", Printable(&image.reason)));
         }
         for operator in operators {
-            operator_rows(&mut table, operator);
+            operator_rows(&mut table, &columns, operator);
         }
         totals(&mut table, &self.totals, limit, now);
         if !space.is_empty() {
@@ -97,6 +119,18 @@ fn totals(table: &mut String, totals: &PlanTotals, limit: &LimitSettings, now: T
             Size(totals.bytes_in_spool)
         ),
     );
+    if totals.bytes_saved > 0 {
+        line(
+            table,
+            format_args!(
+                "deltas:    {} saved: {} instead of {}; {} of the layers are made from deltas",
+                Size(totals.bytes_saved),
+                Size(totals.bytes_to_fetch),
+                Size(totals.bytes_whole),
+                totals.layers_from_deltas
+            ),
+        );
+    }
     if totals.bytes_to_fetch > 0 {
         let [slow, fast] = RATES.map(|rate| time_at(rate, totals.bytes_to_fetch, limit, now));
         let [slower, faster] = RATES;
@@ -142,7 +176,7 @@ fn time_at(rate: u64, bytes: u64, limit: &LimitSettings, now: Timestamp) -> Dura
     Duration::from_secs(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
 }
 
-fn image_rows(table: &mut String, image: &PlannedImage) {
+fn image_rows(table: &mut String, columns: &Columns, image: &PlannedImage) {
     let requester = match image.requesters.as_slice() {
         [] => String::new(),
         [requester] => requester.to_string(),
@@ -154,10 +188,11 @@ fn image_rows(table: &mut String, image: &PlannedImage) {
             image.count_layers(LayerAction::Share).to_string(),
             image.count_layers(LayerAction::Reuse).to_string(),
             Size(image.bytes).to_string(),
+            Size(image.bytes_whole).to_string(),
         ],
-        ImageAction::Present | ImageAction::Failed(_) => ["-"; 4].map(str::to_owned),
+        ImageAction::Present | ImageAction::Failed(_) => ["-"; 5].map(str::to_owned),
     };
-    row(
+    columns.row(
         table,
         action_of(&image.action),
         &requester,
@@ -169,29 +204,37 @@ fn image_rows(table: &mut String, image: &PlannedImage) {
     }
 }
 
-fn operator_rows(table: &mut String, operator: &OperatorReport) {
+fn operator_rows(table: &mut String, columns: &Columns, operator: &OperatorReport) {
     if operator.state != OperatorState::Found {
-        row(table, "failed", "operator", &operator.name(), ["-"; 4]);
+        columns.row(table, "failed", "operator", &operator.name(), ["-"; 5]);
         let reason = operator.reason.as_deref().unwrap_or("its catalog was not read");
         line(table, format_args!("        {}", Printable(reason)));
     }
 }
 
-fn row(
-    table: &mut String,
-    action: &str,
-    requester: &str,
-    name: &str,
-    [fetch, share, reuse, size]: [&str; 4],
-) {
-    let requester = shorten_end(&Printable(requester).to_string(), REQUESTER_WIDTH);
-    let name = shorten_name(&Printable(name).to_string(), NAME_WIDTH);
-    line(
-        table,
-        format_args!(
-            "{action:<7} {requester:<REQUESTER_WIDTH$} {name:<NAME_WIDTH$} {fetch:>5} {share:>5} {reuse:>5} {size:>10}"
-        ),
-    );
+impl Columns {
+    fn row(
+        &self,
+        table: &mut String,
+        action: &str,
+        requester: &str,
+        name: &str,
+        [fetch, share, reuse, size, whole]: [&str; 5],
+    ) {
+        let (requester_width, name_width) = (self.requester, self.name);
+        let requester = shorten_end(&Printable(requester).to_string(), requester_width);
+        let name = shorten_name(&Printable(name).to_string(), name_width);
+        let whole = match self.has_whole {
+            true => format!(" {whole:>10}"),
+            false => String::new(),
+        };
+        line(
+            table,
+            format_args!(
+                "{action:<7} {requester:<requester_width$} {name:<name_width$} {fetch:>5} {share:>5} {reuse:>5} {size:>10}{whole}"
+            ),
+        );
+    }
 }
 
 fn line(table: &mut String, text: std::fmt::Arguments<'_>) {

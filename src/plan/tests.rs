@@ -545,6 +545,47 @@ space: fits
 }
 
 #[test]
+fn the_table_shows_what_deltas_save() {
+    let present = Present {
+        deltas: HashMap::from([(blob('c'), vec![delta('c', 0, MIB / 4)])]),
+        ..Present::default()
+    };
+    let images = vec![
+        component("one", "ac"),
+        image("two", Requester::Additional, ImageAction::Present),
+    ];
+    let plan = Plan::build(images, vec![], &present);
+    let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let table = plan.table(&[], "", &LimitSettings::default(), now);
+    let (images, totals) = table.split_once("\n\n").unwrap();
+    assert_eq!(
+        images,
+        "\
+ACTION  SOURCE                 IMAGE                         FETCH SHARE REUSE       SIZE      WHOLE
+pull    one                    one:latest                        2     0     0    1.3 MiB    4.0 MiB
+present additional             two:latest                        -     -     -          -          -"
+    );
+    assert!(
+        totals.contains(
+            "\ndeltas:    2.8 MiB saved: 1.3 MiB instead of 4.0 MiB; 1 of the layers are made from deltas\n"
+        ),
+        "{totals}"
+    );
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    let document = serde_json::to_value(PlanDocument::new(&plan, &[], None::<&()>, None)).unwrap();
+    let one = &document["images"][0];
+    assert_eq!(
+        (&one["bytes"], &one["deltaBytes"], &one["bytesWhole"]),
+        (&(MIB * 5 / 4).into(), &(MIB / 4).into(), &(4 * MIB).into())
+    );
+    assert_eq!(
+        one["layers"][1]["delta"]["blob"],
+        delta('c', 0, 0).delta.blob.to_string()
+    );
+    assert_eq!(document["totals"]["bytesSaved"], MIB * 11 / 4);
+}
+
+#[test]
 fn the_document_has_the_same_facts_as_json() {
     let plan = small_release();
     let now = "2026-01-01T12:00:00Z".parse().unwrap();

@@ -59,6 +59,29 @@ impl Report {
             Span(self.complete_time.since(self.start_time)),
             Size(totals.bytes_resumed)
         );
+        if totals.bytes_saved > 0 {
+            let images = self.images.iter().filter(|image| image.delta.is_some()).count();
+            let _ = writeln!(
+                text,
+                "deltas:    {} saved, for {}",
+                Size(totals.bytes_saved),
+                Count(images, "image")
+            );
+        }
+        let mut fallbacks = self.images.iter().filter_map(|image| {
+            let reason = image.fallback_reason.as_ref()?;
+            Some((&image.name, reason))
+        });
+        if let Some((name, reason)) = fallbacks.next() {
+            let images = 1 + fallbacks.count();
+            let _ = writeln!(
+                text,
+                "fallback:  deltas for {} could not be used; {}:\n{INDENT}{}",
+                Count(images, "image"),
+                Printable(name),
+                indented(reason, INDENT)
+            );
+        }
         if let Some(limit) = &self.limit_rate {
             let _ = writeln!(text, "limit:     {}", Printable(&limit.at_start));
         }
@@ -116,8 +139,20 @@ impl Report {
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    /// One line: the phase, and how many images are in the store.
+    /// One line: the phase, how many images are in the store, and what deltas saved.
     pub fn headline(&self) -> String {
+        let result = self.result();
+        match self.totals.bytes_saved {
+            0 => result,
+            saved => format!(
+                "{result}; received {} instead of {}",
+                Size(self.totals.bytes_fetched),
+                Size(self.totals.bytes_fetched.saturating_add(saved))
+            ),
+        }
+    }
+
+    fn result(&self) -> String {
         let (here, wanted) = (self.totals.images_here(), self.totals.images_wanted);
         let (phase, failed) = (self.phase, self.totals.operators_failed);
         let damaged = self.in_state(ImagePhase::Damaged).count() as u64;

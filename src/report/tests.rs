@@ -358,6 +358,67 @@ fn downloaded_and_resumed_bytes_are_counted_apart() {
 }
 
 #[test]
+fn what_deltas_save_is_counted_once_for_each_delta_and_without_those_that_failed() {
+    let applied = |name: &str, delta, bytes, whole_bytes| Event::DeltaApplied {
+        name: name.to_owned(),
+        delta: blob(delta),
+        source: blob("old"),
+        bytes,
+        whole_bytes,
+    };
+    let failed = |delta| Event::DeltaFailed {
+        name: "example.com/b:1".to_owned(),
+        delta: blob(delta),
+        reason: "the old image has no regular file `usr/bin/b`".to_owned(),
+        bytes: 1 << 20,
+        more_bytes: 40 << 20,
+    };
+    let recorder = recorded(
+        any_time,
+        [
+            listed("example.com/a:1", RequesterKind::Additional, 7 << 20),
+            listed("example.com/b:1", RequesterKind::Additional, 1 << 20),
+            Event::Planned {
+                images: 2,
+                present: 0,
+                bytes: 8 << 20,
+            },
+            applied("example.com/a:1", "first", 2 << 20, 100 << 20),
+            applied("example.com/a:1", "second", 5 << 20, 50 << 20),
+            // Another layer from the same delta.
+            applied("example.com/a:1", "second", 5 << 20, 50 << 20),
+            failed("third"),
+            failed("third"),
+            done("example.com/a:1", ImagePhase::Pulled, None),
+            done("example.com/b:1", ImagePhase::Pulled, None),
+            Event::BlobReceived {
+                blob: blob("all"),
+                bytes: 48 << 20,
+            },
+        ],
+    );
+    let report = recorder.report(0);
+    assert_eq!(report.totals.bytes_saved, (150 - 7 - 1) << 20);
+    assert_eq!(report.totals.bytes_planned, (8 + 40) << 20);
+    let [a, b] = report.images.as_slice() else {
+        panic!("{:?}", report.images);
+    };
+    assert_eq!(
+        (a.delta.clone(), a.delta_bytes),
+        (Some(blob("old").to_string()), 7 << 20)
+    );
+    assert_eq!((b.delta.clone(), b.delta_bytes), (None, 0));
+    let summary = report.summary("done");
+    for line in [
+        "Succeeded: all 2 images are in the store; received 48.0 MiB instead of 190.0 MiB\n",
+        "deltas:    142.0 MiB saved, for 1 image\n",
+        "fallback:  deltas for 1 image could not be used; example.com/b:1:\n           the old image has no regular file",
+    ] {
+        assert!(summary.contains(line), "{line}: {summary}");
+    }
+}
+
+#[test]
 fn a_run_that_fails_early_is_not_called_complete() {
     let recorder = recorded(
         any_time,
