@@ -11,18 +11,22 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::limits::MAX_INFLATED;
 use super::operation::{InflatedRange, SourceName};
-use super::patch_error::{PatchError, SourceFault};
+use super::patch_error::{FormatFault, PatchError, SourceFault};
 use super::source::{SourceError, SourceFile, Sources};
 use crate::cancel::Cancel;
 
 /// Open files at a time.
 const MAX_OPEN: usize = 32;
 
-/// Bytes of a source that are read at once.
-const BUFFER: usize = 64 << 10;
+/// Bytes of a block of a source. Longer copies are read directly.
+const BLOCK: usize = 16 << 10;
 
-/// Bytes that are read for an operation that needs fewer; the next operations often continue there.
-const READ_AHEAD: usize = 8 << 10;
+/// Cached blocks, 1 MiB. A delta of a program has operations of some hundred bytes, which often return to where others
+/// were.
+const BLOCKS: usize = 64;
+
+/// Bytes that are inflated at once.
+const CHUNK: usize = 64 << 10;
 
 /// Bytes of a path in a message.
 const PATH_IN_MESSAGE: usize = 200;
@@ -35,13 +39,24 @@ pub(super) struct OpenedSources {
     opened: Vec<Opened>,
     /// The next byte of the current one.
     position: u64,
-    buffer: Box<[u8]>,
-    /// The range of the current source that `buffer` starts with.
-    buffered: Range<u64>,
+    blocks: Box<[u8]>,
+    /// What each place in `blocks` contains.
+    cached: [Cached; BLOCKS],
+    /// Sources that were opened so far.
+    count: u64,
+}
+
+/// A block of a source, or less at the end of the file.
+#[derive(Clone, Default)]
+struct Cached {
+    /// The serial number of the source.
+    source: u64,
+    range: Range<u64>,
 }
 
 struct Opened {
     name: SourceName,
+    serial: u64,
     file: Box<dyn SourceFile>,
 }
 
@@ -52,15 +67,16 @@ impl OpenedSources {
             cancel,
             opened: Vec::new(),
             position: 0,
-            buffer: vec![0; BUFFER].into_boxed_slice(),
-            buffered: 0..0,
+            blocks: vec![0; BLOCKS * BLOCK].into_boxed_slice(),
+            cached: std::array::from_fn(|_| Cached::default()),
+            count: 0,
         }
     }
 
     /// Closes all sources.
     pub(super) fn clear(&mut self) {
         self.opened.clear();
-        (self.position, self.buffered) = (0, 0..0);
+        self.position = 0;
     }
 
     /// Reads from the start of this source, if it is open.
@@ -69,9 +85,6 @@ impl OpenedSources {
             return false;
         };
         self.opened[index..].rotate_left(1);
-        if index + 1 < self.opened.len() {
-            self.buffered = 0..0;
-        }
         self.position = 0;
         true
     }
@@ -100,8 +113,11 @@ impl OpenedSources {
                 Err(fault) => return Err(source_error(&name, fault)),
             };
         }
-        self.opened.push(Opened { name, file });
-        (self.position, self.buffered) = (0, 0..0);
+        // Blocks of a file that was closed and opened again are not read.
+        self.count += 1;
+        let serial = self.count;
+        self.opened.push(Opened { name, serial, file });
+        self.position = 0;
         Ok(())
     }
 
@@ -118,8 +134,8 @@ impl OpenedSources {
     /// Fills `out` with the next bytes.
     pub(super) fn copy(&mut self, mut out: &mut [u8]) -> Result<(), PatchError> {
         while !out.is_empty() {
-            let read = if out.len() >= BUFFER && !self.buffered.contains(&self.position) {
-                self.read_at(out)?
+            let read = if out.len() >= BLOCK {
+                self.read_directly(out)?
             } else {
                 let bytes = self.bytes(out.len())?;
                 let read = bytes.len();
@@ -134,17 +150,49 @@ impl OpenedSources {
 
     /// The next bytes, at least one and at most `max`.
     pub(super) fn bytes(&mut self, max: usize) -> Result<&[u8], PatchError> {
-        if !self.buffered.contains(&self.position) {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            let wanted = max.clamp(READ_AHEAD, BUFFER);
-            let read = self.read_at(&mut buffer[..wanted]);
-            self.buffer = buffer;
-            self.buffered = self.position..self.position + read? as u64;
+        let serial = self.current()?.serial;
+        let number = self.position / BLOCK as u64;
+        let place = (number.wrapping_add(serial) % BLOCKS as u64) as usize;
+        let Cached { source, range } = &self.cached[place];
+        if *source != serial || !range.contains(&self.position) {
+            self.cache_block(place, serial, number * BLOCK as u64)?;
         }
-        // Both fit in the buffer.
-        let start = (self.position - self.buffered.start) as usize;
-        let length = (self.buffered.end - self.position) as usize;
-        Ok(&self.buffer[start..start + length.min(max)])
+        let range = &self.cached[place].range;
+        // Both are at most the length of a block.
+        let start = (self.position - range.start) as usize;
+        let length = (range.end - self.position) as usize;
+        Ok(&self.blocks[place * BLOCK + start..][..length.min(max)])
+    }
+
+    /// Reads the block of the current position, which starts at `start`.
+    fn cache_block(&mut self, place: usize, serial: u64, start: u64) -> Result<(), PatchError> {
+        self.cached[place] = Cached::default();
+        let mut blocks = std::mem::take(&mut self.blocks);
+        let read = self.read_block(&mut blocks[place * BLOCK..][..BLOCK], start);
+        self.blocks = blocks;
+        let range = start..start + read? as u64;
+        if !range.contains(&self.position) {
+            return Err(too_short(self.current()?, self.position));
+        }
+        self.cached[place] = Cached {
+            source: serial,
+            range,
+        };
+        Ok(())
+    }
+
+    /// Fills `block` up to the end of the file.
+    fn read_block(&self, block: &mut [u8], start: u64) -> Result<usize, PatchError> {
+        let current = self.current()?;
+        let mut filled = 0;
+        while filled < block.len() {
+            match read_at(&*current.file, &mut block[filled..], start + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) => return Err(source_error(&current.name, host("read it")(error))),
+            }
+        }
+        Ok(filled)
     }
 
     /// Takes bytes of [`Self::bytes`].
@@ -153,16 +201,18 @@ impl OpenedSources {
     }
 
     /// Reads at least one byte of the current source at its position.
-    fn read_at(&self, buffer: &mut [u8]) -> Result<usize, PatchError> {
-        let Some(current) = self.opened.last() else {
-            return Ok(0);
-        };
-        let read = match read_at(&*current.file, buffer, self.position) {
-            Ok(0) => Err(SourceFault::Shorter(self.position.saturating_add(1))),
+    fn read_directly(&self, buffer: &mut [u8]) -> Result<usize, PatchError> {
+        let current = self.current()?;
+        match read_at(&*current.file, buffer, self.position) {
+            Ok(0) => Err(too_short(current, self.position)),
             Ok(read) => Ok(read),
-            Err(error) => Err(host("read it")(error)),
-        };
-        read.map_err(|fault| source_error(&current.name, fault))
+            Err(error) => Err(source_error(&current.name, host("read it")(error))),
+        }
+    }
+
+    fn current(&self) -> Result<&Opened, PatchError> {
+        let (offset, fault) = (0, FormatFault::NoSource);
+        self.opened.last().ok_or(PatchError::Format { offset, fault })
     }
 
     /// Bytes of the scratch files.
@@ -173,7 +223,7 @@ impl OpenedSources {
 
     /// Writes the content of a zlib stream to a scratch file. It must be exactly what the delta says.
     fn inflate(
-        &mut self,
+        &self,
         file: &dyn SourceFile,
         range: InflatedRange,
     ) -> Result<Result<File, SourceFault>, PatchError> {
@@ -182,21 +232,20 @@ impl OpenedSources {
             Err(error) => return Ok(Err(host("store its inflated content")(error))),
         };
         let mut inflater = Decompress::new(true);
-        let (mut output, mut input) = (vec![0; BUFFER], 0..0);
-        self.buffered = 0..0;
+        let (mut output, mut buffer, mut input) = (vec![0; CHUNK], vec![0; CHUNK], 0..0);
         loop {
             self.cancel.check()?;
             if input.is_empty() && inflater.total_in() < range.length {
-                let left = usize::try_from(range.length - inflater.total_in()).unwrap_or(BUFFER);
+                let left = usize::try_from(range.length - inflater.total_in()).unwrap_or(CHUNK);
                 let position = range.offset.saturating_add(inflater.total_in());
-                input = match read_at(file, &mut self.buffer[..left.min(BUFFER)], position) {
+                input = match read_at(file, &mut buffer[..left.min(CHUNK)], position) {
                     Ok(0) => return Ok(Err(SourceFault::Shorter(position.saturating_add(1)))),
                     Ok(read) => 0..read,
                     Err(error) => return Ok(Err(host("read it")(error))),
                 };
             }
             let before = (inflater.total_in(), inflater.total_out());
-            let status = inflater.decompress(&self.buffer[input.clone()], &mut output, FlushDecompress::None);
+            let status = inflater.decompress(&buffer[input.clone()], &mut output, FlushDecompress::None);
             let (read, inflated) = (inflater.total_in() - before.0, inflater.total_out() - before.1);
             input.start += read as usize;
             let ended = match status {
@@ -221,6 +270,11 @@ impl OpenedSources {
             }
         }
     }
+}
+
+/// The source ends before this position.
+fn too_short(source: &Opened, position: u64) -> PatchError {
+    source_error(&source.name, SourceFault::Shorter(position.saturating_add(1)))
 }
 
 /// Reads some bytes; a signal does not end it.
