@@ -5,21 +5,22 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use super::content::Content;
 use super::error::DiffError;
 use crate::cancel::Cancel;
 use crate::oci::{DiffId, Digest, Hasher};
 use crate::store::Compression;
 use crate::store::unpack::{ListedEntry, ListedKind, UnpackLimits, list};
 
-/// The files of a layer. Several images may share it.
+/// The files of a layer. Several images may share it. The tar stays open.
 #[derive(Debug)]
 pub struct LayerFiles {
     tar: PathBuf,
+    file: File,
     diff_id: DiffId,
     size: u64,
     pub(super) nodes: BTreeMap<Arc<[u8]>, Node>,
@@ -52,16 +53,24 @@ pub(super) struct LayerFile {
     digest: OnceLock<Digest>,
 }
 
-/// Size of the buffer for hashing.
-const BUFFER: usize = 256 << 10;
+impl LayerFile {
+    /// Its names, that of the entry with the data first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.path)
+            .chain(&self.aliases)
+            .map(|name| &**name)
+    }
+}
 
 impl LayerFiles {
     /// Reads the entries of the uncompressed tar of a layer.
     pub fn read(tar: &Path, cancel: &Cancel) -> Result<Self, DiffError> {
         let file = File::open(tar).map_err(DiffError::host("open", tar))?;
         let length = file.metadata().map_err(DiffError::host("examine", tar))?.len();
+        let input = file.try_clone().map_err(DiffError::host("open", tar))?;
         let mut layer = Self {
             tar: tar.to_owned(),
+            file,
             diff_id: DiffId(Digest::of(b"")),
             size: length,
             nodes: BTreeMap::new(),
@@ -70,7 +79,7 @@ impl LayerFiles {
             opaque: Vec::new(),
         };
         let limits = UnpackLimits::for_blob(length);
-        let listed = list(file, limits, cancel, |entry| layer.add(entry)).map_err(DiffError::tar(tar))?;
+        let listed = list(input, limits, cancel, |entry| layer.add(entry)).map_err(DiffError::tar(tar))?;
         if listed.compression != Compression::Uncompressed {
             return Err(DiffError::Compressed(tar.to_owned()));
         }
@@ -93,9 +102,13 @@ impl LayerFiles {
         &self.tar
     }
 
-    /// Opens the tar.
-    pub(super) fn open(&self) -> io::Result<File> {
-        File::open(&self.tar)
+    /// A range of the tar.
+    pub(super) fn content(&self, range: Range<u64>) -> Content<'_> {
+        Content::new(&self.file, &self.tar, range)
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// SHA-256 of a file's data; computed once.
@@ -104,21 +117,12 @@ impl LayerFiles {
         if let Some(digest) = file.digest.get() {
             return Ok(*digest);
         }
-        let host = |action| DiffError::host(action, &self.tar);
-        let tar = self.open().map_err(host("open"))?;
         let mut hasher = Hasher::default();
-        let mut buffer = vec![0; BUFFER.min(usize::try_from(file.size).unwrap_or(BUFFER))];
-        let mut position = 0;
-        while position < file.size {
-            cancel.check()?;
-            let length =
-                usize::try_from(file.size - position).map_or(buffer.len(), |left| left.min(buffer.len()));
-            let chunk = &mut buffer[..length];
-            tar.read_exact_at(chunk, file.offset + position)
-                .map_err(host("read"))?;
+        let content = self.content(file.offset..file.offset + file.size);
+        content.chunks(0..file.size, |chunk| {
             hasher.update(chunk);
-            position += length as u64;
-        }
+            Ok(cancel.check()?)
+        })?;
         Ok(*file.digest.get_or_init(|| hasher.finish()))
     }
 

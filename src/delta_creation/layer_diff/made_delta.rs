@@ -1,12 +1,30 @@
-//! What was made of one layer.
+//! What making the delta of one layer may use, and what was made.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Write};
 
-use super::{DiffError, DiffParams, LayerPlan};
-use crate::delta::Format;
-use crate::oci::{Digest, Hasher};
+use crate::oci::Digest;
+
+/// What making a delta may use.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffParams {
+    /// Bytes of memory. With less than [`LayerPlan::memory_needed`](super::LayerPlan::memory_needed), large files are
+    /// compared in windows, and the delta is larger.
+    pub memory: u64,
+    /// Threads that compare files. The result does not depend on it.
+    pub threads: usize,
+    /// Level of zstd.
+    pub level: i32,
+}
+
+impl Default for DiffParams {
+    fn default() -> Self {
+        Self {
+            memory: 2 << 30,
+            threads: 1,
+            level: 19,
+        }
+    }
+}
 
 /// The deltas of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,58 +44,4 @@ pub struct MadeDelta {
     pub size: u64,
     /// The old images whose files it reads.
     pub images: BTreeSet<usize>,
-}
-
-struct HashingWriter<W> {
-    inner: W,
-    hasher: Hasher,
-    size: u64,
-}
-
-impl<W: Write> Write for HashingWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hasher.update(&bytes[..written]);
-        self.size += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-pub(super) fn data_only(plan: &LayerPlan, params: DiffParams, output: &File) -> Result<MadeDelta, DiffError> {
-    let tar = plan.new_layer().tar();
-    let mut input = plan.new_layer().open().map_err(DiffError::host("open", tar))?;
-    let mut writer = HashingWriter {
-        inner: output,
-        hasher: Hasher::default(),
-        size: 0,
-    };
-    let mut write = || {
-        writer.write_all(Format::TarDiff.header())?;
-        let mut stream = zstd::Encoder::new(&mut writer, params.level)?;
-        let mut left = plan.new_layer().tar_size();
-        while left > 0 {
-            let length = left.min(4 << 20);
-            let mut op = vec![0];
-            let mut rest = length;
-            while rest >= 0x80 {
-                op.push(rest as u8 | 0x80);
-                rest >>= 7;
-            }
-            op.push(rest as u8);
-            stream.write_all(&op)?;
-            io::copy(&mut io::Read::take(&mut input, length), &mut stream)?;
-            left -= length;
-        }
-        stream.finish().map(drop)
-    };
-    write().map_err(DiffError::host("write the delta of", tar))?;
-    Ok(MadeDelta {
-        digest: writer.hasher.finish(),
-        size: writer.size,
-        images: BTreeSet::new(),
-    })
 }

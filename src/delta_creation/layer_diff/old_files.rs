@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::layer_files::{LayerFiles, Node, ancestors, remove_below};
+use super::layer_files::{LayerFile, LayerFiles, Node, ancestors, remove_below};
 use crate::delta::{SourceError, SourceFile, Sources};
 
 /// The longest path in a delta; other programs refuse longer ones.
@@ -51,6 +51,11 @@ impl OldFiles {
     pub(super) fn images(&self) -> &[OldImage] {
         &self.0.images
     }
+
+    /// The directory of scratch files, for messages.
+    pub(super) fn scratch(&self) -> &Path {
+        &self.0.scratch
+    }
 }
 
 impl OldImage {
@@ -66,6 +71,10 @@ impl OldImage {
 
     pub(super) fn layer(&self, file: OldFile) -> &Arc<LayerFiles> {
         &self.layers[file.layer]
+    }
+
+    pub(super) fn size(&self, file: OldFile) -> u64 {
+        self.layer(file).files[file.file].size
     }
 
     /// The path by which a delta opens this file, which is visible as `path`: the entry with the data if that is
@@ -116,15 +125,10 @@ impl Sources for OldFiles {
             .paths
             .get(path)
             .ok_or_else(|| SourceError::Missing(shown()))?;
-        let layer = image.layer(file);
-        let tar = layer
-            .open()
-            .map_err(|error| SourceError::Host { path: shown(), error })?;
-        let data = &layer.files[file.file];
+        let layer = Arc::clone(image.layer(file));
         Ok(Box::new(TarRange {
-            tar,
-            offset: data.offset,
-            size: data.size,
+            layer,
+            file: file.file,
         }))
     }
 
@@ -141,17 +145,19 @@ impl Sources for OldFiles {
     }
 }
 
-/// A file's data in a tar.
+/// A file's data in the tar of its layer.
 struct TarRange {
-    tar: File,
-    offset: u64,
-    size: u64,
+    layer: Arc<LayerFiles>,
+    file: usize,
 }
 
 impl SourceFile for TarRange {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = self.size.saturating_sub(offset);
+        let LayerFile {
+            offset: start, size, ..
+        } = self.layer.files[self.file];
+        let left = size.saturating_sub(offset);
         let length = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
-        FileExt::read_at(&self.tar, &mut buffer[..length], self.offset + offset)
+        FileExt::read_at(self.layer.file(), &mut buffer[..length], start + offset)
     }
 }

@@ -1,0 +1,160 @@
+//! Writes the delta of a whole layer in one format.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::iter;
+
+use super::content::Content;
+use super::content_writer::ContentWriter;
+use super::error::DiffError;
+use super::file_diff::{FileDiff, SectionDiff};
+use super::made_delta::MadeDelta;
+use super::plan::{LayerPlan, PlannedFile};
+use super::section_pair::{Scratch, SectionPair};
+use crate::cancel::Cancel;
+use crate::delta::{Format, SourceName};
+use crate::oci::Hasher;
+
+/// Writes a delta to the empty file `output`.
+pub(super) struct LayerWriter<'a> {
+    plan: &'a LayerPlan,
+    scratch: &'a Scratch<'a>,
+    format: Format,
+    writer: ContentWriter<'a, HashingWriter<'a>>,
+    images: BTreeSet<usize>,
+}
+
+impl<'a> LayerWriter<'a> {
+    pub(super) fn new(
+        plan: &'a LayerPlan,
+        scratch: &'a Scratch<'a>,
+        (format, level): (Format, i32),
+        output: &'a File,
+        cancel: &'a Cancel,
+    ) -> Result<Self, DiffError> {
+        let output = HashingWriter {
+            inner: output,
+            hasher: Hasher::default(),
+            size: 0,
+        };
+        Ok(Self {
+            plan,
+            scratch,
+            format,
+            writer: ContentWriter::new(output, (format, level), plan.new_layer().tar(), cancel)?,
+            images: BTreeSet::new(),
+        })
+    }
+
+    /// Writes all files and what is between them.
+    pub(super) fn write(mut self, diffs: &[FileDiff]) -> Result<MadeDelta, DiffError> {
+        let layer = self.plan.new_layer();
+        let tar = layer.content(0..layer.tar_size());
+        let mut position = 0;
+        for (file, diff) in self.plan.files().iter().zip(diffs) {
+            self.writer.data(&tar, position..file.offset)?;
+            self.file(file, diff)?;
+            position = file.offset + file.size;
+        }
+        self.writer.data(&tar, position..tar.length())?;
+        let output = self.writer.finish()?;
+        Ok(MadeDelta {
+            digest: output.hasher.finish(),
+            size: output.size,
+            images: self.images,
+        })
+    }
+
+    fn file(&mut self, file: &PlannedFile, diff: &FileDiff) -> Result<(), DiffError> {
+        let new = self.plan.content_of(file);
+        let source = match &file.source {
+            Some(source) if self.format == Format::TarDiff && source.name.image != 0 => None,
+            source => source.as_ref(),
+        };
+        let Some(source) = source else {
+            return self.without_source(&new, diff);
+        };
+        if source.is_equal || diff.reads_source() {
+            self.images.extend(usize::try_from(source.name.image));
+        }
+        if source.is_equal {
+            let copied = self.writer.delta.copy_from(&source.name, 0, file.size);
+            return copied.map_err(DiffError::host("write the delta of", self.plan.new_layer().tar()));
+        }
+        self.changed(&new, (&source.name, &source.content()), diff)
+    }
+
+    /// There is nothing to read, so no operation names the source.
+    fn without_source(&mut self, new: &Content<'_>, diff: &FileDiff) -> Result<(), DiffError> {
+        let nothing = (&SourceName::file(""), &new.part(0..0));
+        match (self.format, diff.reads_source()) {
+            (Format::InflatedTarDiff, false) => self.changed(new, nothing, diff),
+            _ => self.writer.data(new, 0..new.length()),
+        }
+    }
+
+    fn changed(
+        &mut self,
+        new: &Content<'_>,
+        (name, old): (&SourceName, &Content<'_>),
+        diff: &FileDiff,
+    ) -> Result<(), DiffError> {
+        let mut rest = diff.matches.iter().peekable();
+        let mut position = 0;
+        for section in &diff.sections {
+            let stream = section.pair.stream.clone();
+            let before = iter::from_fn(|| rest.next_if(|found| found.new < stream.start));
+            self.writer
+                .write((new, position..stream.start), (name, old), before)?;
+            position = stream.end;
+            match self.format {
+                Format::TarDiff => {
+                    self.writer
+                        .write((new, stream), (name, old), section.compressed.iter())?
+                }
+                Format::InflatedTarDiff => self.section(name, section)?,
+            }
+        }
+        self.writer
+            .write((new, position..new.length()), (name, old), rest)
+    }
+
+    fn section(&mut self, name: &SourceName, section: &SectionDiff) -> Result<(), DiffError> {
+        let SectionPair {
+            codec, content, old, ..
+        } = &section.pair;
+        let new = self.scratch.content(content.clone());
+        let deflate = self.writer.delta.deflate(*codec, new.length());
+        deflate.map_err(DiffError::host("write the delta of", self.plan.new_layer().tar()))?;
+        match old {
+            Some(old) => {
+                let name = name.clone().inflated(old.stream);
+                let old = self.scratch.content(old.content.clone());
+                let whole = (&new, 0..new.length());
+                self.writer.write(whole, (&name, &old), section.matches.iter())
+            }
+            None => self.writer.data(&new, 0..new.length()),
+        }
+    }
+}
+
+/// Hashes and counts what it writes.
+struct HashingWriter<'a> {
+    inner: &'a File,
+    hasher: Hasher,
+    size: u64,
+}
+
+impl Write for HashingWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.size += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

@@ -1,0 +1,110 @@
+//! Runs jobs on threads as far as their memory permits.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::error::DiffError;
+
+/// The next job, and what the jobs under way need.
+struct State {
+    next: usize,
+    running: usize,
+    used: u64,
+    error: Option<DiffError>,
+}
+
+/// Runs `work` on every job with at most `threads` threads. Jobs start in their order, as soon as the memory of those
+/// under way and their own `cost` fit into `memory`, or nothing else runs. Returns the results in the same order, or the
+/// first error.
+pub(super) fn run<J: Sync, R: Send>(
+    jobs: &[J],
+    (threads, memory): (usize, u64),
+    cost: impl Fn(&J) -> u64 + Sync,
+    work: impl Fn(&J) -> Result<R, DiffError> + Sync,
+) -> Result<Vec<R>, DiffError> {
+    let results: Vec<Mutex<Option<R>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let state = Mutex::new(State {
+        next: 0,
+        running: 0,
+        used: 0,
+        error: None,
+    });
+    let changed = Condvar::new();
+    let worker = || {
+        let mut now = lock(&state);
+        while now.next < jobs.len() && now.error.is_none() {
+            let (index, needed) = (now.next, cost(&jobs[now.next]));
+            if now.running > 0 && now.used.saturating_add(needed) > memory {
+                now = changed.wait(now).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            now.next += 1;
+            now.running += 1;
+            now.used = now.used.saturating_add(needed);
+            drop(now);
+            let result = work(&jobs[index]);
+            now = lock(&state);
+            now.running -= 1;
+            now.used -= needed;
+            match result {
+                Ok(result) => *lock(&results[index]) = Some(result),
+                Err(error) => now.error = now.error.take().or(Some(error)),
+            }
+            changed.notify_all();
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(jobs.len()) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match state.error {
+        Some(error) => Err(error),
+        None => Ok(results
+            .into_iter()
+            .filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .collect()),
+    }
+}
+
+/// A panic of a worker ends the scope, so no state is seen after it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::cancel::{StopReason, Stopped};
+
+    #[test]
+    fn jobs_share_the_memory_and_one_that_exceeds_it_runs_alone() {
+        let jobs: Vec<u64> = (0..100)
+            .map(|index| if index % 10 == 0 { 30 } else { index % 7 })
+            .collect();
+        let used = AtomicU64::new(0);
+        let work = |&cost: &u64| {
+            let now = used.fetch_add(cost, Ordering::SeqCst) + cost;
+            assert!(now <= 10 || now == 30, "{now}");
+            thread::yield_now();
+            used.fetch_sub(cost, Ordering::SeqCst);
+            Ok(cost * 2)
+        };
+        let results = run(&jobs, (4, 10), |&cost| cost, work).expect("no job fails");
+        assert_eq!(results, jobs.iter().map(|cost| cost * 2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_error_ends_the_run() {
+        let stopped = Stopped(StopReason::Deadline);
+        let work = |&job: &u64| if job == 3 { Err(stopped.into()) } else { Ok(()) };
+        let result = run(&[1, 2, 3, 4], (2, 10), |_| 1, work);
+        assert!(matches!(result, Err(DiffError::Stopped(found)) if found == stopped));
+        let none = run(&[], (2, 10), |_: &u64| 1, work).expect("nothing to do");
+        assert!(none.is_empty());
+    }
+}
