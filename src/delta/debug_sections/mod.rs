@@ -76,3 +76,6 @@ fn sections<Elf: FileHeader<Endian = Endianness>>(file: &[u8]) -> Vec<Compressed
     });
     found
 }
+
+#[cfg(test)]
+mod tests;
