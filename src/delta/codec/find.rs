@@ -14,7 +14,7 @@ pub fn find_codec(stream: &[u8], inflated: &[u8]) -> Option<Codec> {
         return None;
     }
     let candidates: &[u8] = match flags >> 6 {
-        0 => &[16, 1],
+        0 => &[16, 17, 1],
         1 => &[5, 4, 3, 2],
         2 => &[6],
         _ => &[9, 8, 7],

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | 1–9 | stock zlib at this level, `windowBits` 15, `memLevel` 8 | GNU ld, gold and objcopy (6, 1 or 9) |
 //! | 16 | `compress/zlib` of Go 1.11 to 1.26 at level 1 | Go's linker |
+//! | 17 | `compress/zlib` of Go 1.27 at level 1 | Go's linker |
 //!
 //! zlib-rs, zlib-ng and zlib in hardware write other bytes. [`find_codec`] proves which codec a stream is from.
 
@@ -35,6 +36,8 @@ pub enum Codec {
 pub enum GoVersion {
     /// Go 1.11, whose linker was the first to compress debug sections, to Go 1.26.
     Until126,
+    /// Go 1.27, which has a new compressor.
+    From127,
 }
 
 /// A compression level of zlib: 1 to 9. Level 0 only stores.
@@ -53,6 +56,7 @@ impl Codec {
     pub fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             16 => Some(Self::Go(GoVersion::Until126)),
+            17 => Some(Self::Go(GoVersion::From127)),
             _ => ZlibLevel::new(byte).map(Self::Zlib),
         }
     }
@@ -62,6 +66,7 @@ impl Codec {
         match self {
             Self::Zlib(ZlibLevel(level)) => level,
             Self::Go(GoVersion::Until126) => 16,
+            Self::Go(GoVersion::From127) => 17,
         }
     }
 }
@@ -71,6 +76,7 @@ impl fmt::Display for Codec {
         match self {
             Self::Zlib(ZlibLevel(level)) => write!(formatter, "zlib level {level}"),
             Self::Go(GoVersion::Until126) => formatter.write_str("Go until 1.26, level 1"),
+            Self::Go(GoVersion::From127) => formatter.write_str("Go from 1.27, level 1"),
         }
     }
 }
@@ -80,7 +86,7 @@ pub struct Deflater(Compressor);
 
 enum Compressor {
     Zlib(ZlibDeflater),
-    Go(Box<GoDeflater>),
+    Go(GoDeflater),
 }
 
 impl Deflater {
@@ -88,7 +94,7 @@ impl Deflater {
     pub fn new(codec: Codec) -> Self {
         Self(match codec {
             Codec::Zlib(ZlibLevel(level)) => Compressor::Zlib(ZlibDeflater::new(level)),
-            Codec::Go(GoVersion::Until126) => Compressor::Go(Box::new(GoDeflater::new())),
+            Codec::Go(version) => Compressor::Go(GoDeflater::new(version)),
         })
     }
 

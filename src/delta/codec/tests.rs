@@ -93,7 +93,7 @@ pub(super) fn content(seed: u64, length: usize) -> Vec<u8> {
 
 #[test]
 fn every_codec_has_its_byte() {
-    assert_eq!(codecs().len(), 10);
+    assert_eq!(codecs().len(), 11);
     for codec in codecs() {
         assert_eq!(Codec::from_byte(codec.to_byte()), Some(codec));
     }

@@ -29,6 +29,21 @@ impl BitWriter {
         *self = Self::default();
     }
 
+    /// Appends a stored block of at most 65535 bytes.
+    pub(super) fn put_stored(&mut self, block: &[u8], last: bool, out: &mut Vec<u8>) {
+        let length = block.len() as u32;
+        self.put(last.into(), 3, out);
+        self.align(out);
+        self.put(length, 16, out);
+        self.put(!length & 0xffff, 16, out);
+        out.extend_from_slice(block);
+    }
+
+    /// Appends the code of a symbol.
+    pub(super) fn put_code(&mut self, code: Code, out: &mut Vec<u8>) {
+        self.put(code.bits.into(), code.length.into(), out);
+    }
+
     /// Appends many groups of bits. Together they must have at most `total` bits.
     pub(super) fn burst(&mut self, total: usize, out: &mut Vec<u8>, write: impl FnOnce(&mut Burst<'_>)) {
         let start = out.len();
@@ -46,6 +61,11 @@ impl BitWriter {
     }
 }
 
+/// Bits of a stored block, as Go counts them.
+pub(super) fn stored_bits(block: &[u8]) -> usize {
+    (block.len() + 5) * 8
+}
+
 /// Bits on their way into a buffer that is long enough.
 pub(super) struct Burst<'a> {
     bits: u64,
@@ -57,7 +77,7 @@ pub(super) struct Burst<'a> {
 impl Burst<'_> {
     /// Appends the code of a symbol.
     #[inline(always)]
-    pub(super) fn code(&mut self, code: Code) {
+    pub(super) fn put_code(&mut self, code: Code) {
         self.put(code.bits.into(), code.length.into());
     }
 

@@ -21,6 +21,9 @@ const ZEROS: u8 = 17;
 /// 11 to 138 zeros.
 const MANY_ZEROS: u8 = 18;
 
+/// The code of distances in a block that has none, because deflate requires one.
+pub(super) const ONE_OFFSET: Code = Code { bits: 0, length: 1 };
+
 pub(super) struct DynamicHeader {
     literals: usize,
     offsets: usize,
@@ -43,8 +46,9 @@ fn extra_bits(symbol: u8) -> u32 {
 }
 
 impl DynamicHeader {
-    /// The header for these codes; the last one of each must be in use.
+    /// The header for these codes, without unused ones at the end of each.
     pub(super) fn new(literals: &[Code], offsets: &[Code]) -> Self {
+        let (literals, offsets) = (in_use(literals), in_use(offsets));
         let lengths: Vec<u8> = literals.iter().chain(offsets).map(|code| code.length).collect();
         let mut runs = Vec::with_capacity(lengths.len());
         for run in lengths.chunk_by(|a, b| a == b) {
@@ -84,11 +88,16 @@ impl DynamicHeader {
             bits.put(self.codes[symbol].length.into(), 3, out);
         }
         for &(symbol, extra) in &self.runs {
-            let code = self.codes[usize::from(symbol)];
-            bits.put(code.bits.into(), code.length.into(), out);
+            bits.put_code(self.codes[usize::from(symbol)], out);
             bits.put(extra.into(), extra_bits(symbol), out);
         }
     }
+}
+
+/// The codes up to the last one that is in use.
+fn in_use(codes: &[Code]) -> &[Code] {
+    let last = codes.iter().rposition(|code| code.length > 0);
+    &codes[..last.map_or(0, |last| last + 1)]
 }
 
 /// Encodes a length that occurs `count` times in a row.

@@ -124,3 +124,23 @@ pub(super) fn coded_bits(frequencies: &[u32], codes: &[Code]) -> usize {
         .map(|(&frequency, code)| frequency as usize * usize::from(code.length))
         .sum()
 }
+
+/// The fixed codes of literals and of distances (RFC 1951, 3.2.6).
+pub(super) fn fixed_codes() -> ([Code; LITERALS], [Code; OFFSETS]) {
+    // Each has two more symbols, which never occur.
+    let mut literals = [Code::default(); LITERALS + 2];
+    for (symbol, code) in literals.iter_mut().enumerate() {
+        code.length = match symbol {
+            144..256 => 9,
+            256..280 => 7,
+            _ => 8,
+        };
+    }
+    number_codes(&mut literals);
+    let mut offsets = [Code { bits: 0, length: 5 }; OFFSETS + 2];
+    number_codes(&mut offsets);
+    (
+        std::array::from_fn(|symbol| literals[symbol]),
+        std::array::from_fn(|symbol| offsets[symbol]),
+    )
+}

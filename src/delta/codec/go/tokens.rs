@@ -7,7 +7,7 @@ use super::huffman::{Code, LITERALS, OFFSETS};
 pub(super) const END_OF_BLOCK: usize = 256;
 
 /// The first symbol of lengths.
-const LENGTHS: usize = 257;
+pub(super) const LENGTHS: usize = 257;
 
 /// Shortest length of a match in deflate.
 const MIN_LENGTH: usize = 3;
@@ -16,7 +16,7 @@ const MIN_LENGTH: usize = 3;
 pub(super) const MAX_LENGTH: usize = 258;
 
 /// RFC 1951, 3.2.5: bits that follow the symbol of a length.
-const LENGTH_EXTRA_BITS: [u8; 29] = [
+pub(super) const LENGTH_EXTRA_BITS: [u8; 29] = [
     0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0,
 ];
 
@@ -53,7 +53,7 @@ fn offset_symbol(offset: u32) -> usize {
 
 /// Bits that follow the symbol of a distance.
 #[inline(always)]
-fn offset_extra_bits(symbol: usize) -> u32 {
+pub(super) fn offset_extra_bits(symbol: usize) -> u32 {
     (symbol as u32 / 2).saturating_sub(1)
 }
 

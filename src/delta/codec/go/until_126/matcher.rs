@@ -1,7 +1,7 @@
-//! Finds matches as Go until 1.26 does at level 1: Snappy's way, with one table of hashes of four bytes.
+//! Finds matches as Snappy does: with one table of hashes of four bytes.
 
-use super::tokens::{MAX_LENGTH, Tokens};
-use super::window::{MAX_DISTANCE, Window, equal_length, load32, load64};
+use super::super::tokens::{MAX_LENGTH, Tokens};
+use super::super::window::{MAX_DISTANCE, Window, equal_length, load32, load64};
 
 const TABLE_BITS: u32 = 14;
 

@@ -1,0 +1,133 @@
+//! Finds matches as Go 1.27 does at level 1: with one table of hashes of five bytes, longer than a token at once.
+
+use super::super::tokens::{MAX_LENGTH, Tokens};
+use super::super::window::{MAX_DISTANCE, Window, equal_length, load32, load64};
+
+const TABLE_BITS: u32 = 15;
+
+/// A match does not start in this many last bytes of a block.
+const MARGIN: usize = 11;
+
+/// Length of the shortest match.
+const MIN_MATCH: usize = 4;
+
+/// Length of the shortest match of deflate: a rest must not be shorter.
+const MIN_REST: usize = 3;
+
+/// After so many bytes without a match, twice, one more is skipped: a shift.
+const SKIP_SHIFT: usize = 5;
+
+pub(super) struct Matcher {
+    window: Window,
+    /// Position where a hash occurred last.
+    table: Box<[u32; 1 << TABLE_BITS]>,
+}
+
+/// A hash of the lowest five bytes.
+#[inline(always)]
+fn hash(bytes: u64) -> usize {
+    ((bytes << 24).wrapping_mul(889_523_592_379) >> (64 - TABLE_BITS)) as usize
+}
+
+impl Matcher {
+    pub(super) fn new() -> Self {
+        Self {
+            window: Window::new(),
+            table: Box::new([0; 1 << TABLE_BITS]),
+        }
+    }
+
+    /// Adds the tokens of a block, which has more bytes than the margin; none if there are no matches.
+    pub(super) fn find(&mut self, block: &[u8], tokens: &mut Tokens) {
+        let start = self.window.add(block, &mut self.table[..]);
+        let Window { bytes, base } = &self.window;
+        let (bytes, base, table) = (bytes.as_slice(), *base, &mut self.table);
+        let limit = bytes.len() - MARGIN;
+        // Replaces the last position in this slot, and returns the distance to it. The search may have entered a position
+        // that is further on than the end of the match; then nobody uses the distance.
+        let mut replace = |at: usize, slot: usize| {
+            let position = base + at as u32;
+            position.wrapping_sub(std::mem::replace(&mut table[slot], position))
+        };
+        let equal = |at: usize, distance: u32, four: u32| load32(bytes, at - distance as usize) == four;
+
+        let mut at = start;
+        let mut emitted = start;
+        let mut eight = load64(bytes, at);
+        'block: loop {
+            let mut next;
+            let mut distance = loop {
+                next = at + 2 + ((at - emitted) >> SKIP_SHIFT);
+                if next > limit {
+                    break 'block;
+                }
+                let following = load64(bytes, next);
+                let slot = hash(following);
+                let distance = replace(at, hash(eight));
+                if distance < MAX_DISTANCE && equal(at, distance, eight as u32) {
+                    replace(next, slot);
+                    break distance;
+                }
+                at = next;
+                next += 1;
+                eight = following;
+                let distance = replace(at, slot);
+                if distance < MAX_DISTANCE && equal(at, distance, eight as u32) {
+                    // The slot is the one of the byte before, as in Go.
+                    replace(next, slot);
+                    break distance;
+                }
+                at = next;
+                eight = following >> 8;
+            };
+            loop {
+                let mut from = at - distance as usize;
+                let mut length =
+                    MIN_MATCH + equal_length(bytes, from + MIN_MATCH, at + MIN_MATCH, bytes.len());
+                while from > 0 && at > emitted && bytes[from - 1] == bytes[at - 1] {
+                    from -= 1;
+                    at -= 1;
+                    length += 1;
+                }
+                tokens.add_literals(&bytes[emitted..at]);
+                add_match(length, distance, tokens);
+                at += length;
+                emitted = at;
+                if next >= at {
+                    at = next + 1;
+                }
+                if at >= limit {
+                    if at + length + 8 < bytes.len() {
+                        replace(at, hash(load64(bytes, at)));
+                    }
+                    break 'block;
+                }
+                eight = load64(bytes, at - 2);
+                replace(at - 2, hash(eight));
+                eight >>= 16;
+                distance = replace(at, hash(eight));
+                if distance > MAX_DISTANCE || !equal(at, distance, eight as u32) {
+                    eight >>= 8;
+                    at += 1;
+                    break;
+                }
+            }
+        }
+        if tokens.len() > 0 {
+            tokens.add_literals(&bytes[emitted..]);
+        }
+    }
+}
+
+/// Adds a match of any length, as several tokens.
+fn add_match(mut length: usize, distance: u32, tokens: &mut Tokens) {
+    while length > 0 {
+        let now = match length {
+            ..=MAX_LENGTH => length,
+            _ if length > MAX_LENGTH + MIN_REST => MAX_LENGTH,
+            _ => MAX_LENGTH - MIN_REST,
+        };
+        tokens.add_match(now, distance);
+        length -= now;
+    }
+}
