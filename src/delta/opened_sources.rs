@@ -18,12 +18,11 @@ use crate::cancel::Cancel;
 /// Open files at a time.
 const MAX_OPEN: usize = 32;
 
-/// Bytes of a block of a source. Longer copies are read directly.
-const BLOCK: usize = 16 << 10;
+/// Bytes of a block of a source. As many and more are read directly.
+const BLOCK: usize = 4 << 10;
 
-/// Cached blocks, 1 MiB. A delta of a program has operations of some hundred bytes, which often return to where others
-/// were.
-const BLOCKS: usize = 64;
+/// Cached blocks, 8 MiB. A delta of a program that changed much has operations of fifty bytes all over the old file.
+const BLOCKS: usize = 2048;
 
 /// Bytes that are inflated at once.
 const CHUNK: usize = 64 << 10;
@@ -41,7 +40,7 @@ pub(super) struct OpenedSources {
     position: u64,
     blocks: Box<[u8]>,
     /// What each place in `blocks` contains.
-    cached: [Cached; BLOCKS],
+    cached: Box<[Cached]>,
     /// Sources that were opened so far.
     count: u64,
 }
@@ -68,7 +67,7 @@ impl OpenedSources {
             opened: Vec::new(),
             position: 0,
             blocks: vec![0; BLOCKS * BLOCK].into_boxed_slice(),
-            cached: std::array::from_fn(|_| Cached::default()),
+            cached: vec![Cached::default(); BLOCKS].into_boxed_slice(),
             count: 0,
         }
     }
@@ -143,13 +142,13 @@ impl OpenedSources {
                 read
             };
             out = &mut out[read..];
-            self.consume(read);
+            self.position = self.position.saturating_add(read as u64);
         }
         Ok(())
     }
 
     /// The next bytes, at least one and at most `max`.
-    pub(super) fn bytes(&mut self, max: usize) -> Result<&[u8], PatchError> {
+    fn bytes(&mut self, max: usize) -> Result<&[u8], PatchError> {
         let serial = self.current()?.serial;
         let number = self.position / BLOCK as u64;
         let place = (number.wrapping_add(serial) % BLOCKS as u64) as usize;
@@ -193,11 +192,6 @@ impl OpenedSources {
             }
         }
         Ok(filled)
-    }
-
-    /// Takes bytes of [`Self::bytes`].
-    pub(super) fn consume(&mut self, length: usize) {
-        self.position = self.position.saturating_add(length as u64);
     }
 
     /// Reads at least one byte of the current source at its position.

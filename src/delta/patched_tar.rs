@@ -180,34 +180,31 @@ impl<R: Read> PatchedTar<R> {
     fn read_output(&mut self, output: Output, left: u64, out: &mut [u8]) -> Result<(), PatchError> {
         match output {
             Output::Copy => self.sources.copy(out)?,
-            Output::Data => {
-                let mut filled = 0;
-                while filled < out.len() {
-                    let data = self.delta.data()?;
-                    let read = data.len().min(out.len() - filled);
-                    out[filled..filled + read].copy_from_slice(&data[..read]);
-                    self.delta.consume(read);
-                    filled += read;
-                }
-            }
+            Output::Data => self.read_data(out, <[u8]>::copy_from_slice)?,
             Output::AddData => {
-                let mut filled = 0;
-                while filled < out.len() {
-                    let differences = self.delta.data()?;
-                    let source = self.sources.bytes((out.len() - filled).min(differences.len()))?;
-                    let read = source.len();
-                    let sums = out[filled..filled + read].iter_mut();
-                    for ((sum, difference), byte) in sums.zip(&differences[..read]).zip(source) {
-                        *sum = byte.wrapping_add(*difference);
+                self.sources.copy(out)?;
+                self.read_data(out, |sums, differences| {
+                    for (sum, difference) in sums.iter_mut().zip(differences) {
+                        *sum = sum.wrapping_add(*difference);
                     }
-                    self.delta.consume(read);
-                    self.sources.consume(read);
-                    filled += read;
-                }
+                })?;
             }
         }
         self.cost.add_output(out.len() as u64);
         self.output = Some((output, left - out.len() as u64)).filter(|(_, left)| *left > 0);
+        Ok(())
+    }
+
+    /// Passes the next data of the delta to `put`, in pieces, each with the part of `out` where it belongs.
+    fn read_data(&mut self, mut out: &mut [u8], put: impl Fn(&mut [u8], &[u8])) -> Result<(), PatchError> {
+        while !out.is_empty() {
+            let data = self.delta.data()?;
+            let length = data.len().min(out.len());
+            let (now, later) = out.split_at_mut(length);
+            put(now, &data[..length]);
+            self.delta.consume(length);
+            out = later;
+        }
         Ok(())
     }
 }
