@@ -27,13 +27,14 @@ use crate::cancel::Cancel;
 use crate::delta::artifact::DeltaArtifact;
 use crate::delta::{DeltaOption, LayerDelta};
 use crate::image_request::Requester;
-use crate::oci::{Digest, LayerId, Reference, ResolvedImage};
+use crate::oci::{Digest, ImageId, LayerId, Reference, ResolvedImage};
 use crate::plan::{ImageAction, ImageToPlan};
 use crate::registry::Registries;
 use crate::report::{Count, Size};
 use crate::store::Inventory;
 
 use super::os_images;
+use super::snapshot::Snapshot;
 pub use delta_location::DeltaLocation;
 use delta_registry::{CONCURRENCY, DeltaRegistry, Lookup, Subject};
 use offer::Offer;
@@ -92,19 +93,22 @@ impl Deltas {
     }
 
     /// Looks for deltas of the images to pull. `release` is the release image and the digest of its manifest. Asks nothing
-    /// if no layer is missing, or if the store has no other image.
+    /// if no layer is missing or damaged, or if the store has only images that are requested.
     pub(super) async fn find(
         &mut self,
         images: &[ImageToPlan],
         release: Option<(Reference, Digest)>,
-        inventory: &Inventory,
+        snapshot: &Snapshot,
+        damaged: &HashSet<LayerId>,
         cancel: &Cancel,
     ) {
+        let inventory = &snapshot.inventory;
         let targets: Vec<Target<'_>> = images.iter().filter_map(Target::of).collect();
-        let missing = missing_layers(&targets, inventory);
+        let missing = missing_layers(&targets, inventory, damaged);
+        let requested: HashSet<ImageId> = snapshot.images().map(|image| image.id).collect();
         let ids = targets.iter().map(|target| target.image.id()).collect();
         let old = OldImages::new(inventory, self.ostree_objects.clone(), ids);
-        if self.locations.is_none() || missing.is_empty() || old.is_empty() {
+        if self.locations.is_none() || missing.is_empty() || !old.has_other_than(&requested) {
             return;
         }
         let lookups = self.lookups(&targets, release);
@@ -244,10 +248,14 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The blobs of layers that the store lacks, with their sizes.
-fn missing_layers(targets: &[Target<'_>], inventory: &Inventory) -> HashMap<Digest, u64> {
+/// The blobs of layers that the store lacks or has damaged, with their sizes.
+fn missing_layers(
+    targets: &[Target<'_>],
+    inventory: &Inventory,
+    damaged: &HashSet<LayerId>,
+) -> HashMap<Digest, u64> {
     let layers = targets.iter().flat_map(|target| &target.image.layers);
-    let is_missing = |id: &LayerId| inventory.layer(id).is_none();
+    let is_missing = |id: &LayerId| inventory.layer(id).is_none() || damaged.contains(id);
     let missing = layers.filter(|layer| is_missing(&layer.id()));
     missing.map(|layer| (layer.blob, layer.size)).collect()
 }

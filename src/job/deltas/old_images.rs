@@ -24,10 +24,12 @@ impl<'a> OldImages<'a> {
         }
     }
 
-    /// Whether the store has no complete image besides those to pull.
-    pub(super) fn is_empty(&self) -> bool {
-        let mut images = self.inventory.images().iter();
-        !self.inventory.has_additional() && !images.any(|image| self.is_usable(image))
+    /// Whether the store has an image besides those to pull and these. The release image that was pulled a moment ago is no
+    /// reason to ask registries.
+    pub(super) fn has_other_than(&self, requested: &HashSet<ImageId>) -> bool {
+        let images = self.inventory.images().iter();
+        let mut others = images.filter(|image| !requested.contains(&image.id));
+        self.inventory.has_additional() || others.any(|image| self.is_usable(image))
     }
 
     /// Whether the node may have all these images. Of an operating system, image 0 may be in the ostree repository; only the

@@ -200,12 +200,14 @@ impl NextRound<'_> {
         });
         let wanted: Vec<ImageToPlan> = wanted.collect();
         let release = self.naming.release_manifest(self.states, &snapshot);
-        let found = self.deltas.find(&wanted, release, &snapshot.inventory, self.halt);
-        found.await;
-        let layers = resolved.values().flat_map(|image| image.layer_ids());
         // Only a verification finds damaged layers, and a prefetch is not part of one.
+        let damaged = HashSet::new();
+        self.deltas
+            .find(&wanted, release, &snapshot, &damaged, self.halt)
+            .await;
+        let layers = resolved.values().flat_map(|image| image.layer_ids());
         let layers = self.states.layers().chain(layers);
-        let here = snapshot.here(layers, &HashSet::new(), self.deltas.found(), self.tars);
+        let here = snapshot.here(layers, &damaged, self.deltas.found(), self.tars);
         let plan = Plan::build(wanted, Vec::new(), &here);
         let (mode, scope) = (Mode::Run, RoundScope::Everything);
         let demand = space::demand(self.config, mode, scope, &plan, &snapshot);

@@ -27,10 +27,10 @@ impl Reconciler<'_> {
         let wanted = self.images_to_plan(requests, snapshot);
         if self.mode != Mode::Verify {
             let release = self.naming.release_manifest(&self.states, snapshot);
-            let found = self
-                .deltas
-                .find(&wanted, release, &snapshot.inventory, self.cancel);
-            found.await;
+            let damaged = self.verifier.damaged();
+            self.deltas
+                .find(&wanted, release, snapshot, &damaged, self.cancel)
+                .await;
             self.cancel.check()?;
         }
         let plan = self.build_plan(wanted.clone(), snapshot);
