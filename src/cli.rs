@@ -560,7 +560,7 @@ mod tests {
             let repeatable = match name.as_str() {
                 "spoke-precache" => 0,
                 "create" => 2,
-                _ => 6,
+                _ => 7,
             };
             assert_eq!(
                 long.matches("(repeatable)").count(),

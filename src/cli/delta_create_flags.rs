@@ -76,7 +76,7 @@ pub struct DeltaCreateFlags {
     #[arg(long, value_name = "RELEASE", requires = "from", help_heading = "Deltas")]
     pub to: Option<Reference>,
 
-    /// An image that the nodes have, and the one that they will get (repeatable)
+    /// Image that the nodes have, and its successor (repeatable)
     ///
     /// For operators and additional images.
     #[arg(
@@ -105,6 +105,7 @@ pub struct DeltaCreateFlags {
         default_value = "linux/amd64",
         env = "SPOKE_PRECACHE_PLATFORM",
         hide_env = true,
+        hide_short_help = true,
         help_heading = "Deltas"
     )]
     pub platform: Option<Platform>,
@@ -118,17 +119,19 @@ pub struct DeltaCreateFlags {
     )]
     pub work_dir: PathBuf,
 
-    /// Memory to use, in GiB or with a unit [default: half of the cgroup's or the host's]
+    /// Memory for comparing files, in GiB or with a unit
+    ///
+    /// [default: half of the memory of the container or the host]
     #[arg(long, value_name = "SIZE", value_parser = parse_space, help_heading = "Limits")]
     pub memory: Option<u64>,
 
-    /// Deltas to create at the same time [default: number of usable CPUs]
+    /// Deltas to create at a time [default: usable CPUs]
     #[arg(long, value_name = "N", value_parser = positive_number, help_heading = "Limits")]
     pub jobs: Option<NonZeroU16>,
 
     /// Blobs to download at the same time [default: 8]
     #[arg(long, value_name = "N", env = "SPOKE_PRECACHE_MAX_DOWNLOADS", value_parser = positive_number)]
-    #[arg(hide_env = true, help_heading = "Limits")]
+    #[arg(hide_env = true, hide_short_help = true, help_heading = "Limits")]
     pub max_downloads: Option<NonZeroU16>,
 
     /// Rate limit of all connections together
