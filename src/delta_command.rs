@@ -23,6 +23,8 @@ use crate::logging::start_log;
 /// Runs the command.
 pub(crate) fn run(DeltaCommands { command }: &DeltaCommands, signals: BlockedSignals) -> Ending {
     let DeltaCommand::Create(flags) = command;
+    // Nothing is unpacked, so no file has a mode of its own.
+    rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     let display = OutputSettings::resolve(&flags.log);
     let console = Console::stderr(display.progress);
     start_log(&display, &console);

@@ -36,8 +36,10 @@ mod publication;
 mod release_images;
 mod tar_cache;
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -76,11 +78,8 @@ pub async fn run(
     cancel: &Cancel,
 ) -> Result<CreationReport, CreationError> {
     let began = Instant::now();
-    let directory = |name: &str| {
-        let path = config.work_dir.join(name);
-        fs::create_dir_all(&path).map_err(CreationError::host("create", &path))?;
-        Ok::<_, CreationError>(path)
-    };
+    let directory = |name| own_directory(config.work_dir.join(name));
+    own_directory(config.work_dir.clone())?;
     let spool = Spool::open(&directory("spool")?)?;
     let (tars, deltas) = (directory("tars")?, directory("deltas")?);
     empty(&deltas)?;
@@ -182,6 +181,22 @@ fn subject(image: &NamedImage) -> Result<Descriptor, CreationError> {
 fn tag(from: Digest, to: Digest) -> String {
     let [from, to] = [from, to].map(|digest| digest.hex()[..TAG_DIGITS].to_owned());
     format!("delta-{from}-{to}")
+}
+
+/// Creates a directory that only this user can use. One that exists must belong to this user: the default is in a directory
+/// where every user may create it first, and replace the files in it.
+fn own_directory(path: PathBuf) -> Result<PathBuf, CreationError> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+    created.map_err(CreationError::host("create", &path))?;
+    let owner = fs::symlink_metadata(&path)
+        .map_err(CreationError::host("examine", &path))?
+        .uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        let error =
+            io::Error::other("it belongs to another user\nhint: name another directory with `--work-dir`");
+        return Err(CreationError::host("use", &path)(error));
+    }
+    Ok(path)
 }
 
 /// Removes what an earlier run left in a directory.
