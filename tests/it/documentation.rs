@@ -13,12 +13,16 @@ use spoke_precache::exit_code::{Ending, Failure};
 const DIRECTORIES: [&str; 6] = ["", "benches", "container", "fuzz", "manifests", "tests"];
 
 /// Flags on the pages that are flags of other programs: podman, oc, cargo, buildah.
-const FLAGS_OF_OTHERS: [&str; 16] = [
+const FLAGS_OF_OTHERS: [&str; 20] = [
     "--all-targets",
     "--authfile",
     "--bench",
+    "--docker-password",
+    "--docker-server",
+    "--docker-username",
     "--example",
     "--field-selector",
+    "--from-file",
     "--lib",
     "--locked",
     "--network",

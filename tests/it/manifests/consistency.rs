@@ -17,10 +17,14 @@ use super::{container, job, list, objects, text, top};
 /// Variables without a flag: the node whose kubelet is asked, as in TALM's Job, and the pod whose Job is annotated.
 const OTHER_VARIABLES: [&str; 2] = ["NODE_NAME", "POD_NAME"];
 
-/// Whether a flag, or the variable of one, is the program's `run`'s.
+/// Whether a flag, or the variable of one, is that of `run` or `delta create`.
 fn is_flag(name: &str) -> bool {
     let command = Cli::command();
+    let create = command
+        .find_subcommand("delta")
+        .and_then(|delta| delta.find_subcommand("create"));
     let flags = command.find_subcommand("run").unwrap().get_arguments();
+    let flags = flags.chain(create.unwrap().get_arguments());
     let mut long = flags.filter_map(|flag| Some(flag.get_long()?.to_owned()));
     // Every flag has its variable (`documentation.rs`).
     long.any(|flag| {
@@ -56,7 +60,7 @@ fn every_flag_that_is_named_is_the_program_s() {
     const OF_OC: [&str; 2] = ["--type", "--patch-file"];
     for path in super::files() {
         let text = std::fs::read_to_string(&path).unwrap();
-        let words = text.split(|c: char| c.is_whitespace() || "`,;)".contains(c));
+        let words = text.split(|c: char| c.is_whitespace() || "`,;)=".contains(c));
         let is_meant =
             |word: &&str| (word.starts_with("--") && *word != "---") || word.starts_with("SPOKE_PRECACHE_");
         for word in words.filter(is_meant) {

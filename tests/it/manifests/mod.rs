@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod consistency;
+mod hub;
 mod mounts;
 mod overlays;
 mod schema;

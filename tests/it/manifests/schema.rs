@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, EnvVar, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, EnvVar, Namespace, PersistentVolumeClaim, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
@@ -153,6 +153,7 @@ pub(super) fn flaws(object: &Value) -> Vec<String> {
         (Some("v1"), Some("Namespace")) => lost::<Namespace>(object),
         (Some("v1"), Some("ServiceAccount")) => lost::<ServiceAccount>(object),
         (Some("v1"), Some("ConfigMap")) => lost::<ConfigMap>(object),
+        (Some("v1"), Some("PersistentVolumeClaim")) => lost::<PersistentVolumeClaim>(object),
         (Some("batch/v1"), Some("Job")) => lost::<Job>(object),
         (Some("scheduling.k8s.io/v1"), Some("PriorityClass")) => lost::<PriorityClass>(object),
         (Some("rbac.authorization.k8s.io/v1"), Some("Role")) => lost::<Role>(object),
