@@ -14,6 +14,7 @@ use super::error::DiffError;
 use super::match_list::MatchList;
 use super::plan::{LayerPlan, PlannedFile, Source};
 use super::section_pair::{self, OldSection, Scratch, SectionPair};
+use super::shared_blocks::has_shared_blocks;
 use super::{DiffParams, workers};
 use crate::cancel::Cancel;
 
@@ -46,8 +47,7 @@ impl FileDiff {
 /// The first bytes of an ELF file.
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
-/// Content of which this share remains after compression is compressed already. Searching matches in it takes long and
-/// finds none.
+/// Content of which this share remains after compression is compressed already.
 const INCOMPRESSIBLE_PERCENT: u64 = 97;
 
 /// What one thread compares.
@@ -220,7 +220,8 @@ impl Layer<'_> {
     /// The matches, if with them the new content takes fewer bytes than without.
     fn worthwhile(&self, old: &Content<'_>, new: &Content<'_>) -> Result<MatchList, DiffError> {
         let as_data = encoded_size(new, old, &MatchList::default(), self.cancel)?;
-        let matches = if as_data > new.length() / 100 * INCOMPRESSIBLE_PERCENT {
+        let is_compressed = as_data > new.length() / 100 * INCOMPRESSIBLE_PERCENT;
+        let matches = if is_compressed && !has_shared_blocks(old, new, self.cancel)? {
             compare_ends(old, new, self.cancel)?
         } else {
             compare(old, new, self.memory, self.cancel)?

@@ -30,6 +30,7 @@ mod name_index;
 mod old_files;
 mod plan;
 mod section_pair;
+mod shared_blocks;
 mod verification;
 mod workers;
 
