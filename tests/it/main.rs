@@ -29,6 +29,7 @@ mod container;
 mod crash;
 mod credentials;
 mod deadline;
+mod debug_sections;
 mod disk;
 mod disk_errors;
 mod disk_full;

@@ -54,6 +54,17 @@ pub(crate) fn strace() -> Result<(), String> {
     Err("`strace` is not installed".into())
 }
 
+/// Compiles and links C.
+pub(crate) fn compiler() -> Result<(), String> {
+    match ["gcc", "objcopy"]
+        .iter()
+        .find(|tool| !Path::new("/usr/bin").join(tool).exists())
+    {
+        Some(tool) => Err(format!("`{tool}` is not installed")),
+        None => Ok(()),
+    }
+}
+
 /// Signs releases and images.
 pub(crate) fn gpg() -> Result<(), String> {
     if Path::new("/usr/bin/gpg").exists() {
