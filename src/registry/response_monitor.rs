@@ -129,7 +129,7 @@ impl Watchdog {
             let progress = body.taken().saturating_sub(taken);
             if progress > 0 {
                 (taken, since) = (taken + progress, Instant::now());
-                self.context.received(progress);
+                self.context.received(body.newly_taken());
                 self.report_progress();
                 continue;
             }

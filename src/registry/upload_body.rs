@@ -34,6 +34,18 @@ impl RequestBody {
         }
     }
 
+    /// How many bytes of a file were taken for the first time since the last call. A registry that breaks every upload off at
+    /// the same byte makes no progress.
+    pub(super) fn newly_taken(&self) -> u64 {
+        match self {
+            Self::File(file) => {
+                let taken = self.taken();
+                taken.saturating_sub(file.highest.fetch_max(taken, Ordering::Relaxed))
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether the connection took all.
     pub(super) fn is_taken(&self) -> bool {
         match self {
@@ -49,6 +61,8 @@ pub(super) struct FileBody {
     file: Arc<File>,
     pub(super) size: u64,
     taken: Arc<AtomicU64>,
+    /// The most that was taken of it in any stream.
+    highest: AtomicU64,
 }
 
 impl FileBody {
@@ -61,6 +75,7 @@ impl FileBody {
             file: Arc::new(file),
             size,
             taken: Arc::default(),
+            highest: AtomicU64::default(),
         }))
     }
 
