@@ -7,8 +7,11 @@
 //! ```
 //!
 //! Every file is written under another name, synced, and renamed, so that a kill leaves no incomplete file under its name,
-//! and a later run continues. The index of an image's referrers has the tag that it has in a registry without the referrers
-//! API, so that tools that copy tags copy it too.
+//! and a later run continues.
+//!
+//! An index with a subject also has the tag `sha256-<hex of the subject>`, where spokes find it in a registry without the
+//! referrers API. skopeo (1.18) copies an index of images but no index of indexes, so the index itself is under the tag. Only a
+//! second one with the same subject makes it an index of referrers, as the OCI distribution spec has it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -189,8 +192,8 @@ impl OciLayout {
         self.blocking(move |directory| directory.put(&bytes)).await
     }
 
-    /// Stores a manifest or an index, also under `tag`. If it has a subject, it is listed under the referrers tag of that
-    /// subject.
+    /// Stores a manifest or an index, also under `tag`. An index with a subject is found under the referrers tag of that
+    /// subject, too.
     pub async fn put_manifest(
         &self,
         tag: Option<&str>,
@@ -279,13 +282,19 @@ impl Directory {
             path: self.blob(Digest::of(bytes)),
             why: error.to_string(),
         })?;
-        let Some(entry) = entry else { return Ok(()) };
+        let Some(entry) = entry.filter(|_| media_type == INDEX) else {
+            return Ok(());
+        };
         let referrers_tag = entry.tag();
         let current = match self.tagged(&referrers_tag)? {
             Some(digest) => self.manifest(digest)?,
             None => None,
         };
         let current = current.as_ref().map(|content| content.bytes().as_ref());
+        let earlier = current.and_then(|bytes| ReferrerEntry::of_manifest(bytes).ok().flatten());
+        if current.is_none() || earlier.is_some_and(|earlier| earlier.is_version_of(&entry)) {
+            return self.tag(&referrers_tag, &descriptor(bytes, media_type));
+        }
         if let Some(index) = entry.add_to(current)? {
             self.put(&index)?;
             self.tag(&referrers_tag, &descriptor(&index, INDEX))?;
