@@ -24,6 +24,8 @@ mod delta_artifact;
 mod delta_index;
 mod error;
 mod media_type;
+#[cfg(test)]
+mod tests;
 
 pub use annotations::FROM;
 pub use delta_artifact::{DeltaArtifact, NewArtifact};
