@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -18,6 +18,7 @@ use spoke_precache::oci::Digest;
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
+    pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) headers: HeaderMap,
@@ -108,6 +109,7 @@ impl Fake {
 async fn answer(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let seen = Seen {
+        method: head.method,
         path: head.uri.path().to_owned(),
         query: head.uri.query().unwrap_or_default().to_owned(),
         headers: head.headers,

@@ -5,8 +5,10 @@ mod blobs;
 mod connections;
 mod corpus;
 mod daemon;
+mod delta_documents;
 mod fake;
 mod http2;
+mod layouts;
 mod login;
 mod manifests;
 #[path = "../it/notice.rs"]
@@ -14,12 +16,15 @@ mod notice;
 mod parallel_ranges;
 mod proxies;
 mod ranges;
+mod referrers;
 mod signature_files;
 mod signatures;
 mod skopeo;
 mod slow;
 mod throttle;
 mod tls;
+mod upload_faults;
+mod uploads;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -37,7 +37,7 @@ fn ok(command: &mut Command) -> Output {
 }
 
 /// The skopeo of the Debian at `top`.
-fn stock(top: &Path, dir: &Path, arguments: &[&str]) {
+pub(crate) fn stock(top: &Path, dir: &Path, arguments: &[&str]) {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]);
     command.args([top, dir]).arg("skopeo").args(arguments);
