@@ -16,6 +16,8 @@ use anyhow::{Context as _, ensure};
 use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
+use crate::rig::cpu_seconds;
+
 /// Bytes that are inflated, hashed and written at once.
 const PIECE: usize = 128 << 10;
 /// Of a tar.
@@ -244,16 +246,4 @@ impl Layer {
         }
         Ok(())
     }
-}
-
-/// Seconds of user and system time of this process so far.
-fn cpu_seconds() -> f64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to a live value of the right type, of which all zeros is a valid one.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }

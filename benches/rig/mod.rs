@@ -97,6 +97,18 @@ fn resident(group: u32) -> anyhow::Result<usize> {
     Ok(pages * rustix::param::page_size())
 }
 
+/// Seconds of user and system time of this process so far.
+pub(crate) fn cpu_seconds() -> f64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to a live value of the right type, of which all zeros is a valid one.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
 /// The file system of a node during a measurement. Unmounted and removed when dropped.
 pub(crate) struct Disk {
     dir: TempDir,
