@@ -91,7 +91,7 @@ pub(crate) fn shaped(registry: &str, bases: &[usize], own: &[(&'static str, usiz
 }
 
 /// `make(0)`, `make(1)`, … `make(count - 1)`, on all cores, because compression is slow.
-fn in_parallel<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn in_parallel<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         loop {
