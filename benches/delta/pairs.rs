@@ -172,10 +172,11 @@ impl Side {
         let pull_specs = components
             .iter()
             .map(|(name, image)| (*name, format!("{host}/{COMPONENTS}@{}", image.digest())));
-        let references = image_references(pull_specs).to_string();
+        let mut references = image_references(pull_specs);
+        references["metadata"]["name"] = version.into();
         let base = self.layers.first().context("a release without layers")?.layer()?;
         Ok(Release {
-            release: release_image_of(version, &base, &references),
+            release: release_image_of(version, &base, &references.to_string()),
             components,
             registry: host.to_owned(),
         })
