@@ -42,15 +42,19 @@ pub(super) fn run<J: Sync, R: Send>(
             now.running += 1;
             now.used = now.used.saturating_add(needed);
             drop(now);
-            let result = work(&jobs[index]);
-            now = lock(&state);
-            now.running -= 1;
-            now.used -= needed;
-            match result {
+            let running = Running {
+                state: &state,
+                changed: &changed,
+                cost: needed,
+            };
+            match work(&jobs[index]) {
                 Ok(result) => *lock(&results[index]) = Some(result),
-                Err(error) => now.error = now.error.take().or(Some(error)),
+                Err(error) => {
+                    lock(&state).error.get_or_insert(error);
+                }
             }
-            changed.notify_all();
+            drop(running);
+            now = lock(&state);
         }
     };
     thread::scope(|scope| {
@@ -69,7 +73,23 @@ pub(super) fn run<J: Sync, R: Send>(
     }
 }
 
-/// A panic of a worker ends the scope, so no state is seen after it.
+/// A job under way. It ends by a panic too, so that no thread waits for its memory.
+struct Running<'a> {
+    state: &'a Mutex<State>,
+    changed: &'a Condvar,
+    cost: u64,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(self.state);
+        state.running -= 1;
+        state.used -= self.cost;
+        self.changed.notify_all();
+    }
+}
+
+/// After a panic, the scope of the threads passes it on.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -96,6 +116,16 @@ mod tests {
         };
         let results = run(&jobs, (4, 10), |&cost| cost, work).expect("no job fails");
         assert_eq!(results, jobs.iter().map(|cost| cost * 2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_panic_ends_the_run() {
+        let work = |&job: &u64| -> Result<(), DiffError> {
+            assert!(job != 3, "for the test");
+            Ok(())
+        };
+        let run = || run(&[1, 2, 3, 4, 5, 6], (3, 10), |_| 10, work).map(drop);
+        assert!(std::panic::catch_unwind(run).is_err());
     }
 
     #[test]
