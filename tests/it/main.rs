@@ -30,6 +30,7 @@ mod crash;
 mod credentials;
 mod deadline;
 mod debug_sections;
+mod deltas;
 mod disk;
 mod disk_errors;
 mod disk_full;
