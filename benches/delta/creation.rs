@@ -30,6 +30,8 @@ pub(crate) struct Creation {
 pub(crate) struct Delta {
     pub(crate) layer: LayerDelta,
     pub(crate) file: PathBuf,
+    /// Digest of the manifest of the new image that it belongs to; others may have the layer too.
+    pub(crate) image: String,
     /// Hexadecimal digests of their configs.
     pub(crate) sources: Vec<String>,
 }
@@ -73,11 +75,15 @@ pub(crate) fn create(content: &Content, registry: &Path, flags: &[&str]) -> anyh
 }
 
 impl Creation {
-    /// Seconds that an image took.
+    /// Seconds that an image took, which the digest of its manifest names.
     pub(crate) fn seconds(&self, image: &str) -> Option<f64> {
         let images = self.report["indexes"][0]["images"].as_array()?;
-        let image = images.iter().find(|it| it["name"] == image)?;
-        image["seconds"].as_f64()
+        let is_it = |it: &&Value| {
+            it["reference"]
+                .as_str()
+                .is_some_and(|reference| reference.ends_with(image))
+        };
+        images.iter().find(is_it)?["seconds"].as_f64()
     }
 }
 
@@ -106,6 +112,7 @@ pub(crate) fn deltas(content: &Content, registry: &Path) -> anyhow::Result<Vec<D
         deltas.extend(artifact.layers.into_iter().map(|layer| Delta {
             file: blob(registry, &layer.blob.to_string()),
             layer,
+            image: artifact.target.to_string(),
             sources: sources.clone(),
         }));
     }

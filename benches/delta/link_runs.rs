@@ -54,7 +54,7 @@ fn pull(node: &TestNode, site: &Site, release: &Release, flags: &[&str]) -> anyh
         .arg("--host-root")
         .arg(node.host())
         .args(["--platform-image", &release.by_digest()])
-        .args(["--progress", "never", "--log-level", "warn"])
+        .args(["--progress", "never", "--log-level", "error"])
         .args(["--image-gc-high-threshold", "100"])
         .args(flags)
         .stdout(Stdio::null())

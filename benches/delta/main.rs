@@ -4,7 +4,8 @@
 //! --rounds NUMBER           how often each delta is applied, and each run over the link is repeated
 //! --pair NAME OLD NEW       also a pair of releases of given programs, each a layer with one file (repeatable)
 //! --only WORD,WORD          only these pairs of releases: `patch`, `minor`, `programs`
-//! --rates 10,20             Mbit/s of the link, with a round trip of 40 ms; `none` for no runs
+//! --runs WORD,WORD          pairs whose new release is pulled over a link; `patch` if not given, perhaps `none`
+//! --rates 10,20             Mbit/s of the link, with a round trip of 40 ms
 //! --no-zstd                 without `zstd --patch-from`, which takes minutes at the first time
 //! --create-args "WORDS"     more flags for `delta create`
 //! --fetch                   only fetches and makes what a measurement needs
@@ -16,8 +17,9 @@
 //!
 //! Percentages are of the blob that a registry has (`gzip -6`). `files` is what remains if known files are left out, `zstd` is
 //! `zstd -19 --long=31 --patch-from` from tar to tar, `tar-diff` and `inflated` are our two formats; a layer without a
-//! delta in a format counts whole. `create` is the time for the image, while others are created too. Applying is measured in a
-//! process for each delta, with the old files in the page cache; MB are of the tar, per second of CPU time.
+//! delta in a format counts whole. `create` is the time for the image to which the delta belongs, while others are created too.
+//! Applying is measured in a process for each delta, with the old files in the page cache; MB are of the tar, per second of CPU
+//! time.
 //!
 //! Over the link, a node that has the old release pulls the new one, without deltas and with. Needs root, for loop mounts,
 //! namespaces and stores, and what the bench `compare` needs. Measure on an idle machine.
@@ -74,6 +76,7 @@ struct Options {
     rounds: usize,
     programs: Vec<ProgramPair>,
     only: Option<Vec<String>>,
+    runs: Vec<String>,
     rates: Vec<u64>,
     zstd: bool,
     create_flags: Vec<String>,
@@ -128,10 +131,8 @@ impl Options {
                     new: new.into(),
                 })
             });
-        let rates = value("--rates")
-            .unwrap_or("10,20")
-            .split(',')
-            .filter(|rate| *rate != "none");
+        let names = |text: &str| text.split(',').map(str::to_owned).collect();
+        let rates = value("--rates").unwrap_or("10,20").split(',');
         let rates = rates.map(|rate| rate.parse().context("--rates NUMBER,NUMBER"));
         Ok(Self {
             rounds: value("--rounds")
@@ -139,7 +140,8 @@ impl Options {
                 .parse()
                 .context("--rounds NUMBER")?,
             programs: programs.collect::<anyhow::Result<_>>()?,
-            only: value("--only").map(|names| names.split(',').map(str::to_owned).collect()),
+            only: value("--only").map(names),
+            runs: names(value("--runs").unwrap_or("patch")),
             rates: rates.collect::<anyhow::Result<_>>()?,
             zstd: !words.iter().any(|word| word == "--no-zstd"),
             create_flags: value("--create-args")
@@ -186,8 +188,7 @@ fn measure(pair: &Pair, content: &Content, options: &Options) -> anyhow::Result<
         "delta create: {:.0} s, {:.0} s of CPU time, {:.0} MiB",
         creation.wall, creation.cpu, creation.memory
     );
-    // The other pairs have as many bytes, and say nothing new about the link.
-    if pair.name == "patch" {
+    if options.runs.iter().any(|name| name == pair.name) {
         for rate in &options.rates {
             print_runs(content, registry.path(), *rate, options.rounds)?;
         }
@@ -234,7 +235,7 @@ fn rows(
             zstd: options.zstd.then(|| peers::zstd_patch(&layer)).transpose()?,
             standard: standard.map(|delta| delta.layer.size),
             inflated: inflated.map(|delta| delta.layer.size),
-            create_seconds: creation.seconds(&layer.new.name),
+            create_seconds: best.and_then(|delta| creation.seconds(&delta.image)),
             applied: applied.transpose()?,
         });
     }
