@@ -30,6 +30,7 @@ mod crash;
 mod credentials;
 mod deadline;
 mod debug_sections;
+mod delta_creation;
 mod deltas;
 mod disk;
 mod disk_errors;

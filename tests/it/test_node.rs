@@ -181,9 +181,10 @@ impl TestNode {
         self.start_program(&[], &script, &[], args)
     }
 
-    /// Starts it as the last arguments of another program, such as strace.
+    /// Starts it as the last arguments of another program, such as strace. `delta create` is a verb too.
     pub(crate) fn start_under(&self, wrapper: &[&str], verb: &str, args: &[&str]) -> Running {
-        self.start_program(wrapper, &product(), &[verb], args)
+        let words: Vec<&str> = verb.split(' ').collect();
+        self.start_program(wrapper, &product(), &words, args)
     }
 
     fn start_program(&self, wrapper: &[&str], program: &Path, verb: &[&str], args: &[&str]) -> Running {
