@@ -13,7 +13,8 @@ use spoke_precache::exit_code::{Ending, Failure};
 const DIRECTORIES: [&str; 6] = ["", "benches", "container", "fuzz", "manifests", "tests"];
 
 /// Flags on the pages that are flags of other programs: podman, oc, cargo, buildah.
-const FLAGS_OF_OTHERS: [&str; 20] = [
+const FLAGS_OF_OTHERS: [&str; 21] = [
+    "--all",
     "--all-targets",
     "--authfile",
     "--bench",
