@@ -50,6 +50,7 @@ mod leftovers;
 mod limit_rate;
 mod manifests;
 mod network;
+mod oci_delta;
 mod page_cache;
 mod pinning;
 mod plan_estimates;

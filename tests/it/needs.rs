@@ -73,6 +73,17 @@ pub(crate) fn gpg() -> Result<(), String> {
     Err("`gpg` is not installed".into())
 }
 
+/// Builds the crate oci-delta, which uses OpenSSL.
+pub(crate) fn openssl_headers() -> Result<(), String> {
+    let found = std::process::Command::new("pkg-config")
+        .args(["--exists", "openssl"])
+        .status();
+    match found {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err("`pkg-config` or the development files of OpenSSL are not installed".into()),
+    }
+}
+
 /// Writes random catalogs and their right answers.
 pub(crate) fn python() -> Result<(), String> {
     if Path::new("/usr/bin/python3").exists() {
