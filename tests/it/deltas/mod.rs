@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod crash;
+mod discovery;
 mod fallback;
 mod parity;
 mod published;

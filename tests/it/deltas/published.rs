@@ -7,7 +7,7 @@ use crate::image::{Image, sha256};
 use crate::registry::Registry;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const DELTA_INDEX: &str = "application/vnd.spoke-precache.delta-index.v1";
 
 /// The deltas of one image in one format.
@@ -81,17 +81,28 @@ fn subject(target: &Image) -> Value {
     json!({"mediaType": target.media_type, "digest": target.digest(), "size": target.manifest.len()})
 }
 
-/// Stores the deltas from `sources` to `target` in the repository of `target`.
+/// Stores the deltas from `sources` to `target`, and the index of them, in one repository. Returns the digest of the index.
 pub(super) fn publish(
     registry: &Registry,
     repository: &str,
     target: &Image,
     sources: &[&Image],
     artifacts: &[Artifact],
-) {
-    let configs: Vec<String> = sources.iter().map(|image| sha256(&image.config)).collect();
+) -> String {
+    let artifacts = artifacts.iter().map(|artifact| (target, sources, artifact));
+    publish_index(registry, repository, target, &artifacts.collect::<Vec<_>>())
+}
+
+/// Stores deltas, each with its target and sources, and the index of them, which refers to `subject`.
+pub(super) fn publish_index(
+    registry: &Registry,
+    repository: &str,
+    subject_image: &Image,
+    artifacts: &[(&Image, &[&Image], &Artifact)],
+) -> String {
     let mut described = Vec::new();
-    for artifact in artifacts {
+    for (target, sources, artifact) in artifacts {
+        let configs: Vec<String> = sources.iter().map(|image| sha256(&image.config)).collect();
         for (_, delta) in &artifact.layers {
             registry
                 .content()
@@ -115,17 +126,35 @@ pub(super) fn publish(
         "mediaType": INDEX,
         "artifactType": DELTA_INDEX,
         "manifests": described,
-        "subject": subject(target),
+        "subject": subject(subject_image),
     });
     let (digest, size) = put(registry, repository, INDEX, &index);
-    let referrers = json!({
+    refer(
+        registry,
+        repository,
+        subject_image,
+        &referrers(&[(&digest, size)]),
+    );
+    digest
+}
+
+/// A list of referrers, each an index of deltas.
+pub(super) fn referrers(indexes: &[(&str, usize)]) -> String {
+    let entries = indexes.iter().map(|(digest, size)| {
+        json!({"mediaType": INDEX, "digest": digest, "size": size, "artifactType": DELTA_INDEX})
+    });
+    json!({
         "schemaVersion": 2,
         "mediaType": INDEX,
-        "manifests": [{"mediaType": INDEX, "digest": digest, "size": size, "artifactType": DELTA_INDEX}],
-    });
-    // The referrers tag schema of the OCI distribution specification.
-    let tag = target.digest().replace(':', "-");
-    let bytes = Bytes::from(referrers.to_string());
+        "manifests": entries.collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+/// Stores a list of referrers by the referrers tag schema of the OCI distribution specification.
+pub(super) fn refer(registry: &Registry, repository: &str, subject: &Image, referrers: &str) {
+    let tag = subject.digest().replace(':', "-");
+    let bytes = Bytes::from(referrers.to_owned());
     registry.content().put_manifest(repository, &tag, INDEX, bytes);
 }
 
