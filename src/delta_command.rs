@@ -1,4 +1,4 @@
-//! Creates deltas: the command `delta create`. It needs no report of a node, so it has an ending of its own.
+//! Runs the command `delta create`. It has its own report and chooses its exit code here.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use crate::logging::start_log;
 /// Runs the command.
 pub(crate) fn run(DeltaCommands { command }: &DeltaCommands, signals: BlockedSignals) -> Ending {
     let DeltaCommand::Create(flags) = command;
-    // Nothing is unpacked, so no file has a mode of its own.
+    // Nothing is unpacked, so the umask changes no file of an image.
     rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     let display = OutputSettings::resolve(&flags.log);
     let console = Console::stderr(display.progress);
@@ -119,11 +119,13 @@ fn finish(flags: &DeltaCreateFlags, console: &Console, report: &CreationReport) 
     if let Err(error) = print(&text) {
         return failed(&error.to_string(), Ending::Failed(Failure::Incomplete));
     }
-    match written {
-        Some(Err(error)) if ending == Ending::Complete => {
-            let failure = Failure::of_report(&error).unwrap_or(Failure::Incomplete);
-            failed(&error.to_string(), Ending::Failed(failure))
-        }
+    let Some(Err(error)) = written else {
+        return ending;
+    };
+    let failure = Failure::of_report(&error).unwrap_or(Failure::Incomplete);
+    let unwritten = failed(&error.to_string(), Ending::Failed(failure));
+    match ending {
+        Ending::Complete => unwritten,
         _ => ending,
     }
 }

@@ -8,13 +8,14 @@
 //!      └───────→ additional images ───────────────→ ImageRequest* ─┤
 //!                                                        ┌─────────┘
 //!                  Registries::resolve → ResolvedImage* ─┤                            registry
-//!                  Store::inventory ───→ Inventory ──────┴─Plan::build→ Plan          store, plan
+//!                  Store::inventory ───→ Inventory ──────┤                            store
+//!       old images, registries ─────→ DeltaOption* ──────┴─Plan::build→ Plan          job, delta, plan
 //!                                                                        │
 //!        free space below the kubelet's threshold? no: exit code 3 ──────┤            preflight
 //!                                                                        ↓
 //!   Plan.blobs[i] ─fetch→ VerifiedBlob ─unpack→ StagedLayer ─commit_layers, commit_image→ image in the store
-//!                 fetch, spool           store::unpack           store                      │
-//!                                                                                           │
+//!                 fetch, spool  │        store::unpack           store                      │
+//!                               └─ of a delta: PatchedTar, the tar from old images          │      delta
 //!   next Inventory: is every image present? ←───────────────────────────────────────────────┘
 //!        └─→ Outcome ─→ Report, exit code                                             job, report, exit_code
 //! ```
@@ -27,6 +28,9 @@
 //!
 //! The release's signature is verified while the release image is pulled. If it is refused, the payload is not read. An image's
 //! signatures are evaluated when the image is resolved. If the node's policy refuses them, the image is not pulled.
+//!
+//! A layer is made from a delta if the node has the old image's files. Whatever is wrong with a delta or with these files, the
+//! layer's blob is downloaded instead. [`delta_creation`] creates deltas on the hub, without a store.
 //!
 //! `verify` takes an inventory and reads every layer in it. `verify --repair` works like `run`, but treats damaged layers as
 //! missing and replaces them.
@@ -77,6 +81,8 @@
 //!   is stored only if the node's signature policy accepts it.
 //! - Nothing is visible in the store before it is complete: another program sees the old or the new state, even after
 //!   `kill -9` or a power loss. No lock is held during a download or while a layer is unpacked.
+//! - A delta never makes an image fail, and no layer is stored from it without the diffID of the image's config. [`delta`]
+//!   opens files only through [`delta::Sources`].
 //! - An image is reported as present only if the inventory after the last write contains it. A run that left an image out does
 //!   not exit with 0.
 //! - No input from the network or the disk causes a panic, unbounded memory use, a hang, or a write outside its directory.

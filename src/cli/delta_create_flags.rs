@@ -46,6 +46,11 @@ pub struct DeltaCommands {
     pub command: DeltaCommand,
 }
 
+/// clap's own line is longer than a terminal is wide.
+const USAGE: &str = "\
+spoke-precache delta create --from OLD --to NEW --push REPO [OPTIONS]
+       spoke-precache delta create --image OLD NEW --output DIR [OPTIONS]";
+
 /// The commands about deltas.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DeltaCommand {
@@ -53,7 +58,7 @@ pub enum DeltaCommand {
     ///
     /// For the hub: needs neither root nor a store. Nodes that have the old release then download the deltas instead of
     /// whole layers. Another run continues, and does nothing if nothing is new.
-    #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
+    #[command(after_help = SEE_HELP, after_long_help = DETAILS, override_usage = USAGE)]
     Create(Box<DeltaCreateFlags>),
 }
 
@@ -110,7 +115,7 @@ pub struct DeltaCreateFlags {
     )]
     pub platform: Option<Platform>,
 
-    /// Directory for layers at work; keeps what a later run needs
+    /// Directory for temporary layers; a later run continues from it
     #[arg(
         long,
         value_name = "DIR",

@@ -15,10 +15,10 @@ pub struct DeltaFlags {
     #[arg(hide_env = true, hide_short_help = true)]
     pub no_deltas: bool,
 
-    /// Where else deltas are: an index, or a repository with indexes (repeatable)
+    /// Also look for deltas here: a repository, or one index (repeatable)
     ///
-    /// With a tag or a digest, it is the index of a pair of releases; without, a repository in which indexes refer to the
-    /// images. [default: only the repositories of the images]
+    /// With a tag or a digest it is the index of a pair of releases. Otherwise it is a repository, in which indexes refer to
+    /// the images. [default: only the repositories of the images]
     #[arg(long, value_name = "REF", env = "SPOKE_PRECACHE_DELTAS")]
     #[arg(hide_env = true, value_delimiter = ',')]
     pub deltas: Vec<DeltaLocation>,
