@@ -23,8 +23,8 @@ use super::namers::RoundScope;
 use super::snapshot::Snapshot;
 use super::{Mode, run_blocking, space};
 use crate::cancel::Cancel;
-use crate::oci::{Digest, Reference};
-use crate::plan::{BlobTask, Plan, TarLength, tar_length, tar_length_range};
+use crate::oci::{Digest, Layer, Reference};
+use crate::plan::{LayerTask, Plan, PlannedImage, TarLength, tar_length, tar_length_range};
 use crate::registry::Registries;
 use crate::spool::Spool;
 
@@ -145,24 +145,27 @@ impl SizeProbe {
         }
     }
 
-    /// The largest first.
+    /// The whole blob of every layer, also of one that is made from a delta; the largest first.
     fn probes(&mut self, plan: &Plan) -> Vec<Probe> {
-        let types: HashMap<Digest, &str> = plan
-            .layers
-            .iter()
-            .map(|task| (task.layer.blob, task.layer.media_type.as_str()))
-            .collect();
-        let probe = |blob: &BlobTask| {
-            let media_type = *types.get(&blob.digest)?;
+        let probe = |task: &LayerTask| {
+            let Layer {
+                blob,
+                size,
+                media_type,
+                ..
+            } = &task.layer;
+            // Another image of the layer may list another blob for it.
+            let lists_blob = |image: &&PlannedImage| image.layers.iter().any(|it| it.layer.blob == *blob);
+            let mut images = task.images.iter().filter_map(|index| plan.images.get(*index));
             Some(Probe {
-                blob: blob.digest,
-                size: blob.size,
-                media_type: media_type.to_owned(),
-                range: tar_length_range(media_type, blob.size)?,
-                reference: plan.images[*blob.images.first()?].reference.clone(),
+                blob: *blob,
+                size: *size,
+                media_type: media_type.clone(),
+                range: tar_length_range(media_type, *size)?,
+                reference: images.find(lists_blob)?.reference.clone(),
             })
         };
-        let probes = plan.blobs.iter().filter_map(probe);
+        let probes = plan.layers.iter().filter_map(probe);
         let mut probes: Vec<Probe> = probes.filter(|it| self.probed.insert(it.blob)).collect();
         probes.sort_by_key(|probe| std::cmp::Reverse(probe.size));
         probes

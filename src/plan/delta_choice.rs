@@ -92,8 +92,8 @@ impl<'p> DeltaChoice<'p> {
             .collect()
     }
 
-    /// What the blob states, or else what the delta states, or else a guess. The latter two cost an untrusted party nothing,
-    /// so only a length that the blob could have is believed.
+    /// What the blob states, or else what the delta states, or else a guess. An untrusted party states the length in the
+    /// delta, so it is no more than a guess either, and only an ordinary length is used.
     fn tar_length(&self, layer: &Layer, deltas: &[Arc<DeltaOption>]) -> TarLength {
         let probed = self.present.tars.get(&layer.blob).copied();
         let mut stated = deltas

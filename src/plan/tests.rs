@@ -308,7 +308,7 @@ fn a_delta_decides_which_of_two_blobs_of_a_layer_is_used() {
 }
 
 #[test]
-fn a_delta_states_the_length_of_the_tar_unless_the_blob_cannot_have_it() {
+fn a_delta_states_a_better_guess_of_the_length_of_the_tar_if_the_ratio_is_ordinary() {
     let tar = |stated: u64, probed: Option<TarLength>| {
         let mut option = DeltaOption::clone(&delta('c', 0, 10));
         option.delta.tar_size = Some(stated);
@@ -320,9 +320,11 @@ fn a_delta_states_the_length_of_the_tar_unless_the_blob_cannot_have_it() {
         Plan::build(vec![component("one", "c")], vec![], &present).layers[0].tar
     };
     let guess = TarLength::Guessed(size('c') * 57 / 20);
-    assert_eq!(tar(9 * MIB, None), TarLength::Known(9 * MIB));
-    assert_eq!(tar(1, None), guess);
-    assert_eq!(tar(u64::MAX, None), guess);
+    assert_eq!(tar(9 * MIB, None), TarLength::Guessed(9 * MIB));
+    assert_eq!(tar(20 * size('c'), None), TarLength::Guessed(20 * size('c')));
+    for absurd in [1, 20 * size('c') + 1, u64::MAX] {
+        assert_eq!(tar(absurd, None), guess);
+    }
     assert_eq!(
         tar(9 * MIB, Some(TarLength::Known(8 * MIB))),
         TarLength::Known(8 * MIB)
