@@ -1,8 +1,9 @@
-//! Tells whether somebody whom the node trusts vouches for an image's manifest.
+//! Decides whether an image's manifest is authenticated.
 //!
 //! The store remembers the digest of the blob that a layer was unpacked from, and later pulls of other images reuse the layer
-//! by it. If the layer was made from a delta, that digest is only what the manifest states. A manifest of a stranger could
-//! name the blob of another image, so that digest is recorded only for manifests that somebody vouches for.
+//! by it. If the layer was made from a delta, that digest is only what the manifest states. Any other author could
+//! name the blob of another image there, so the digest is recorded only for images of an authenticated release and for images
+//! with a verified signature.
 
 use crate::image_request::{ImageRequest, Requester};
 use crate::oci::Reference;
@@ -14,8 +15,6 @@ use super::signature_policy::SignaturePolicy;
 pub(super) struct Authentication<'a> {
     policy: &'a SignaturePolicy,
     is_release_authenticated: bool,
-    /// Whether all of them are, because any of them may have named an image.
-    are_catalogs_authenticated: bool,
 }
 
 impl<'a> Authentication<'a> {
@@ -29,24 +28,25 @@ impl<'a> Authentication<'a> {
         Self {
             policy,
             is_release_authenticated: is_release_signed || releases.all(is_authenticated),
-            are_catalogs_authenticated: naming.indexes().all(is_authenticated),
         }
     }
 
-    /// Whether the manifest of a resolved image is vouched for: the node's policy verified its signature, or its digest comes
-    /// from the version spec, from an authenticated release or from an authenticated catalog.
+    /// Whether the manifest of a resolved image is authenticated: the node's policy verified its signature, or it belongs to
+    /// a release that is given by digest or whose signature was verified. A digest of any other image only says that the
+    /// manifest is the requested one, not that its author is trusted.
     pub(super) fn covers(&self, request: &ImageRequest) -> bool {
         // Such an image is resolved only if a signature satisfies the rule.
         if self.policy.needs_signatures(&request.reference) {
             return true;
         }
         let has_digest = request.reference.digest().is_some();
-        request.requesters.iter().any(|requester| match requester {
-            Requester::ReleaseImage => has_digest || self.is_release_authenticated,
-            Requester::OperatorIndex | Requester::Additional => has_digest,
-            Requester::Release { .. } => has_digest && self.is_release_authenticated,
-            Requester::Operator { .. } => has_digest && self.are_catalogs_authenticated,
-        })
+        let requesters = &request.requesters;
+        self.is_release_authenticated
+            && requesters.iter().any(|requester| match requester {
+                Requester::ReleaseImage => true,
+                Requester::Release { .. } => has_digest,
+                Requester::OperatorIndex | Requester::Additional | Requester::Operator { .. } => false,
+            })
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_counts_if_its_origin_does() {
+    fn only_images_of_an_authenticated_release_count_without_a_signature() {
         let policy = SignaturePolicy {
             node: None,
             namespaces: Default::default(),
@@ -80,99 +80,40 @@ mod tests {
         };
         let by_tag = |name: &str| format!("example.com/{name}:1").parse::<Reference>().unwrap();
         let by_digest = |name: &str| by_tag(name).with_digest(Digest::of(name.as_bytes()));
-        let (component, operator) = (
-            Requester::Release { tag: "etcd".into() },
-            Requester::Operator {
-                package: "ptp".into(),
-            },
+        let component = Requester::Release { tag: "etcd".into() };
+        let operator = Requester::Operator {
+            package: "ptp".into(),
+        };
+        let (release, index, additional) = (
+            Requester::ReleaseImage,
+            Requester::OperatorIndex,
+            Requester::Additional,
         );
-        for (release, is_signed, catalog, requester, reference, expected) in [
-            (
-                by_tag("r"),
-                false,
-                by_digest("c"),
-                Requester::Additional,
-                by_digest("a"),
-                true,
-            ),
-            (
-                by_digest("r"),
-                true,
-                by_digest("c"),
-                Requester::Additional,
-                by_tag("a"),
-                false,
-            ),
-            (
-                by_digest("r"),
-                false,
-                by_tag("c"),
-                component.clone(),
-                by_digest("a"),
-                true,
-            ),
-            (
-                by_tag("r"),
-                false,
-                by_tag("c"),
-                component.clone(),
-                by_digest("a"),
-                false,
-            ),
-            (
-                by_tag("r"),
-                true,
-                by_tag("c"),
-                component.clone(),
-                by_digest("a"),
-                true,
-            ),
-            (
-                by_digest("r"),
-                false,
-                by_digest("c"),
-                component,
-                by_tag("a"),
-                false,
-            ),
-            (
-                by_digest("r"),
-                false,
-                by_digest("c"),
-                operator.clone(),
-                by_digest("a"),
-                true,
-            ),
-            (by_digest("r"), true, by_tag("c"), operator, by_digest("a"), false),
-            (
-                by_tag("r"),
-                false,
-                by_tag("c"),
-                Requester::ReleaseImage,
-                by_tag("r"),
-                false,
-            ),
-            (
-                by_tag("r"),
-                true,
-                by_tag("c"),
-                Requester::ReleaseImage,
-                by_tag("r"),
-                true,
-            ),
+        let (given_by_tag, given_by_digest) = (by_tag("r"), by_digest("r"));
+        for (given, is_signed, requester, reference, expected) in [
+            (&given_by_tag, false, &release, &given_by_tag, false),
+            (&given_by_tag, true, &release, &given_by_tag, true),
+            (&given_by_digest, false, &release, &given_by_digest, true),
+            (&given_by_tag, false, &component, &by_digest("a"), false),
+            (&given_by_tag, true, &component, &by_digest("a"), true),
+            (&given_by_digest, false, &component, &by_digest("a"), true),
+            (&given_by_digest, false, &component, &by_tag("a"), false),
+            (&given_by_digest, true, &additional, &by_digest("a"), false),
+            (&given_by_digest, true, &index, &by_digest("c"), false),
+            (&given_by_digest, true, &operator, &by_digest("a"), false),
         ] {
             let spec = VersionSpec {
-                platform_image: Some(release.clone()),
-                operators_indexes: vec![catalog.clone()],
+                platform_image: Some(given.clone()),
+                operators_indexes: vec![by_digest("c")],
                 ..VersionSpec::default()
             };
             let naming = Naming::new(&spec, Excludes::new(&[]).unwrap(), Vec::new());
             let authentication = Authentication::new(&policy, &naming, is_signed);
-            let request = ImageRequest::new(reference, requester);
+            let request = ImageRequest::new(reference.clone(), requester.clone());
             assert_eq!(
                 authentication.covers(&request),
                 expected,
-                "{request:?} of {release}, {catalog}, {is_signed}"
+                "{request:?} of {given}, {is_signed}"
             );
         }
     }

@@ -24,7 +24,7 @@
 //! | `signature_policy`, `signed_image`, `stored_signatures` | images with their signatures, checked against the node's signature policy |
 //! | `release_verification` | the release's signature, verified while the release image is pulled |
 //! | `deltas/` | deltas for the images to pull, whose old images the store has |
-//! | `authentication` | which manifests somebody vouches for |
+//! | `authentication` | which manifests are authenticated, by a release or a signature |
 //! | `space`, `size_probe`, `stale_blobs` | whether the plan fits, exact layer sizes, blobs to remove |
 //! | `prefetch/` | downloads for the next round while a release image is pulled |
 //! | `pull/` | from a plan to committed images |

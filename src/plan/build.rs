@@ -102,14 +102,28 @@ fn planned_image(image: ImageToPlan, present: &Present) -> PlannedImage {
     }
 }
 
-/// The blob and the diffID of each layer of authenticated images.
+/// The blob and the diffID of each layer of authenticated images, unless another manifest pairs the blob with another diffID:
+/// then one of the two is wrong.
 fn authenticated_layers(images: &[ImageToPlan]) -> HashSet<(Digest, DiffId)> {
-    let resolved = images.iter().filter_map(|image| match &image.action {
-        ImageAction::Pull(resolved) if image.authenticated => Some(resolved),
-        ImageAction::Pull(_) | ImageAction::Present | ImageAction::Failed(_) => None,
-    });
-    let layers = resolved.flat_map(|image| &image.layers);
-    layers.map(|layer| (layer.blob, layer.diff_id())).collect()
+    let layers = || {
+        images.iter().flat_map(|image| {
+            let layers = match &image.action {
+                ImageAction::Pull(resolved) => resolved.layers.as_slice(),
+                ImageAction::Present | ImageAction::Failed(_) => &[],
+            };
+            layers.iter().map(move |layer| (image.authenticated, layer))
+        })
+    };
+    let mut diff_ids: HashMap<Digest, Option<DiffId>> = HashMap::new();
+    for (_, layer) in layers() {
+        let diff_id = layer.diff_id();
+        let known = diff_ids.entry(layer.blob).or_insert(Some(diff_id));
+        *known = known.filter(|known| *known == diff_id);
+    }
+    let pairs = layers()
+        .filter(|(is_authenticated, layer)| *is_authenticated && diff_ids[&layer.blob].is_some())
+        .map(|(_, layer)| (layer.blob, layer.diff_id()));
+    pairs.collect()
 }
 
 /// Each missing layer once; parents first, because images list base layers first.

@@ -17,7 +17,7 @@ const MAX_PERCENT: u128 = 80;
 /// What decides about the layers of one plan.
 pub(super) struct DeltaChoice<'p> {
     present: &'p Present,
-    /// The blob and the diffID of each layer of authenticated images.
+    /// The blob and the diffID of each layer of authenticated images that no other image contradicts.
     authenticated: HashSet<(Digest, DiffId)>,
     /// The deltas that no other delta and no layer contradicts, by the digest of the layer's blob.
     deltas: HashMap<Digest, Vec<&'p Arc<DeltaOption>>>,

@@ -43,8 +43,8 @@ pub struct ImageToPlan {
     pub requesters: Vec<Requester>,
     /// What a run does about it.
     pub action: ImageAction,
-    /// Whether somebody whom the node trusts vouches for its manifest: by a signature, or by a digest in the version spec, or
-    /// in a release or catalog for which the same holds.
+    /// Whether its manifest is authenticated: by a verified signature, or by a release that is given by digest or whose
+    /// signature was verified.
     pub authenticated: bool,
 }
 
@@ -159,7 +159,7 @@ pub struct LayerTask {
     /// The layer, with the blob to unpack. Two manifests may have one layer in different blobs, for instance gzip and
     /// zstd; this is the blob with the fewest missing bytes, or with the smallest delta.
     pub layer: Layer,
-    /// Whether an authenticated image lists this blob for this diffID.
+    /// Whether an authenticated image lists this blob for this diffID, and no image of the plan lists it for another.
     pub authenticated: bool,
     /// Deltas to make its tar from, in the order to try them; the first is downloaded instead of the blob. Empty if the blob
     /// is downloaded.

@@ -304,7 +304,27 @@ fn a_delta_decides_which_of_two_blobs_of_a_layer_is_used() {
     assert!(plan.layers[0].authenticated);
     let plan = Plan::build(images, vec![], &Present::default());
     assert_eq!(plan.layers[0].layer.blob, blob('z'));
-    assert!(!plan.layers[0].authenticated, "nobody vouches for this blob");
+    assert!(
+        !plan.layers[0].authenticated,
+        "no authenticated image lists this blob"
+    );
+}
+
+#[test]
+fn a_blob_is_not_authenticated_if_two_manifests_pair_it_with_different_diff_ids() {
+    let mut listed = component("one", "c");
+    listed.authenticated = true;
+    let mut other = layer('d');
+    other.0 = layer('c').0;
+    let other = image("two", Requester::Additional, pull(vec![other]));
+    for (images, expected) in [
+        (vec![listed.clone()], true),
+        (vec![listed.clone(), other.clone()], false),
+        (vec![other, listed], false),
+    ] {
+        let plan = Plan::build(images, vec![], &Present::default());
+        assert!(plan.layers.iter().any(|task| task.authenticated) == expected);
+    }
 }
 
 #[test]

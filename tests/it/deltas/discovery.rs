@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::by_hand::{self, Op, delta};
 use super::published::{Artifact, INDEX, publish, publish_index, refer, referrers};
 use super::{Component, REPOSITORY, Scene};
+use crate::compare::record_array;
 use crate::image::release::{EXCLUDE, Release};
 use crate::image::{Compression, Format, Image, Layer, node_architecture, sha256};
 use crate::needs::needs;
@@ -377,5 +378,20 @@ fn one_request_finds_the_deltas_of_a_release() {
         }
     }
     assert!(run.total("bytesSaved") > 0, "{run}");
+    // The release is given by digest, so what its images state about their blobs is recorded.
+    let records = record_array(&node.graph_root().join("overlay-layers/layers.json"));
+    for (tag, image) in release
+        .components
+        .iter()
+        .filter(|(tag, _)| !tag.contains(EXCLUDE))
+    {
+        for layer in &image.layers {
+            let record = records
+                .iter()
+                .find(|it| it["diff-digest"] == layer.diff_id.as_str());
+            let blob = record.map(|record| record["compressed-diff-digest"].clone());
+            assert_eq!(blob, Some(json!(layer.digest)), "{tag}");
+        }
+    }
     node.verify(&args).exits(0);
 }

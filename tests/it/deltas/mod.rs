@@ -161,12 +161,12 @@ impl Scene {
         node
     }
 
-    /// The new image by digest, as a release names it: its manifest is authenticated.
+    /// The new image by digest.
     fn by_digest(&self) -> String {
         self.registry.at(REPOSITORY, &self.component.new.digest())
     }
 
-    /// The new image by tag: nobody vouches for its manifest.
+    /// The new image by tag.
     fn by_tag(&self) -> String {
         format!("{}/{REPOSITORY}:new", self.registry.host())
     }

@@ -126,6 +126,8 @@ fn sample_images_from_deltas_are_those_that_podman_pulls() {
         theirs.podman_pull(new);
     }
     let mut differences = compare(&ours.graph_root(), &theirs.graph_root(), &wrong);
+    // The manifests are not authenticated, so nothing is recorded about their blobs.
+    differences.retain(|line| !line.contains(" record compress"));
     if theirs.podman_version().starts_with("4.") {
         for id in empty_xattr {
             differences.retain(|line| !line.starts_with(&format!("layer {id} tree user")));
@@ -145,14 +147,15 @@ fn record(node: &TestNode, layer: &Layer) -> Value {
 }
 
 #[test]
-fn stock_tools_accept_an_image_from_a_delta_with_and_without_the_digest_of_its_blob() {
+fn stock_tools_accept_an_image_from_a_delta_without_the_digest_of_its_blob() {
     needs!(root(), stock(), docker_registry());
     for compression in [Compression::Gzip, Compression::Zstd, Compression::None] {
-        for is_authenticated in [true, false] {
+        // The digest says which manifest is requested, and not that its author is trusted.
+        for is_by_digest in [true, false] {
             let component = Component::new(compression);
             let artifact = component.artifact();
             let scene = Scene::new(component, &[artifact]);
-            let name = match is_authenticated {
+            let name = match is_by_digest {
                 true => scene.by_digest(),
                 false => scene.by_tag(),
             };
@@ -164,11 +167,9 @@ fn stock_tools_accept_an_image_from_a_delta_with_and_without_the_digest_of_its_b
                 .into();
             let mut differences = compare(&node.graph_root(), &theirs.graph_root(), &[]);
             let fields = ["compressed-diff-digest", "compressed-size", "compression"];
-            if !is_authenticated {
-                for field in fields {
-                    assert!(our[field].is_null(), "{our}");
-                    differences.retain(|line| !line.contains(&format!(" record {field}\n")));
-                }
+            for field in fields {
+                assert!(our[field].is_null(), "{our}");
+                differences.retain(|line| !line.contains(&format!(" record {field}\n")));
             }
             assert_eq!(our["diff-size"], their["diff-size"], "{run}");
             check(differences);
@@ -214,16 +215,8 @@ fn stock_tools_accept_an_image_from_a_delta_with_and_without_the_digest_of_its_b
                 assert!(checked.is_ok() && checked.stdout.is_empty(), "{checked}");
             }
             node.verify(&["--image", &name]).exits(0);
-            scene.registry.clear_log();
             node.empty_blob_info_cache();
             node.podman_pull(&name);
-            if is_authenticated {
-                assert_eq!(
-                    scene.requests(&scene.component.blob().digest),
-                    0,
-                    "podman knows the blob"
-                );
-            }
             check(inconsistencies(&node.graph_root()));
             let run = node.run(&["--image", &name]).exits(0);
             assert_eq!(run.images("present"), [name.as_str()], "{run}");
