@@ -19,7 +19,13 @@ const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Blobs that are useless: the plan does not need them, and they are either unpacked in the store already, because a run was
 /// killed between commit and removal, or older than [`MAX_AGE`]. The next run may need the rest, for another release.
 pub(super) fn stale(plan: &Plan, snapshot: &Snapshot, now: SystemTime) -> Vec<SpoolEntry> {
-    let needed: HashSet<Digest> = plan.blobs.iter().map(|blob| blob.digest).collect();
+    // If the delta fails, another one or the whole blob is continued.
+    let fallbacks = plan.layers.iter().flat_map(|task| {
+        let deltas = task.deltas.iter().map(|option| option.delta.blob);
+        deltas.chain([task.layer.blob])
+    });
+    let downloads = plan.blobs.iter().map(|blob| blob.digest);
+    let needed: HashSet<Digest> = downloads.chain(fallbacks).collect();
     let stored: HashSet<Digest> = snapshot
         .inventory
         .layers()
