@@ -16,9 +16,10 @@ use super::patch_error::{FormatFault, PatchError};
 use super::{Codec, Format};
 use crate::cancel::Cancel;
 
-/// Base-2 logarithm of the largest zstd window, 32 MiB. containers/tar-diff writes 8 MiB; the best level of older versions
-/// of its encoder, 32 MiB.
-const WINDOW_LOG_MAX: u32 = 25;
+/// Base-2 logarithm of the largest zstd window, 8 MiB, which every decoder should accept (RFC 8878, 3.1.1.1.2).
+/// containers/tar-diff writes this at its default level. Higher levels of older versions of its encoder write up to 32 MiB,
+/// which is too much memory for a node that applies several deltas.
+const WINDOW_LOG_MAX: u32 = 23;
 
 /// Compressed bytes that are read at once.
 const INPUT_BUFFER: usize = 64 << 10;

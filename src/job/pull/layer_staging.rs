@@ -19,8 +19,9 @@ use crate::store::StagedLayer;
 use crate::store::unpack::{UnpackLimits, unpack};
 use crate::write_back;
 
-/// How many deltas are applied at a time. Each needs about 12 MiB of memory: a window of 8 MiB and buffers.
-const MAX_PATCHES: usize = 4;
+/// How many deltas are applied at a time. Each needs at most 18 MiB of memory: a window of zstd and blocks of sources, 8 MiB
+/// each, and 2 MiB of buffers, inflaters and deflaters. The sum, 54 MiB, is below 64 MiB.
+const MAX_PATCHES: usize = 3;
 
 /// Stages layers for one pull; bounds the number of unpacking threads.
 pub(super) struct LayerStaging<'a> {
