@@ -5,8 +5,8 @@ use std::fs;
 
 use super::by_hand::{INFLATED, Op, STANDARD, delta};
 use super::published::Artifact;
-use super::{APP, Component, Scene};
-use crate::compare::{compare, inconsistencies};
+use super::{APP, Component, Scene, differences};
+use crate::compare::inconsistencies;
 use crate::image::layer::tar_of;
 use crate::image::{Compression, Format, Image, node_architecture};
 use crate::needs::needs;
@@ -163,7 +163,7 @@ fn after_our_format_the_standard_one_is_tried() {
         "{run}"
     );
     let theirs = scene.theirs(&scene.by_digest());
-    let differences = compare(&scene.node.graph_root(), &theirs.graph_root(), &[]);
+    let differences = differences(&scene.node, &theirs);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use super::{APP, Scene};
-use crate::compare::{compare, inconsistencies};
+use super::{APP, Scene, differences};
+use crate::compare::inconsistencies;
 use crate::needs::needs;
 use crate::test_node::TestNode;
 
@@ -38,7 +38,7 @@ fn a_damaged_layer_from_a_delta_is_repaired() {
     scene.used_delta(scene.node.verify(&["--repair", "--image", &name]));
     scene.node.verify(&["--image", &name]).exits(0);
     let theirs = scene.theirs(&name);
-    let differences = compare(&scene.node.graph_root(), &theirs.graph_root(), &[]);
+    let differences = differences(&scene.node, &theirs);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
