@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use spoke_precache::cancel::Cancel;
-use spoke_precache::delta::{Format, PatchedTar, SourceError, SourceFile, Sources};
+use spoke_precache::delta::{Format, PatchedTar, ScratchFile, SourceError, SourceFile, Sources};
 use spoke_precache::oci::Hasher;
 
 use crate::archives::{call, output_of};
@@ -134,8 +134,8 @@ impl Sources for UnpackedImages {
         Ok(Box::new(files.next().ok_or_else(missing)?))
     }
 
-    fn scratch_file(&self) -> io::Result<File> {
-        tempfile::tempfile()
+    fn scratch_file(&self, _: u64) -> io::Result<ScratchFile> {
+        Ok(tempfile::tempfile()?.into())
     }
 }
 

@@ -2,14 +2,13 @@
 //! delta, the bytes of its operations, and operations that are made to meet.
 #![no_main]
 
-use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::delta::{
-    Codec, Format, InflatedRange, Operation, PatchError, PatchedTar, SourceError, SourceFile, SourceName,
+    Codec, Format, InflatedRange, Operation, PatchError, PatchedTar, ScratchFile, SourceError, SourceFile, SourceName,
     Sources,
 };
 
@@ -240,8 +239,8 @@ impl Sources for Files {
         }
     }
 
-    fn scratch_file(&self) -> io::Result<File> {
-        tempfile::tempfile()
+    fn scratch_file(&self, _: u64) -> io::Result<ScratchFile> {
+        Ok(tempfile::tempfile()?.into())
     }
 }
 

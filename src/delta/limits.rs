@@ -6,9 +6,12 @@
 
 use super::patch_error::FormatFault;
 
-/// Bytes of one inflated range, of one zlib stream in the output, and of all scratch files that exist at a time. Debug
-/// sections of real binaries have up to 100 MB.
-pub(super) const MAX_INFLATED: u64 = 1 << 30;
+/// Bytes of one inflated range, of one zlib stream in the output, and of all scratch files that exist at a time, as the
+/// creator limits them too. Debug sections of real binaries have up to 100 MB.
+pub(super) const MAX_INFLATED: u64 = 256 << 20;
+
+/// Bytes that any delta may inflate or deflate in total.
+const BASE: u64 = 1 << 30;
 
 /// zlib's largest ratio, for ranges that are too short for what they inflate to.
 const MAX_RATIO: u64 = 1032;
@@ -42,7 +45,7 @@ const OPENED: Limit = Limit {
 
 const INFLATED: Limit = Limit {
     what: "inflated bytes",
-    base: MAX_INFLATED,
+    base: BASE,
     times: 4,
     per: 1,
 };
@@ -50,7 +53,7 @@ const INFLATED: Limit = Limit {
 /// Against the compressed output: zeros deflate to a thousandth.
 const DEFLATED: Limit = Limit {
     what: "bytes to deflate",
-    base: MAX_INFLATED,
+    base: BASE,
     times: 16,
     per: 1,
 };

@@ -31,4 +31,4 @@ pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta};
 pub use operation::{InflatedRange, MAX_PATH, Operation, SourceName};
 pub use patch_error::{FormatFault, PatchError, SourceFault};
 pub use patched_tar::PatchedTar;
-pub use source::{SourceError, SourceFile, Sources};
+pub use source::{ScratchFile, SourceError, SourceFile, Sources};

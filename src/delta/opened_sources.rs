@@ -3,7 +3,6 @@
 //! The last few sources stay open, because a delta may alternate between the sections of a file, and inflating one again
 //! for each of them would take hours.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 
@@ -12,7 +11,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::limits::MAX_INFLATED;
 use super::operation::{InflatedRange, SourceName};
 use super::patch_error::{FormatFault, PatchError, SourceFault};
-use super::source::{SourceError, SourceFile, Sources};
+use super::source::{ScratchFile, SourceError, SourceFile, Sources};
 use crate::cancel::Cancel;
 
 /// Open files at a time.
@@ -220,8 +219,8 @@ impl OpenedSources {
         &self,
         file: &dyn SourceFile,
         range: InflatedRange,
-    ) -> Result<Result<File, SourceFault>, PatchError> {
-        let mut scratch = match self.sources.scratch_file() {
+    ) -> Result<Result<ScratchFile, SourceFault>, PatchError> {
+        let scratch = match self.sources.scratch_file(range.inflated_length) {
             Ok(scratch) => scratch,
             Err(error) => return Ok(Err(host("store its inflated content")(error))),
         };
@@ -250,7 +249,7 @@ impl OpenedSources {
             if inflater.total_out() > range.inflated_length {
                 return Ok(Err(SourceFault::Changed));
             }
-            if let Err(error) = scratch.write_all(&output[..inflated as usize]) {
+            if let Err(error) = scratch.file().write_all(&output[..inflated as usize]) {
                 return Ok(Err(host("store its inflated content")(error)));
             }
             if ended {

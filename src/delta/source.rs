@@ -9,8 +9,45 @@ pub trait Sources: Send {
     /// untrusted, perhaps not UTF-8.
     fn open(&self, image: usize, path: &[u8]) -> Result<Box<dyn SourceFile>, SourceError>;
 
-    /// An empty file without a name, for inflated bytes.
-    fn scratch_file(&self) -> io::Result<File>;
+    /// An empty file without a name, for so many inflated bytes.
+    fn scratch_file(&self, length: u64) -> io::Result<ScratchFile>;
+}
+
+/// A file without a name. The space that is reserved for it is released after it is closed.
+pub struct ScratchFile {
+    file: File,
+    _reservation: Option<Box<dyn Send>>,
+}
+
+impl ScratchFile {
+    /// For an empty file. `reservation` releases the space when it is dropped.
+    pub fn new(file: File, reservation: impl Send + 'static) -> Self {
+        Self {
+            file,
+            _reservation: Some(Box::new(reservation)),
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl From<File> for ScratchFile {
+    /// Without a reservation.
+    fn from(file: File) -> Self {
+        Self {
+            file,
+            _reservation: None,
+        }
+    }
+}
+
+impl SourceFile for ScratchFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
 }
 
 /// A file of an old image. Another program may change it while it is read.

@@ -27,7 +27,7 @@ use super::inventory::Inventory;
 use super::stage::Stage;
 use super::store::Store;
 use super::unpack::SpaceBudget;
-use crate::delta::{DeltaSource, SourceError, SourceFile, Sources};
+use crate::delta::{DeltaSource, ScratchFile, SourceError, SourceFile, Sources};
 use crate::oci::{ImageId, LayerId};
 
 /// The objects of the ostree repository inside an image of the operating system.
@@ -35,10 +35,6 @@ const OSTREE_OBJECTS: &str = "sysroot/ostree/repo/objects";
 
 /// The longest path that is looked up; the kernel accepts no longer ones.
 const MAX_PATH: usize = 4095;
-
-/// The spare disk space for a scratch file: no section of a program is larger. It is free again before the layer is
-/// committed.
-const SCRATCH_SPACE: u64 = 256 << 20;
 
 /// The old images of one delta, by their numbers.
 pub struct OldImageFiles {
@@ -151,11 +147,9 @@ impl Sources for OldImageFiles {
         }
     }
 
-    fn scratch_file(&self) -> io::Result<File> {
-        if !self.budget.has(SCRATCH_SPACE) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.stage.scratch_file()
+    fn scratch_file(&self, length: u64) -> io::Result<ScratchFile> {
+        let space = self.budget.take(length).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(ScratchFile::new(self.stage.scratch_file()?, space))
     }
 }
 

@@ -7,15 +7,14 @@ mod hostile;
 mod model;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use super::PatchedTar;
 use crate::cancel::{Cancel, StopReason, Stopped};
 use crate::delta::{
-    Codec, DeltaWriter, Format, InflatedRange, Operation, PatchError, SourceError, SourceFile, SourceName,
-    Sources,
+    Codec, DeltaWriter, Format, InflatedRange, Operation, PatchError, ScratchFile, SourceError, SourceFile,
+    SourceName, Sources,
 };
 
 /// Old images whose files are in memory.
@@ -40,8 +39,8 @@ impl Sources for Images {
         }
     }
 
-    fn scratch_file(&self) -> io::Result<File> {
-        tempfile::tempfile()
+    fn scratch_file(&self, _: u64) -> io::Result<ScratchFile> {
+        Ok(tempfile::tempfile()?.into())
     }
 }
 

@@ -44,7 +44,7 @@ use std::fs::File;
 use std::thread;
 
 use crate::cancel::Cancel;
-use crate::delta::{Format, Sources as _};
+use crate::delta::Format;
 use file_diff::FileDiff;
 use layer_writer::LayerWriter;
 use section_pair::Scratch;
@@ -65,7 +65,7 @@ pub fn diff_layer(
     cancel: &Cancel,
 ) -> Result<LayerDiff, DiffError> {
     let directory = plan.old_files().scratch();
-    let scratch = plan.old_files().scratch_file();
+    let scratch = plan.old_files().empty_scratch_file();
     let scratch = Scratch::new(
         scratch.map_err(DiffError::host("create a scratch file in", directory))?,
         directory,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layer_files::{LayerFile, LayerFiles, Node, ancestors, remove_below};
-use crate::delta::{SourceError, SourceFile, Sources};
+use crate::delta::{ScratchFile, SourceError, SourceFile, Sources};
 
 /// The longest path in a delta; other programs refuse longer ones.
 const MAX_PATH: usize = 4096;
@@ -132,7 +132,14 @@ impl Sources for OldFiles {
         }))
     }
 
-    fn scratch_file(&self) -> io::Result<File> {
+    fn scratch_file(&self, _: u64) -> io::Result<ScratchFile> {
+        Ok(self.empty_scratch_file()?.into())
+    }
+}
+
+impl OldFiles {
+    /// An empty file without a name in the scratch directory.
+    pub fn empty_scratch_file(&self) -> io::Result<File> {
         let name = format!("scratch-{:016x}", rand::random::<u64>());
         let path = self.0.scratch.join(name);
         let file = File::options()

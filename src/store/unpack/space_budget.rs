@@ -5,6 +5,7 @@
 //! beyond the estimate are reserved in steps from the space that nothing else in the plan needs. All layers share it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that are reserved at once: a reservation takes microseconds, writing them a millisecond.
@@ -31,9 +32,12 @@ impl SpaceBudget {
         }
     }
 
-    /// Whether there are so many spare bytes now, for a file that is removed soon. Reserves nothing.
-    pub fn has(&self, bytes: u64) -> bool {
-        self.is_available(bytes) && self.spare.load(Ordering::Relaxed) >= bytes
+    /// Takes so many spare bytes until the result is dropped; none if there are fewer.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<TakenSpace> {
+        self.reserve(bytes).then(|| TakenSpace {
+            budget: Arc::clone(self),
+            bytes,
+        })
     }
 
     fn is_available(&self, bytes: u64) -> bool {
@@ -51,6 +55,19 @@ impl SpaceBudget {
                     spare.checked_sub(bytes)
                 })
                 .is_ok()
+    }
+}
+
+/// Space for a file that is not part of a layer.
+#[derive(Debug)]
+pub(crate) struct TakenSpace {
+    budget: Arc<SpaceBudget>,
+    bytes: u64,
+}
+
+impl Drop for TakenSpace {
+    fn drop(&mut self) {
+        self.budget.spare.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -111,6 +128,15 @@ mod tests {
         other.keep();
         let mut late = SpaceReservation::of(Some(&budget));
         assert!(late.grow_to(STEP) && !late.grow_to(STEP + 1));
+    }
+
+    #[test]
+    fn space_is_taken_until_its_file_is_closed() {
+        let budget = Arc::new(SpaceBudget::new("/".into(), 10, 0));
+        let first = budget.take(6).expect("there are 10 bytes");
+        assert!(budget.take(5).is_none());
+        drop(first);
+        assert!(budget.take(10).is_some());
     }
 
     #[test]

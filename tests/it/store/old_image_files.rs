@@ -223,8 +223,8 @@ fn an_image_of_an_additional_store_is_a_source_too() {
 fn a_scratch_file_has_no_name_and_is_on_the_disk_of_the_store() {
     needs!(root());
     let scene = Scene::new();
-    let file = scene.files(&[]).scratch_file().unwrap();
-    let metadata = file.metadata().unwrap();
+    let file = scene.files(&[]).scratch_file(1).unwrap();
+    let metadata = file.file().metadata().unwrap();
     let disk = fs::metadata(scene.node.graph_root()).unwrap().dev();
     assert_eq!((metadata.nlink(), metadata.len(), metadata.dev()), (0, 0, disk));
 }

@@ -221,7 +221,7 @@ impl Sources for Broken {
         }
     }
 
-    fn scratch_file(&self) -> io::Result<File> {
+    fn scratch_file(&self, _: u64) -> io::Result<ScratchFile> {
         Err(io::Error::from_raw_os_error(EIO))
     }
 }
