@@ -319,11 +319,9 @@ impl RegistryClient {
         }
     }
 
+    /// Whether our credentials may go to the URL.
     pub(super) fn is_own(&self, url: &Url) -> bool {
-        let ours = Url::parse(&format!("{}://{}", url.scheme(), self.host));
-        ours.is_ok_and(|ours| {
-            ours.host() == url.host() && ours.port_or_known_default() == url.port_or_known_default()
-        })
+        is_at(&self.host, self.insecure, url)
     }
 
     /// The error for an answer without success.
@@ -346,6 +344,16 @@ impl RegistryClient {
     }
 }
 
+/// Whether the URL is at the host, by HTTPS unless the registry is insecure.
+fn is_at(host: &str, insecure: bool, url: &Url) -> bool {
+    let is_allowed = url.scheme() == "https" || (insecure && url.scheme() == "http");
+    let at_host = Url::parse(&format!("{}://{host}", url.scheme()));
+    is_allowed
+        && at_host.is_ok_and(|at_host| {
+            at_host.host() == url.host() && at_host.port_or_known_default() == url.port_or_known_default()
+        })
+}
+
 /// Registries require the length of a POST, even of an empty one.
 fn with_body(request: RequestBuilder, body: &RequestBody, is_post: bool) -> RequestBuilder {
     match body {
@@ -353,5 +361,28 @@ fn with_body(request: RequestBuilder, body: &RequestBody, is_post: bool) -> Requ
         RequestBody::None => request,
         RequestBody::Bytes(bytes) => request.body(bytes.clone()),
         RequestBody::File(file) => request.header(CONTENT_LENGTH, file.size).body(file.stream()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_go_to_the_registrys_own_host_and_by_plain_http_only_if_it_is_insecure() {
+        let is_at = |host, insecure, url: &str| is_at(host, insecure, &url.parse().expect("a URL"));
+        for insecure in [false, true] {
+            assert!(is_at("a.example", insecure, "https://a.example/v2/"));
+            assert!(is_at("a.example:443", insecure, "https://a.example/v2/"));
+            assert!(is_at("a.example:5000", insecure, "https://a.example:5000/v2/"));
+            assert!(!is_at("a.example", insecure, "https://b.example/v2/"));
+            assert!(!is_at("a.example", insecure, "https://a.example:5000/v2/"));
+            assert!(!is_at("a.example", insecure, "ftp://a.example/v2/"));
+            assert_eq!(is_at("a.example", insecure, "http://a.example/v2/"), insecure);
+            assert_eq!(
+                is_at("a.example:5000", insecure, "http://a.example:5000/v2/"),
+                insecure
+            );
+        }
     }
 }
