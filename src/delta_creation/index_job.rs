@@ -3,11 +3,12 @@
 //! # Design
 //!
 //! Each layer is a future: it waits for its tars, then for memory and a CPU, and compares on a thread. A bounded number of
-//! them is polled at a time, so that some download while others compare. The largest come first, so that at the end no CPU
-//! waits for a single one. The future that finishes the last layer of an image publishes the image.
+//! them is polled at a time, so that some download while others compare. The images with the largest layers come first, so
+//! that at the end no CPU waits for a single layer. The layers of an image follow each other: no more images are at work than
+//! futures, and a kill loses only these. The future that finishes the last layer of an image publishes the image.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::cmp::Reverse;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
@@ -82,7 +83,7 @@ impl IndexJob {
         let mut needs: Vec<u64> = pairs
             .map(|pair| bytes(&pair.layers) + bytes(pair.old_layers()))
             .collect();
-        needs.sort_unstable_by_key(|need| std::cmp::Reverse(*need));
+        needs.sort_unstable_by_key(|need| Reverse(*need));
         needs.iter().take(jobs + AHEAD).sum()
     }
 
@@ -106,13 +107,9 @@ impl IndexJob {
                 .map(|pair| outcome(pair, ImageState::Skipped, no_predecessor())),
         );
         let works: Vec<Work<'_>> = pairs.into_iter().map(Work::new).collect();
-        let mut layers: Vec<(&Work<'_>, &Layer)> = works
-            .iter()
-            .flat_map(|work| work.pair.layers.iter().map(move |layer| (work, layer)))
-            .collect();
-        layers.sort_by_key(|(_, layer)| std::cmp::Reverse(layer.size));
         let total = works.len();
-        let layers = stream::iter(layers).map(|(work, layer)| work.layer(layer, deltas, tars, publication));
+        let layers =
+            stream::iter(in_order(&works)).map(|(work, layer)| work.layer(layer, deltas, tars, publication));
         let mut layers = layers.buffer_unordered(jobs + AHEAD);
         let mut done = 0;
         while let Some(result) = layers.next().await {
@@ -131,6 +128,23 @@ impl IndexJob {
             images,
         })
     }
+}
+
+/// The layers in the order in which their deltas are made.
+fn in_order<'w, 'a>(works: &'w [Work<'a>]) -> Vec<(&'w Work<'a>, &'a Layer)> {
+    let mut ordered: Vec<(&'w Work<'a>, Vec<&'a Layer>)> = works
+        .iter()
+        .map(|work| {
+            let mut layers: Vec<&'a Layer> = work.pair.layers.iter().collect();
+            layers.sort_by_key(|layer| Reverse(layer.size));
+            (work, layers)
+        })
+        .collect();
+    ordered.sort_by_key(|(_, layers)| layers.first().map(|layer| Reverse(layer.size)));
+    let layers = ordered
+        .into_iter()
+        .flat_map(|(work, layers)| layers.into_iter().map(move |layer| (work, layer)));
+    layers.collect()
 }
 
 impl<'a> Work<'a> {
