@@ -24,7 +24,7 @@ use crate::delta::artifact::{
     NewArtifact,
 };
 use crate::delta::{Format, LayerDelta};
-use crate::oci::{Content, Descriptor, DiffId, Digest};
+use crate::oci::{Descriptor, DiffId, Digest};
 
 /// The index of a pair of releases in the destination.
 pub(super) struct Publication<'a> {
@@ -34,13 +34,7 @@ pub(super) struct Publication<'a> {
     tag: String,
     /// The manifest of the new release's image.
     subject: Descriptor,
-    state: Mutex<State>,
-}
-
-struct State {
-    index: DeltaIndex,
-    /// The index at the tag.
-    published: Option<Digest>,
+    index: Mutex<DeltaIndex>,
 }
 
 impl<'a> Publication<'a> {
@@ -79,18 +73,15 @@ impl<'a> Publication<'a> {
             cancel,
             tag,
             subject,
-            state: Mutex::new(State {
-                index,
-                published: published.as_ref().map(Content::digest),
-            }),
+            index: Mutex::new(index),
         })
     }
 
     /// Whether an earlier run has dealt with the pair.
     pub(super) async fn has(&self, pair: &ImagePair) -> bool {
-        let (state, target) = (self.state.lock().await, target_of(pair));
-        let mut artifacts = state.index.artifacts.iter();
-        artifacts.any(|artifact| artifact.target == target) || state.index.without.contains(&target)
+        let (index, target) = (self.index.lock().await, target_of(pair));
+        let mut artifacts = index.artifacts.iter();
+        artifacts.any(|artifact| artifact.target == target) || index.without.contains(&target)
     }
 
     /// Publishes the deltas of an image, then the index with them.
@@ -129,34 +120,30 @@ impl<'a> Publication<'a> {
                 .await?;
             added.push(artifact.descriptor(&manifest));
         }
-        let mut state = self.state.lock().await;
+        let mut index = self.index.lock().await;
         match added.is_empty() {
-            true => state.index.without.push(target_of(pair)),
-            false => state.index.artifacts.extend(added),
+            true => index.without.push(target_of(pair)),
+            false => index.artifacts.extend(added),
         }
         // Images finish in any order. The same deltas make the same index.
-        state
-            .index
+        index
             .artifacts
             .sort_by_key(|artifact| (artifact.target, artifact.format));
-        state.index.without.sort_unstable();
-        let json = state.index.to_json(None);
-        state.published = Some(Digest::of(&json));
-        self.put_index(json).await
+        index.without.sort_unstable();
+        self.put_index(index.to_json(None)).await
     }
 
     /// Publishes the index for nodes, if it lists anything. Returns its digest.
+    ///
+    /// An index that is at the tag is put again: an earlier run may have ended before it was listed among the referrers.
     pub(super) async fn finish(&self) -> Result<Option<Digest>, CreationError> {
-        let mut state = self.state.lock().await;
-        if state.index.artifacts.is_empty() {
+        let index = self.index.lock().await;
+        if index.artifacts.is_empty() {
             return Ok(None);
         }
-        let json = state.index.to_json(Some(&self.subject));
+        let json = index.to_json(Some(&self.subject));
         let digest = Digest::of(&json);
-        if state.published != Some(digest) {
-            self.put_index(json).await?;
-            state.published = Some(digest);
-        }
+        self.put_index(json).await?;
         Ok(Some(digest))
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use spoke_precache::delta::Format;
 use spoke_precache::delta::artifact::DeltaArtifact;
 
-use super::releases::{Hub, TinyRelease, component, image, program, tag};
+use super::releases::{Hub, REPOSITORY, TinyRelease, component, image, program, tag};
 use crate::image::release::{COMPONENTS, RELEASE};
 use crate::image::{Compression, Layer};
 use crate::needs::needs;
@@ -108,6 +108,21 @@ fn a_second_run_downloads_no_layer_and_changes_nothing() {
     assert_eq!(hub.index(old, new).expect("an index").1, before);
     assert_eq!(again.report["totals"]["created"], 0, "{again}");
     assert_eq!(row(&again, "etcd")["state"], "present");
+}
+
+#[test]
+fn another_run_lists_an_index_that_an_earlier_one_published_but_did_not_list() {
+    needs!(docker_registry());
+    let hub = Hub::with_versions(2);
+    hub.create_and_push().exits(0);
+    let referrers = format!("sha256-{}", &hub.releases[1].release.digest()["sha256:".len()..]);
+    let listed = || hub.get(&format!("manifests/{referrers}"));
+    let before = listed();
+    assert_eq!(before.0, 200);
+    hub.deltas.remove_tag(REPOSITORY, &referrers);
+    assert_eq!(listed().0, 404);
+    let again = hub.create_and_push().exits(0);
+    assert!(listed() == before, "{again}");
 }
 
 #[test]

@@ -69,6 +69,15 @@ impl DockerRegistry {
         registry
     }
 
+    /// Removes a tag, which exists.
+    pub(crate) fn remove_tag(&self, repository: &str, tag: &str) {
+        let dir = self.dir.as_ref().expect("a registry that keeps nothing").path();
+        let tags = dir.join(format!(
+            "docker/registry/v2/repositories/{repository}/_manifests/tags"
+        ));
+        std::fs::remove_dir_all(tags.join(tag)).expect("a tag");
+    }
+
     /// `127.0.0.1:port`, `[::1]:port`
     pub(crate) fn host(&self) -> String {
         self.host.clone()
