@@ -4,7 +4,7 @@ use super::Format;
 use crate::oci::{Digest, Reference};
 
 /// The delta of one layer, as an artifact describes it. Untrusted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayerDelta {
     /// Digest of the delta.
     pub blob: Digest,
@@ -19,7 +19,7 @@ pub struct LayerDelta {
 }
 
 /// An old image whose files a delta reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeltaSource {
     /// Digest of the image's config, so its id in the store.
     pub config: Digest,
@@ -29,7 +29,7 @@ pub struct DeltaSource {
 }
 
 /// A delta that this node can use, because it has the files of its sources.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeltaOption {
     /// The delta.
     pub delta: LayerDelta,

@@ -67,7 +67,7 @@ impl<'a> LayerStaging<'a> {
         // Only now, because several layers may be made from one delta. What was not downloaded completely stays for the next
         // run.
         for option in layers.iter().flat_map(|task| &task.deltas) {
-            if self.puller.failed_deltas.failure(&option.delta.blob) == Some(Failure::Application)
+            if self.puller.failed_deltas.failure(option) == Some(Failure::Application)
                 && let Err(error) = self.puller.spool.remove(&option.delta.blob)
             {
                 tracing::warn!("a delta that cannot be used stays in the spool: {error}");
@@ -78,11 +78,7 @@ impl<'a> LayerStaging<'a> {
 
     async fn stage_from_delta(&self, task: &LayerTask, connections: usize) -> Result<StagedLayer, TaskError> {
         let failed = &self.puller.failed_deltas;
-        let usable = || {
-            task.deltas
-                .iter()
-                .find(|option| failed.failure(&option.delta.blob).is_none())
-        };
+        let usable = || task.deltas.iter().find(|option| failed.failure(option).is_none());
         while let Some(option) = usable() {
             match self.apply(option, task, connections).await {
                 Ok(staged) => {
@@ -95,7 +91,7 @@ impl<'a> LayerStaging<'a> {
                         0 => Failure::Download,
                         _ => Failure::Application,
                     };
-                    failed.add(option.delta.blob, failure);
+                    failed.add(option, failure);
                     self.report_failed(task, option, &reason, bytes, usable());
                 }
             }
