@@ -20,7 +20,7 @@ use super::layer_deltas::{LayerDeltas, LayerOutcome, OldImage};
 use super::publication::Publication;
 use super::release_images::UnresolvedImage;
 use super::tar_cache::{TarCache, remove};
-use crate::oci::{Descriptor, Layer};
+use crate::oci::{Descriptor, Layer, Reference};
 use crate::report::{Count, Size, Span};
 
 /// How many layers are prepared while others are compared.
@@ -31,8 +31,12 @@ const TAR_RATIO: u64 = 3;
 
 /// The deltas of one index.
 pub(super) struct IndexJob {
+    /// The old release or image, for people.
     pub(super) from: String,
+    /// The new release or image, for people.
     pub(super) to: String,
+    /// Both with the digest of their manifest, for the index.
+    pub(super) references: [Reference; 2],
     pub(super) tag: String,
     pub(super) subject: Descriptor,
     pub(super) pairing: Pairing,

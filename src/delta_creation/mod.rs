@@ -111,10 +111,10 @@ pub async fn run(
     }
     let mut prepared = Vec::new();
     for mut job in jobs {
-        let (names, tag) = ((job.from.clone(), job.to.clone()), job.tag.clone());
+        let (references, tag) = (&job.references, job.tag.clone());
         let pairs = &job.pairing.pairs;
         let publication =
-            Publication::open(&destination, names, tag, job.subject.clone(), pairs, cancel).await?;
+            Publication::open(&destination, references, tag, job.subject.clone(), pairs, cancel).await?;
         let present = job.skip_present(&publication).await;
         job.expect(&tars);
         prepared.push((job, publication, present));
@@ -143,6 +143,7 @@ fn release_job(old: &ReleaseImages, new: &ReleaseImages) -> Result<IndexJob, Cre
         subject: subject(&new.images[0])?,
         pairing: pair_images(&old.images, &new.images),
         unresolved: unresolved.collect(),
+        references: [old, new].map(|release| release.images[0].reference.clone()),
         from,
         to,
     })
@@ -154,6 +155,7 @@ fn image_job(old: NamedImage, new: NamedImage) -> Result<IndexJob, CreationError
     if manifests[0] == manifests[1] {
         return Err(CreationError::Same { from, to });
     }
+    let references = [&old, &new].map(|image| image.reference.clone());
     // They are a pair whatever their names are.
     let old = NamedImage {
         name: new.name.clone(),
@@ -164,6 +166,7 @@ fn image_job(old: NamedImage, new: NamedImage) -> Result<IndexJob, CreationError
         subject: subject(&new)?,
         pairing: pair_images(&[old], &[new]),
         unresolved: Vec::new(),
+        references,
         from,
         to,
     })

@@ -24,7 +24,7 @@ use crate::delta::artifact::{
     NewArtifact,
 };
 use crate::delta::{Format, LayerDelta};
-use crate::oci::{Descriptor, DiffId, Digest};
+use crate::oci::{Descriptor, DiffId, Digest, Reference};
 
 /// The index of a pair of releases in the destination.
 pub(super) struct Publication<'a> {
@@ -38,10 +38,11 @@ pub(super) struct Publication<'a> {
 }
 
 impl<'a> Publication<'a> {
-    /// Reads what an earlier run has published of `pairs`.
+    /// Reads what an earlier run has published of `pairs`. `references` are the old and the new release, each with the
+    /// digest of its manifest.
     pub(super) async fn open(
         destination: &'a Destination,
-        names: (String, String),
+        references: &[Reference; 2],
         tag: String,
         subject: Descriptor,
         pairs: &[ImagePair],
@@ -57,7 +58,8 @@ impl<'a> Publication<'a> {
                 })?
             }
         };
-        (index.from, index.to) = (Some(names.0), Some(names.1));
+        let [from, to] = references;
+        (index.from, index.to) = (Some(from.to_string()), Some(to.to_string()));
         let is_wanted = |target: &Digest, sources: Option<&[Digest]>| {
             pairs.iter().any(|pair| {
                 let old = pair.old.iter().map(|old| old.image.config.digest());

@@ -21,9 +21,10 @@ pub(super) const TAR_SIZE: &str = "io.spoke-precache.delta.tar-size";
 pub(super) const SOURCES: &str = "io.spoke-precache.delta.sources";
 /// The ostree commit in old image 0.
 pub(super) const OSTREE_COMMIT: &str = "io.spoke-precache.delta.ostree-commit";
-/// Of an index: the old release, as a reference.
+/// Of an index: the old release, as a reference with the digest of its manifest. Nodes read indexes from releases that they
+/// have first.
 pub const FROM: &str = "io.spoke-precache.delta.from";
-/// Of an index: the new release, as a reference.
+/// Of an index: the new release, as a reference with the digest of its manifest.
 pub(super) const RELEASE: &str = "io.spoke-precache.delta.release";
 /// Of an index: digests of the manifests of target images for which no delta saves anything, separated by commas.
 pub(super) const WITHOUT: &str = "io.spoke-precache.delta.without";

@@ -23,9 +23,9 @@ const MAX_NAME: usize = 512;
 /// The deltas from one release to another, or from one image to another. Untrusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeltaIndex {
-    /// The old release or image, as a reference. Only for people.
+    /// The old release or image, as a reference with the digest of its manifest.
     pub from: Option<String>,
-    /// The new release or image, as a reference. Only for people.
+    /// The new release or image, as a reference with the digest of its manifest.
     pub to: Option<String>,
     /// One for each image and format.
     pub artifacts: Vec<ArtifactDescriptor>,

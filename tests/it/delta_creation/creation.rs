@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::Value;
 use spoke_precache::delta::Format;
 use spoke_precache::delta::artifact::DeltaArtifact;
+use spoke_precache::oci::Reference;
 
 use super::releases::{Hub, REPOSITORY, TinyRelease, component, image, program, tag};
 use crate::image::release::{COMPONENTS, RELEASE};
@@ -42,6 +43,10 @@ fn each_new_layer_of_a_release_gets_one_delta_and_the_index_names_the_release() 
     let [old, new] = [0, 1].map(|version| &hub.releases[version]);
     let (index, json) = hub.index(&old.release, &new.release).expect("an index");
     assert_eq!(json["subject"]["digest"], new.release.digest());
+    // Nodes compare this digest with those of their images.
+    let from: Reference = index.from.expect("a name").parse().expect("a reference");
+    let digest = from.digest().expect("a digest").to_string();
+    assert_eq!(digest, old.release.digest());
 
     let mut made = BTreeSet::new();
     for (target, artifact) in targets(&hub, &index.artifacts) {
