@@ -17,15 +17,15 @@ mod delta_registry;
 mod offer;
 mod old_images;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt as _};
 
 use crate::cancel::Cancel;
-use crate::delta::artifact::DeltaArtifact;
-use crate::delta::{DeltaOption, LayerDelta};
+use crate::delta::DeltaOption;
+use crate::delta::artifact::{DeltaArtifact, DeltaIndex};
 use crate::image_request::Requester;
 use crate::oci::{Digest, ImageId, LayerId, Reference, ResolvedImage};
 use crate::plan::{ImageAction, ImageToPlan};
@@ -47,6 +47,12 @@ const UNCOVERED: u64 = 8 << 20;
 /// How many of those are read.
 const MAX_OTHERS: usize = 256;
 
+/// How many artifacts of all indexes are remembered.
+const MAX_OFFERS: usize = 16 << 10;
+
+/// For how many layers deltas are remembered.
+const MAX_LAYERS: usize = 16 << 10;
+
 /// The deltas that were found so far.
 pub(super) struct Deltas {
     registry: DeltaRegistry,
@@ -56,8 +62,8 @@ pub(super) struct Deltas {
     ostree_objects: PathBuf,
     /// What was looked up, each once in a run.
     looked_up: HashSet<Lookup>,
-    /// By the digest of the target image's manifest.
-    offers: HashMap<Digest, Vec<Offer>>,
+    /// By the digest of the target image's manifest, in an order that is the same in every run.
+    offers: BTreeMap<Digest, Vec<Offer>>,
     /// Digests of the artifacts that were read.
     read: HashSet<Digest>,
     found: HashMap<Digest, Vec<Arc<DeltaOption>>>,
@@ -81,7 +87,7 @@ impl Deltas {
             locations,
             ostree_objects,
             looked_up: HashSet::new(),
-            offers: HashMap::new(),
+            offers: BTreeMap::new(),
             read: HashSet::new(),
             found: HashMap::new(),
         }
@@ -113,25 +119,51 @@ impl Deltas {
         }
         let lookups = self.lookups(&targets, release);
         self.registry.start();
-        for (repository, index) in self.registry.indexes(lookups, &old, cancel).await {
-            for (target, offer) in Offer::of_index(&repository, index) {
-                self.offers.entry(target).or_default().push(offer);
-            }
+        let indexes = self.registry.indexes(lookups.clone(), &old, cancel).await;
+        // Only now: a prefetch that ends meanwhile drops this future, and the next round looks it up again.
+        self.looked_up.extend(lookups);
+        for (repository, index) in indexes {
+            self.remember(&repository, index, &old);
         }
-        let before = self.found.len();
+        let covered = self.covered(&missing);
         let offers = targets.iter().flat_map(|target| self.usable(target, &old));
         let offers: Vec<Offer> = offers.collect();
-        self.read_artifacts(offers, &missing, &old, cancel).await;
-        let others = self.others(&missing, &old);
-        self.read_artifacts(others, &missing, &old, cancel).await;
+        self.read_artifacts(offers, &old, cancel).await;
+        // The images that name others are few, and a round for them must not read what the next round needs.
+        if targets.iter().any(Target::is_component) {
+            let others = self.others(&missing, &old);
+            self.read_artifacts(others, &old, cancel).await;
+        }
         self.registry.stop();
-        if self.found.len() > before {
-            tracing::info!("found deltas for {}", Count(self.found.len(), "layer"));
+        match self.covered(&missing) {
+            0 => tracing::info!("found no deltas for {}", Count(missing.len(), "missing layer")),
+            now if now > covered => tracing::info!("found deltas for {}", Count(now, "layer")),
+            _ => {}
+        }
+    }
+
+    /// For how many of these layers there are deltas.
+    fn covered(&self, missing: &HashMap<Digest, u64>) -> usize {
+        missing
+            .keys()
+            .filter(|blob| self.found.contains_key(blob))
+            .count()
+    }
+
+    /// Remembers the artifacts of an index whose old images may be here.
+    fn remember(&mut self, repository: &Reference, index: DeltaIndex, old: &OldImages<'_>) {
+        let mut room = MAX_OFFERS.saturating_sub(self.offers.values().map(Vec::len).sum());
+        for (target, offer) in Offer::of_index(repository, index) {
+            // Whether an image is an operating system is known when its target is.
+            if room > 0 && old.may_have(&offer.sources, true) {
+                self.offers.entry(target).or_default().push(offer);
+                room -= 1;
+            }
         }
     }
 
     /// What to look up for these images, and was not looked up before.
-    fn lookups(&mut self, targets: &[Target<'_>], release: Option<(Reference, Digest)>) -> Vec<Lookup> {
+    fn lookups(&self, targets: &[Target<'_>], release: Option<(Reference, Digest)>) -> Vec<Lookup> {
         let locations = self.locations.as_deref().unwrap_or_default();
         let release = release.filter(|_| targets.iter().any(Target::is_of_release));
         let single = targets.iter().filter(|target| !target.is_of_release());
@@ -154,7 +186,8 @@ impl Deltas {
                 Lookup::Referrers(Subject { image, manifest })
             }));
         }
-        lookups.retain(|lookup| self.looked_up.insert(lookup.clone()));
+        let mut distinct = HashSet::new();
+        lookups.retain(|lookup| !self.looked_up.contains(lookup) && distinct.insert(lookup.clone()));
         lookups
     }
 
@@ -188,15 +221,8 @@ impl Deltas {
         others
     }
 
-    /// Reads the artifacts, and keeps their deltas for `missing` layers.
-    async fn read_artifacts(
-        &mut self,
-        offers: Vec<Offer>,
-        missing: &HashMap<Digest, u64>,
-        old: &OldImages<'_>,
-        cancel: &Cancel,
-    ) {
-        self.read.extend(offers.iter().map(Offer::digest));
+    /// Reads the artifacts, and keeps their deltas, also of layers that only a later round needs.
+    async fn read_artifacts(&mut self, offers: Vec<Offer>, old: &OldImages<'_>, cancel: &Cancel) {
         let registry = &self.registry;
         let artifacts = stream::iter(offers).map(async |offer| {
             let artifact = registry.artifact(&offer, cancel).await;
@@ -205,19 +231,22 @@ impl Deltas {
         // In the order of the offers, so that the same deltas are used in every run.
         let artifacts: Vec<_> = artifacts.buffered(CONCURRENCY).collect().await;
         for (offer, artifact) in artifacts.into_iter().flatten() {
+            self.read.insert(offer.digest());
             if artifact.target == offer.target && old.have(&artifact.sources) {
-                self.add(&offer, artifact, missing);
+                self.add(&offer, artifact);
             }
         }
     }
 
-    fn add(&mut self, offer: &Offer, artifact: DeltaArtifact, missing: &HashMap<Digest, u64>) {
+    /// Keeps one delta of each format for a layer. The artifacts of the image itself are read first.
+    fn add(&mut self, offer: &Offer, artifact: DeltaArtifact) {
         let DeltaArtifact { sources, layers, .. } = artifact;
-        let wanted = |delta: &LayerDelta| missing.contains_key(&delta.target);
-        for delta in layers.into_iter().filter(wanted) {
+        for delta in layers {
+            if self.found.len() >= MAX_LAYERS && !self.found.contains_key(&delta.target) {
+                return;
+            }
             let options = self.found.entry(delta.target).or_default();
-            let is_known = |option: &Arc<DeltaOption>| option.delta.blob == delta.blob;
-            if !options.iter().any(is_known) {
+            if options.iter().all(|option| option.delta.format != delta.format) {
                 options.push(Arc::new(DeltaOption {
                     delta,
                     repository: offer.artifact.clone(),
@@ -238,6 +267,12 @@ impl<'a> Target<'a> {
             }),
             ImageAction::Present | ImageAction::Failed(_) => None,
         }
+    }
+
+    /// Whether the payload of the release names it.
+    fn is_component(&self) -> bool {
+        let mut requesters = self.requesters.iter();
+        requesters.any(|it| matches!(it, Requester::Release { .. }))
     }
 
     /// Whether an index of the release lists it. Other images have an index of their own.
