@@ -35,7 +35,9 @@ mod payload_layers;
 mod publication;
 mod release_images;
 mod tar_cache;
+mod wanted_entries;
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -64,6 +66,7 @@ use payload_layers::PayloadLayers;
 use publication::Publication;
 use release_images::{ReleaseImages, Resolver};
 use tar_cache::{TarCache, remove};
+use wanted_entries::WantedEntries;
 
 /// Hexadecimal digits of each digest in a tag.
 const TAG_DIGITS: usize = 12;
@@ -109,12 +112,15 @@ pub async fn run(
         let (old, new) = (resolver.image(old).await?, resolver.image(new).await?);
         jobs.push(image_job(old, new)?);
     }
+    // A release may be named twice, once perhaps by a tag.
+    let mut tags = HashSet::new();
+    jobs.retain(|job: &IndexJob| tags.insert(job.tag.clone()));
     let mut prepared = Vec::new();
     for mut job in jobs {
         let (references, tag) = (&job.references, job.tag.clone());
-        let pairs = &job.pairing.pairs;
+        let wanted = WantedEntries::new(&job.pairing.pairs, job.unresolved.is_empty());
         let publication =
-            Publication::open(&destination, references, tag, job.subject.clone(), pairs, cancel).await?;
+            Publication::open(&destination, references, tag, job.subject.clone(), wanted, cancel).await?;
         let present = job.skip_present(&publication).await;
         job.expect(&tars);
         prepared.push((job, publication, present));

@@ -18,10 +18,10 @@ use super::error::CreationError;
 use super::image_pairs::ImagePair;
 use super::layer_deltas::{DeltaFile, LayerOutcome};
 use super::named_image::NamedImage;
+use super::wanted_entries::WantedEntries;
 use crate::cancel::Cancel;
 use crate::delta::artifact::{
-    ArtifactDescriptor, DeltaIndex, EMPTY_CONFIG, IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE,
-    NewArtifact,
+    DeltaIndex, EMPTY_CONFIG, IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, NewArtifact,
 };
 use crate::delta::{Format, LayerDelta};
 use crate::oci::{Descriptor, DiffId, Digest, Reference};
@@ -34,47 +34,31 @@ pub(super) struct Publication<'a> {
     tag: String,
     /// The manifest of the new release's image.
     subject: Descriptor,
+    wanted: WantedEntries,
     index: Mutex<DeltaIndex>,
 }
 
 impl<'a> Publication<'a> {
-    /// Reads what an earlier run has published of `pairs`. `references` are the old and the new release, each with the
-    /// digest of its manifest.
+    /// Reads what an earlier run has published. `references` are the old and the new release, each with the digest of its
+    /// manifest.
     pub(super) async fn open(
         destination: &'a Destination,
         references: &[Reference; 2],
         tag: String,
         subject: Descriptor,
-        pairs: &[ImagePair],
+        wanted: WantedEntries,
         cancel: &'a Cancel,
     ) -> Result<Self, CreationError> {
-        let published = destination.manifest(&tag, cancel).await?;
-        let mut index = match &published {
-            None => DeltaIndex::default(),
-            Some(content) => {
-                DeltaIndex::parse(content.bytes()).map_err(|error| CreationError::Published {
-                    tag: tag.clone(),
-                    why: error.to_string(),
-                })?
-            }
-        };
+        let mut index = published(destination, &tag, cancel).await?;
         let [from, to] = references;
         (index.from, index.to) = (Some(from.to_string()), Some(to.to_string()));
-        let is_wanted = |target: &Digest, sources: Option<&[Digest]>| {
-            pairs.iter().any(|pair| {
-                let old = pair.old.iter().map(|old| old.image.config.digest());
-                let is_source = sources.is_none_or(|sources| old.eq(sources.iter().copied()));
-                target_of(pair) == *target && is_source
-            })
-        };
-        let is_current = |artifact: &ArtifactDescriptor| is_wanted(&artifact.target, Some(&artifact.sources));
-        index.artifacts.retain(is_current);
-        index.without.retain(|target| is_wanted(target, None));
+        wanted.retain(&mut index);
         Ok(Self {
             destination,
             cancel,
             tag,
             subject,
+            wanted,
             index: Mutex::new(index),
         })
     }
@@ -127,34 +111,35 @@ impl<'a> Publication<'a> {
             true => index.without.push(target_of(pair)),
             false => index.artifacts.extend(added),
         }
-        // Images finish in any order. The same deltas make the same index.
-        index
-            .artifacts
-            .sort_by_key(|artifact| (artifact.target, artifact.format));
-        index.without.sort_unstable();
-        self.put_index(index.to_json(None)).await
+        self.put_index(&mut index, None).await?;
+        Ok(())
     }
 
     /// Publishes the index for nodes, if it lists anything. Returns its digest.
     ///
     /// An index that is at the tag is put again: an earlier run may have ended before it was listed among the referrers.
     pub(super) async fn finish(&self) -> Result<Option<Digest>, CreationError> {
-        let index = self.index.lock().await;
-        if index.artifacts.is_empty() {
-            return Ok(None);
+        let mut index = self.index.lock().await;
+        match index.artifacts.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(self.put_index(&mut index, Some(&self.subject)).await?)),
         }
-        let json = index.to_json(Some(&self.subject));
-        let digest = Digest::of(&json);
-        self.put_index(json).await?;
-        Ok(Some(digest))
     }
 
-    async fn put_index(&self, json: Bytes) -> Result<(), CreationError> {
-        let (tag, media_type) = (Some(self.tag.as_str()), IMAGE_INDEX_MEDIA_TYPE);
-        Ok(self
-            .destination
-            .put_manifest(tag, media_type, json, self.cancel)
-            .await?)
+    /// Puts the index with what another creator has added to it since then, and returns its digest.
+    async fn put_index(
+        &self,
+        index: &mut DeltaIndex,
+        subject: Option<&Descriptor>,
+    ) -> Result<Digest, CreationError> {
+        let current = published(self.destination, &self.tag, self.cancel).await?;
+        self.wanted.merge(index, current);
+        let json = index.to_json(subject);
+        let (digest, tag) = (Digest::of(&json), Some(self.tag.as_str()));
+        self.destination
+            .put_manifest(tag, IMAGE_INDEX_MEDIA_TYPE, json, self.cancel)
+            .await?;
+        Ok(digest)
     }
 
     async fn put_blobs(&self, pair: &ImagePair, files: &[&DeltaFile]) -> Result<(), CreationError> {
@@ -171,6 +156,21 @@ impl<'a> Publication<'a> {
         }
         Ok(())
     }
+}
+
+/// The index at the tag.
+async fn published(
+    destination: &Destination,
+    tag: &str,
+    cancel: &Cancel,
+) -> Result<DeltaIndex, CreationError> {
+    let Some(content) = destination.manifest(tag, cancel).await? else {
+        return Ok(DeltaIndex::default());
+    };
+    DeltaIndex::parse(content.bytes()).map_err(|error| CreationError::Published {
+        tag: tag.to_owned(),
+        why: error.to_string(),
+    })
 }
 
 fn target_of(pair: &ImagePair) -> Digest {

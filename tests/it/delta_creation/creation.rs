@@ -12,6 +12,7 @@ use super::releases::{Hub, REPOSITORY, TinyRelease, component, image, program, t
 use crate::image::release::{COMPONENTS, RELEASE};
 use crate::image::{Compression, Layer};
 use crate::needs::needs;
+use crate::registry::faults::Fault;
 use crate::test_node::Run;
 
 /// The row of an image in the first index of the report.
@@ -337,4 +338,44 @@ fn an_image_that_is_missing_fails_alone() {
         .exits(0);
     assert_eq!(row(&run, "cli")["state"], "created", "{run}");
     assert_eq!(row(&run, "etcd")["state"], "present", "{run}");
+}
+
+#[test]
+fn an_image_that_is_missing_later_keeps_its_deltas() {
+    needs!(docker_registry());
+    let hub = Hub::with_versions(2);
+    hub.create_and_push().exits(0);
+    let [old, new] = [0, 1].map(|version| &hub.releases[version]);
+    let before = hub.index(&old.release, &new.release).expect("an index").1;
+    for image in [new.component("etcd"), old.component("cli")] {
+        let path = format!("manifests/{}", image.digest());
+        hub.source.fault(Fault::on(&path).status(404));
+        let run = hub.create_and_push().exits(8);
+        let after = hub.index(&old.release, &new.release).expect("an index").1;
+        let entries = |index: &Value| -> BTreeSet<String> {
+            let entries = index["manifests"].as_array().into_iter().flatten();
+            entries.map(|entry| entry["digest"].to_string()).collect()
+        };
+        assert!(entries(&after).is_superset(&entries(&before)), "{run}");
+        hub.source.end_faults();
+    }
+}
+
+#[test]
+fn a_release_that_is_named_twice_gets_one_index() {
+    needs!(docker_registry());
+    let hub = Hub::with_versions(2);
+    let (from, to, repository) = (hub.release(0), hub.release(1), hub.repository());
+    let args = [
+        "--from",
+        &from,
+        "--from",
+        &from,
+        "--to",
+        &to,
+        "--push",
+        &repository,
+    ];
+    let run = hub.create(&args).exits(0);
+    assert_eq!(run.report["indexes"].as_array().map(Vec::len), Some(1), "{run}");
 }

@@ -1,0 +1,125 @@
+//! Decides which entries of an index of deltas stay when a run writes it again.
+
+use std::collections::{HashMap, HashSet};
+
+use super::image_pairs::ImagePair;
+use crate::delta::artifact::DeltaIndex;
+use crate::oci::Digest;
+
+/// The entries that belong to the pairs of a run.
+pub(super) struct WantedEntries {
+    /// The config of the old image, by the manifest of the new one.
+    sources: HashMap<Digest, Option<Digest>>,
+    /// Whether every image of both releases is known.
+    is_complete: bool,
+}
+
+impl WantedEntries {
+    /// Those of `pairs`. Unless `is_complete`, entries that may belong to an unknown image stay too: the registry of a single
+    /// image that does not answer for a moment must not cost deltas that are published.
+    pub(super) fn new(pairs: &[ImagePair], is_complete: bool) -> Self {
+        let sources = pairs.iter().map(|pair| {
+            let old = pair.old.as_ref().map(|old| old.image.config.digest());
+            (pair.new.image.manifest.digest(), old)
+        });
+        Self {
+            sources: sources.collect(),
+            is_complete,
+        }
+    }
+
+    /// Removes all other entries.
+    pub(super) fn retain(&self, index: &mut DeltaIndex) {
+        let artifacts = &mut index.artifacts;
+        artifacts.retain(|artifact| self.is_wanted(&artifact.target, Some(&artifact.sources)));
+        index.without.retain(|target| self.is_wanted(target, None));
+    }
+
+    /// Adds the entries of `other` for images that `index` does not know.
+    pub(super) fn merge(&self, index: &mut DeltaIndex, mut other: DeltaIndex) {
+        let artifacts = index.artifacts.iter().map(|artifact| artifact.target);
+        let known: HashSet<Digest> = artifacts.chain(index.without.iter().copied()).collect();
+        self.retain(&mut other);
+        other
+            .artifacts
+            .retain(|artifact| !known.contains(&artifact.target));
+        other.without.retain(|target| !known.contains(target));
+        index.artifacts.extend(other.artifacts);
+        index.without.extend(other.without);
+        // Images finish in any order. The same deltas make the same index.
+        index
+            .artifacts
+            .sort_by_key(|artifact| (artifact.target, artifact.format));
+        index.without.sort_unstable();
+    }
+
+    fn is_wanted(&self, target: &Digest, sources: Option<&[Digest]>) -> bool {
+        match self.sources.get(target) {
+            Some(Some(old)) => sources.is_none_or(|sources| sources == [*old]),
+            Some(None) | None => !self.is_complete,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::Format;
+    use crate::delta::artifact::ArtifactDescriptor;
+
+    fn digest(text: &str) -> Digest {
+        Digest::of(text.as_bytes())
+    }
+
+    fn wanted(is_complete: bool) -> WantedEntries {
+        let sources = [("a", Some("old a")), ("b", Some("old b")), ("new", None)];
+        let sources = sources.map(|(target, old)| (digest(target), old.map(digest)));
+        WantedEntries {
+            sources: sources.into(),
+            is_complete,
+        }
+    }
+
+    fn index(artifacts: &[(&str, &str)], without: &[&str]) -> DeltaIndex {
+        let artifacts = artifacts.iter().map(|(target, old)| ArtifactDescriptor {
+            digest: digest(&format!("{target} from {old}")),
+            size: 1,
+            format: Format::TarDiff,
+            target: digest(target),
+            sources: vec![digest(old)],
+        });
+        DeltaIndex {
+            artifacts: artifacts.collect(),
+            without: without.iter().copied().map(digest).collect(),
+            ..DeltaIndex::default()
+        }
+    }
+
+    #[test]
+    fn an_entry_of_an_image_that_is_unknown_stays_only_while_images_are_missing() {
+        let published = [
+            ("a", "old a"),
+            ("b", "older b"),
+            ("c", "old c"),
+            ("new", "old new"),
+        ];
+        let retained = |is_complete| {
+            let mut index = index(&published, &["b", "d"]);
+            wanted(is_complete).retain(&mut index);
+            index
+        };
+        assert_eq!(retained(true), index(&published[..1], &["b"]));
+        let all_but_b = [published[0], published[2], published[3]];
+        assert_eq!(retained(false), index(&all_but_b, &["b", "d"]));
+    }
+
+    #[test]
+    fn the_entries_of_another_creator_are_added_for_images_that_have_none() {
+        let mut own = index(&[("a", "old a")], &[]);
+        let other = index(&[("a", "old a"), ("c", "old c")], &["b"]);
+        wanted(true).merge(&mut own, other.clone());
+        assert_eq!(own, index(&[("a", "old a")], &["b"]));
+        wanted(true).merge(&mut own, other);
+        assert_eq!(own, index(&[("a", "old a")], &["b"]));
+    }
+}
