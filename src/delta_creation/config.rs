@@ -22,7 +22,7 @@ pub struct CreationConfig {
     pub platform: Platform,
     /// How to reach registries.
     pub registries: RegistrySettings,
-    /// The directory for layers at work.
+    /// The directory for temporary layers and deltas.
     pub work_dir: PathBuf,
     /// Bytes of memory for comparing files.
     pub memory: u64,

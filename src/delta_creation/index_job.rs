@@ -274,6 +274,10 @@ fn log(image: &ImageOutcome, done: usize, total: usize) {
                 );
             }
         }
+        (ImageState::Skipped, _) => tracing::info!(
+            "Skipped {name} [{done}/{total}]: {}",
+            crate::report::Printable(image.why_not.as_deref().unwrap_or_default())
+        ),
         (_, Some(bytes)) => tracing::info!(
             "Created {name} [{done}/{total}]: {} instead of {}, {} in {}",
             Size(bytes),

@@ -10,7 +10,7 @@
 //!                            artifacts, index ─→ Destination                         publication, destination
 //! ```
 //!
-//! Nothing of this needs root or a store. The work directory has the layers at work:
+//! No step needs root or a store. The work directory has:
 //!
 //! ```text
 //! WORK-DIR/spool    blobs, also partial ones, as a run's spool

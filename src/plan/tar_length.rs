@@ -92,7 +92,7 @@ pub fn tar_length(media_type: &str, size: u64, bytes: &[u8]) -> Option<TarLength
     }
 }
 
-/// Length of the tar in a compressed blob of `size` bytes, as somebody other than the blob states it; none if it is not
+/// Length of the tar in a compressed blob of `size` bytes, as a delta's artifact states it; none if it is not
 /// ordinary. It is only a better guess: the space check must not fail a run because of it.
 pub(super) fn stated_tar_length(media_type: &str, size: u64, stated: u64) -> Option<TarLength> {
     let shortest = *plausible_lengths(media_type, size).start();

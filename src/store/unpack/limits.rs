@@ -72,7 +72,7 @@ impl<'a> UnpackLimits<'a> {
         }
     }
 
-    /// The limits of a tar that a delta makes. It is never compressed, and nobody vouches for its length.
+    /// The limits of a tar that a delta makes. It is never compressed, and its length is not authenticated.
     pub fn for_delta(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
         Self {
             ceiling: tar_bytes.saturating_mul(MAX_EXCESS).saturating_add(DELTA_SLACK),
