@@ -37,7 +37,9 @@ fn the_program_accepts_the_arguments_and_its_memory_fits_the_limit() {
     let authfile = flags.registries.authfile.unwrap();
     assert!(is_below(authfile.to_str().unwrap()));
     assert!(is_below(flags.registries.certs_dir.unwrap().to_str().unwrap()));
-    assert!(is_below(flags.registries.registries_conf.unwrap().to_str().unwrap()));
+    assert!(is_below(
+        flags.registries.registries_conf.unwrap().to_str().unwrap()
+    ));
 }
 
 /// Pod Security Standards, "Restricted".
