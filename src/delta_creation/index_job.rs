@@ -190,7 +190,9 @@ impl<'a> Work<'a> {
             tars.release(layer.diff_id());
         }
         let (outcomes, failures): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-        let outcomes: Vec<LayerOutcome> = outcomes.into_iter().flatten().collect();
+        let mut outcomes: Vec<LayerOutcome> = outcomes.into_iter().flatten().collect();
+        // Layers finish in any order. The same deltas make the same artifact.
+        outcomes.sort_by_key(|outcome| self.pair.layers.iter().position(|layer| *layer == outcome.layer));
         let failure = failures.into_iter().find_map(Result::err);
         let published = match &failure {
             Some(_) => Ok(()),

@@ -281,23 +281,7 @@ fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
     let quick = pulled.ours.podman(&["system", "check", "--quick"]);
     assert!(quick.is_ok() && quick.stdout.is_empty(), "{quick}");
     let theirs = pulled.theirs();
-    let complaints = |world: &TestNode| {
-        let answer = world.podman(&["system", "check"]);
-        // What was found stands after an arrow; where that is a time of "now", no two pulls agree.
-        let without_found = |line: &str| {
-            let mut parts = line.split('\u{ffeb}');
-            let mut kept = parts.next().unwrap_or_default().to_owned();
-            parts.for_each(|part| {
-                kept.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()))
-            });
-            kept
-        };
-        let text = format!("{}{}", answer.stdout, answer.stderr);
-        let mut lines: Vec<String> = text.lines().map(without_found).collect();
-        lines.sort();
-        lines
-    };
-    let known = complaints(&theirs);
+    let known = theirs.complaints_of_system_check();
     // A name that leads through a symbolic link always counts as a modification (storage-format.md 12.2). Podman says it
     // of its own layers too where it can read them; these it cannot.
     let unread = pulled.wrong_in_stock();
@@ -305,7 +289,8 @@ fn podmans_own_check_finds_no_more_than_in_its_own_pull() {
         let of_unread = unread.iter().any(|id| line.contains(&format!("layer {id}:")));
         of_unread && line.contains("layer content modified") || line.ends_with("occurred:")
     };
-    let new = complaints(&pulled.ours)
+    let ours = pulled.ours.complaints_of_system_check();
+    let new = ours
         .into_iter()
         .filter(|line| !known.contains(line) && !is_false(line))
         .collect();

@@ -211,8 +211,9 @@ fn stock_tools_accept_an_image_from_a_delta_without_the_digest_of_its_blob() {
             ])
             .ok();
             if node.has_system_check() {
-                let checked = node.podman(&["system", "check"]);
-                assert!(checked.is_ok() && checked.stdout.is_empty(), "{checked}");
+                // The whiteout changes the time of its directory, of which the layer has no entry.
+                let [our, their] = [node, &theirs].map(TestNode::complaints_of_system_check);
+                assert_eq!(our, their);
             }
             node.verify(&["--image", &name]).exits(0);
             node.empty_blob_info_cache();

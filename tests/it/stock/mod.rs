@@ -157,6 +157,25 @@ impl TestNode {
         help.stdout.contains("system check")
     }
 
+    /// What `podman system check` says of the store, sorted, without the values that it found: a time of "now" differs
+    /// between any two pulls.
+    pub(crate) fn complaints_of_system_check(&self) -> Vec<String> {
+        let answer = self.podman(&["system", "check"]);
+        // They stand after an arrow.
+        let without_found = |line: &str| {
+            let mut parts = line.split('\u{ffeb}');
+            let mut kept = parts.next().unwrap_or_default().to_owned();
+            parts.for_each(|part| {
+                kept.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()))
+            });
+            kept
+        };
+        let text = format!("{}{}", answer.stdout, answer.stderr);
+        let mut lines: Vec<String> = text.lines().map(without_found).collect();
+        lines.sort();
+        lines
+    }
+
     /// Forgets which blobs belong to which layers, so that only the store itself shows it.
     pub(crate) fn empty_blob_info_cache(&self) {
         let cache = self.host().join("var/lib/containers/cache");
