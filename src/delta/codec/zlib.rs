@@ -112,7 +112,7 @@ impl ZlibDeflater {
 
 impl Drop for ZlibDeflater {
     fn drop(&mut self) {
-        // SAFETY: `new` made the box and initialized the stream; nobody uses it after this. `deflateEnd` frees what zlib
+        // SAFETY: `new` made the box and initialized the stream; nothing uses it after this. `deflateEnd` frees what zlib
         // allocated, in every state of the stream.
         unsafe {
             deflateEnd(self.stream.as_ptr());

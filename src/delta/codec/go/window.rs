@@ -1,4 +1,4 @@
-//! The bytes in which a block's matches are searched: the block and what precedes it.
+//! Keeps the bytes in which a block's matches are searched, and where a hash of them occurred last.
 
 use super::BLOCK_LENGTH;
 
@@ -11,24 +11,27 @@ const CAPACITY: usize = 5 * BLOCK_LENGTH;
 /// When positions reach this value, they are reduced, so that they always fit into 32 bits.
 const MAX_BASE: u32 = 1 << 31;
 
-/// The last bytes of the input. Positions in hash tables are counted from the start of the stream, so that they survive
-/// moves.
-pub(super) struct Window {
+/// The last bytes of the input: the block and what precedes it. Positions are counted from the start of the stream, so that
+/// they stay valid when the bytes move.
+pub(super) struct Window<const SLOTS: usize> {
     pub(super) bytes: Vec<u8>,
-    /// Position of the first byte. The position 0, with which tables start, is too far away from every byte.
+    /// Position of the first byte. The position 0, with which the table starts, is too far away from every byte.
     pub(super) base: u32,
+    /// Position where a hash occurred last.
+    pub(super) table: Box<[u32; SLOTS]>,
 }
 
-impl Window {
+impl<const SLOTS: usize> Window<SLOTS> {
     pub(super) fn new() -> Self {
         Self {
             bytes: Vec::with_capacity(CAPACITY),
             base: MAX_DISTANCE + 1,
+            table: Box::new([0; SLOTS]),
         }
     }
 
-    /// Appends a block; returns where it starts in `bytes`. `table` has positions.
-    pub(super) fn add(&mut self, block: &[u8], table: &mut [u32]) -> usize {
+    /// Appends a block; returns where it starts in `bytes`.
+    pub(super) fn add(&mut self, block: &[u8]) -> usize {
         if self.bytes.len() + block.len() > CAPACITY {
             let moved = self.bytes.len() - MAX_DISTANCE as usize;
             self.bytes.drain(..moved);
@@ -36,7 +39,7 @@ impl Window {
         }
         if self.base >= MAX_BASE {
             let excess = self.base - (MAX_DISTANCE + 1);
-            for position in table {
+            for position in self.table.iter_mut() {
                 *position = position.saturating_sub(excess);
             }
             self.base -= excess;

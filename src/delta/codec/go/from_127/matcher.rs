@@ -14,14 +14,10 @@ const MIN_MATCH: usize = 4;
 /// Length of the shortest match of deflate: a rest must not be shorter.
 const MIN_REST: usize = 3;
 
-/// After so many bytes without a match, twice, one more is skipped: a shift.
+/// One more byte is skipped for every 32 bytes without a match: a shift.
 const SKIP_SHIFT: usize = 5;
 
-pub(super) struct Matcher {
-    window: Window,
-    /// Position where a hash occurred last.
-    table: Box<[u32; 1 << TABLE_BITS]>,
-}
+pub(super) struct Matcher(Window<{ 1 << TABLE_BITS }>);
 
 /// A hash of the lowest five bytes.
 #[inline(always)]
@@ -31,20 +27,17 @@ fn hash(bytes: u64) -> usize {
 
 impl Matcher {
     pub(super) fn new() -> Self {
-        Self {
-            window: Window::new(),
-            table: Box::new([0; 1 << TABLE_BITS]),
-        }
+        Self(Window::new())
     }
 
     /// Adds the tokens of a block, which has more bytes than the margin; none if there are no matches.
     pub(super) fn find(&mut self, block: &[u8], tokens: &mut Tokens) {
-        let start = self.window.add(block, &mut self.table[..]);
-        let Window { bytes, base } = &self.window;
-        let (bytes, base, table) = (bytes.as_slice(), *base, &mut self.table);
+        let start = self.0.add(block);
+        let Window { bytes, base, table } = &mut self.0;
+        let (bytes, base) = (bytes.as_slice(), *base);
         let limit = bytes.len() - MARGIN;
         // Replaces the last position in this slot, and returns the distance to it. The search may have entered a position
-        // that is further on than the end of the match; then nobody uses the distance.
+        // that is further on than the end of the match; then the distance is not used.
         let mut replace = |at: usize, slot: usize| {
             let position = base + at as u32;
             position.wrapping_sub(std::mem::replace(&mut table[slot], position))

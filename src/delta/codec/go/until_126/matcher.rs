@@ -14,11 +14,7 @@ const MIN_MATCH: usize = 4;
 /// After this many bytes without a match, only every second byte is tried, then every third, and so on.
 const SKIP: usize = 32;
 
-pub(super) struct Matcher {
-    window: Window,
-    /// Position where a hash occurred last.
-    table: Box<[u32; 1 << TABLE_BITS]>,
-}
+pub(super) struct Matcher(Window<{ 1 << TABLE_BITS }>);
 
 #[inline(always)]
 fn hash(bytes: u32) -> usize {
@@ -27,17 +23,14 @@ fn hash(bytes: u32) -> usize {
 
 impl Matcher {
     pub(super) fn new() -> Self {
-        Self {
-            window: Window::new(),
-            table: Box::new([0; 1 << TABLE_BITS]),
-        }
+        Self(Window::new())
     }
 
     /// Adds the tokens of a block, which has more bytes than the margin.
     pub(super) fn find(&mut self, block: &[u8], tokens: &mut Tokens) {
-        let start = self.window.add(block, &mut self.table[..]);
-        let Window { bytes, base } = &self.window;
-        let (bytes, base, table) = (bytes.as_slice(), *base, &mut self.table);
+        let start = self.0.add(block);
+        let Window { bytes, base, table } = &mut self.0;
+        let (bytes, base) = (bytes.as_slice(), *base);
         let limit = bytes.len() - MARGIN;
         // Replaces the last position of this hash, and returns the distance to it if a match is there.
         let mut replace = |at: usize, four: u32, slot: usize| {
