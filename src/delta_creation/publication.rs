@@ -20,11 +20,9 @@ use super::layer_deltas::{DeltaFile, LayerOutcome};
 use super::named_image::NamedImage;
 use super::wanted_entries::WantedEntries;
 use crate::cancel::Cancel;
-use crate::delta::artifact::{
-    DeltaIndex, EMPTY_CONFIG, IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, NewArtifact,
-};
+use crate::delta::artifact::{DeltaIndex, EMPTY_CONFIG, NewArtifact};
 use crate::delta::{Format, LayerDelta};
-use crate::oci::{Descriptor, DiffId, Digest, Reference};
+use crate::oci::{Descriptor, DiffId, Digest, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, Reference};
 
 /// The index of a pair of releases in the destination.
 pub(super) struct Publication<'a> {
@@ -102,7 +100,7 @@ impl<'a> Publication<'a> {
             self.put_blobs(pair, &files).await?;
             let destination = self.destination;
             destination
-                .put_manifest(None, IMAGE_MANIFEST_MEDIA_TYPE, manifest.clone(), self.cancel)
+                .put_manifest(None, OCI_IMAGE_MEDIA_TYPE, manifest.clone(), self.cancel)
                 .await?;
             added.push(artifact.descriptor(&manifest));
         }
@@ -137,7 +135,7 @@ impl<'a> Publication<'a> {
         let json = index.to_json(subject);
         let (digest, tag) = (Digest::of(&json), Some(self.tag.as_str()));
         self.destination
-            .put_manifest(tag, IMAGE_INDEX_MEDIA_TYPE, json, self.cancel)
+            .put_manifest(tag, OCI_IMAGE_INDEX_MEDIA_TYPE, json, self.cancel)
             .await?;
         Ok(digest)
     }

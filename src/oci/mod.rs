@@ -27,7 +27,10 @@ pub use image::{Layer, ResolvedImage};
 pub use index::Index;
 pub use manifest::{ImageManifest, LayerDescriptor, MAX_CONFIG_SIZE, MAX_MANIFEST_SIZE, Manifest};
 pub use manifest_error::{MAX_SIGNATURES, ManifestError};
-pub use media_type::ACCEPTED_MEDIA_TYPES;
+pub use media_type::{
+    ACCEPTED_MEDIA_TYPES, OCI_EMPTY_MEDIA_TYPE, OCI_IMAGE_CONFIG_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE,
+    OCI_IMAGE_MEDIA_TYPE,
+};
 pub use platform::Platform;
 pub(crate) use reference::{DEFAULT_DOMAIN, OFFICIAL, is_component, is_domain, parts};
 pub use reference::{Reference, ReferenceError};

@@ -16,10 +16,8 @@ use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use oci_distribution::manifest::OCI_IMAGE_INDEX_MEDIA_TYPE;
-
 use crate::cancel::Cancel;
-use crate::oci::{Digest, MAX_MANIFEST_SIZE, ManifestError, Reference};
+use crate::oci::{Digest, MAX_MANIFEST_SIZE, ManifestError, OCI_IMAGE_INDEX_MEDIA_TYPE, Reference};
 
 use super::Registries;
 use super::attempts::Attempts;

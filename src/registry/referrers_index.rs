@@ -9,11 +9,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use oci_distribution::manifest::{OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::oci::{Digest, MAX_MANIFEST_SIZE};
+use crate::oci::{Digest, MAX_MANIFEST_SIZE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 
 /// The tag of the index of the referrers of the manifest with this digest.
 pub fn referrers_tag(subject: Digest) -> String {

@@ -2,12 +2,11 @@
 
 use bytes::Bytes;
 use serde_json::json;
-use spoke_precache::delta::artifact::{
-    ArtifactDescriptor, DeltaIndex, EMPTY_CONFIG, IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE,
-    NewArtifact,
-};
+use spoke_precache::delta::artifact::{ArtifactDescriptor, DeltaIndex, EMPTY_CONFIG, NewArtifact};
 use spoke_precache::delta::{DeltaSource, Format, LayerDelta};
-use spoke_precache::oci::{Content, Descriptor, Digest, ResolvedImage};
+use spoke_precache::oci::{
+    Content, Descriptor, Digest, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, ResolvedImage,
+};
 
 use crate::noise;
 
@@ -29,7 +28,7 @@ impl Documents {
         let config = json!({"architecture": "amd64", "os": "linux", "config": {},
             "rootfs": {"type": "layers", "diff_ids": [Digest::of(&layer)]}});
         let config = Bytes::from(config.to_string());
-        let manifest = json!({"schemaVersion": 2, "mediaType": IMAGE_MANIFEST_MEDIA_TYPE,
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_IMAGE_MEDIA_TYPE,
             "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
                 "digest": Digest::of(&config), "size": config.len()},
             "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar",
@@ -93,8 +92,8 @@ impl Documents {
     /// The artifact and the index, with their media types.
     pub(crate) fn manifests(&self) -> [(&'static str, &Bytes); 2] {
         [
-            (IMAGE_MANIFEST_MEDIA_TYPE, &self.artifact),
-            (IMAGE_INDEX_MEDIA_TYPE, &self.index),
+            (OCI_IMAGE_MEDIA_TYPE, &self.artifact),
+            (OCI_IMAGE_INDEX_MEDIA_TYPE, &self.index),
         ]
     }
 }

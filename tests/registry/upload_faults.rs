@@ -11,8 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use serde_json::json;
 use spoke_precache::cancel::Cancel;
-use spoke_precache::delta::artifact::IMAGE_INDEX_MEDIA_TYPE;
-use spoke_precache::oci::Digest;
+use spoke_precache::oci::{Digest, OCI_IMAGE_INDEX_MEDIA_TYPE};
 use spoke_precache::registry::{Kind, RegistrySettings, Upload};
 
 use crate::fake::{Fake, Seen};
@@ -136,7 +135,7 @@ async fn an_upload_that_fails_once_is_begun_again() {
     let (upload, _) = upload(&fake, plain(&[&fake]));
     let index = Bytes::from(r#"{"schemaVersion":2,"manifests":[]}"#);
     let cancel = Cancel::default();
-    let put = upload.put_manifest(Some("t"), IMAGE_INDEX_MEDIA_TYPE, index.clone(), &cancel);
+    let put = upload.put_manifest(Some("t"), OCI_IMAGE_INDEX_MEDIA_TYPE, index.clone(), &cancel);
     put.await.unwrap();
     let seen = fake.seen("/v2/team/a/manifests/t");
     assert_eq!(seen.len(), 2);

@@ -12,13 +12,14 @@ use super::annotations::{
     CONTENT, IMAGE_CONFIG, IMAGE_LAYER, IMAGE_MANIFEST, OSTREE_COMMIT, REUSED, REUSED_DIFF_ID, SOURCE,
     SOURCE_CONFIG, SOURCES, TAR_SIZE, TARGET, TO,
 };
+use super::artifact_type::EMPTY_CONFIG;
 use super::bounded::{AtMost, digests, joined};
 use super::delta_index::MAX_SOURCES;
 use super::error::ArtifactError;
-use super::media_type::{
-    EMPTY_CONFIG, EMPTY_CONFIG_MEDIA_TYPE, IMAGE_CONFIG_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE,
+use crate::oci::{
+    Content, Descriptor, DiffId, Digest, OCI_EMPTY_MEDIA_TYPE, OCI_IMAGE_CONFIG_MEDIA_TYPE,
+    OCI_IMAGE_MEDIA_TYPE, ResolvedImage,
 };
-use crate::oci::{Descriptor, DiffId, Digest, ResolvedImage};
 
 /// How many layers an artifact has at most: those of an image that overlay can mount, and the embedded documents.
 const MAX_LAYERS: usize = 1024;
@@ -191,7 +192,7 @@ impl NewArtifact<'_> {
     /// The artifact's manifest as JSON.
     pub fn to_json(&self) -> Bytes {
         let (manifest, config) = (&self.target.manifest, &self.target.config);
-        let embedded = |media_type: &str, content: &crate::oci::Content, role: &str| {
+        let embedded = |media_type: &str, content: &Content, role: &str| {
             json!({
                 "mediaType": media_type,
                 "digest": content.digest(),
@@ -200,16 +201,17 @@ impl NewArtifact<'_> {
             })
         };
         let mut layers = vec![
-            embedded(IMAGE_MANIFEST_MEDIA_TYPE, manifest, IMAGE_MANIFEST),
-            embedded(IMAGE_CONFIG_MEDIA_TYPE, config, IMAGE_CONFIG),
+            embedded(OCI_IMAGE_MEDIA_TYPE, manifest, IMAGE_MANIFEST),
+            // Whatever the image's manifest states: oci-delta writes only this media type.
+            embedded(OCI_IMAGE_CONFIG_MEDIA_TYPE, config, IMAGE_CONFIG),
         ];
         layers.extend(self.layers.iter().map(layer_json));
         json!({
             "schemaVersion": 2,
-            "mediaType": IMAGE_MANIFEST_MEDIA_TYPE,
+            "mediaType": OCI_IMAGE_MEDIA_TYPE,
             "artifactType": self.format.artifact_type(),
             "config": {
-                "mediaType": EMPTY_CONFIG_MEDIA_TYPE,
+                "mediaType": OCI_EMPTY_MEDIA_TYPE,
                 "digest": Digest::of(EMPTY_CONFIG),
                 "size": EMPTY_CONFIG.len(),
             },
@@ -236,7 +238,7 @@ impl NewArtifact<'_> {
         let manifest = &self.target.manifest;
         // The manifest was parsed as an image's; an impossible failure would only cost its media type.
         Descriptor::of_manifest(manifest).unwrap_or_else(|_| Descriptor {
-            media_type: IMAGE_MANIFEST_MEDIA_TYPE.to_owned(),
+            media_type: OCI_IMAGE_MEDIA_TYPE.to_owned(),
             digest: manifest.digest(),
             size: manifest.bytes().len() as u64,
         })

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::super::Format;
 use super::annotations::{FROM, RELEASE, SOURCES, TARGET, WITHOUT};
+use super::artifact_type::DELTA_INDEX;
 use super::bounded::{AtMost, digests, joined};
 use super::error::ArtifactError;
-use super::media_type::{DELTA_INDEX, IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE};
-use crate::oci::{Descriptor, Digest};
+use crate::oci::{Descriptor, Digest, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 
 /// How many artifacts an index lists at most. A release has about 200 images, each with up to two artifacts.
 const MAX_ARTIFACTS: usize = 4096;
@@ -123,7 +123,7 @@ impl DeltaIndex {
         }
         let mut index = json!({
             "schemaVersion": 2,
-            "mediaType": IMAGE_INDEX_MEDIA_TYPE,
+            "mediaType": OCI_IMAGE_INDEX_MEDIA_TYPE,
             "artifactType": DELTA_INDEX,
             "manifests": manifests.collect::<Vec<_>>(),
         });
@@ -161,7 +161,7 @@ impl Entry {
 impl ArtifactDescriptor {
     fn to_json(&self) -> Value {
         json!({
-            "mediaType": IMAGE_MANIFEST_MEDIA_TYPE,
+            "mediaType": OCI_IMAGE_MEDIA_TYPE,
             "digest": self.digest,
             "size": self.size,
             "annotations": {TARGET: self.target, SOURCES: joined(&self.sources)},

@@ -19,18 +19,16 @@
 //! costs a delta, never an image.
 
 mod annotations;
+mod artifact_type;
 mod bounded;
 mod delta_artifact;
 mod delta_index;
 mod error;
-mod media_type;
 #[cfg(test)]
 mod tests;
 
 pub use annotations::FROM;
+pub use artifact_type::{DELTA_INDEX, EMPTY_CONFIG};
 pub use delta_artifact::{DeltaArtifact, NewArtifact};
 pub use delta_index::{ArtifactDescriptor, DeltaIndex};
 pub use error::ArtifactError;
-pub use media_type::{
-    DELTA_INDEX, EMPTY_CONFIG, EMPTY_CONFIG_MEDIA_TYPE, IMAGE_INDEX_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE,
-};

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::delta::{DeltaSource, Format, LayerDelta};
-use crate::oci::{Content, Descriptor, DiffId, Digest, ResolvedImage};
+use crate::oci::{Content, Descriptor, DiffId, Digest, OCI_IMAGE_MEDIA_TYPE, ResolvedImage};
 
 fn digest(name: &str) -> Digest {
     Digest::of(name.as_bytes())
@@ -20,7 +20,7 @@ fn target() -> ResolvedImage {
         json!({"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
             "digest": digest(&format!("gzip {name}")), "size": 10})
     });
-    let manifest = json!({"schemaVersion": 2, "mediaType": IMAGE_MANIFEST_MEDIA_TYPE,
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_IMAGE_MEDIA_TYPE,
         "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
             "digest": config.digest(), "size": config.bytes().len()},
         "layers": layers});
@@ -85,7 +85,7 @@ fn the_standard_artifact_has_the_form_of_oci_delta() {
             "annotations": {"io.github.containers.delta.content": role}})
     };
     let mut layers = vec![
-        embedded(IMAGE_MANIFEST_MEDIA_TYPE, &target.manifest, "image-manifest"),
+        embedded(OCI_IMAGE_MEDIA_TYPE, &target.manifest, "image-manifest"),
         embedded(
             "application/vnd.oci.image.config.v1+json",
             &target.config,

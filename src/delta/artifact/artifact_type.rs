@@ -1,24 +1,12 @@
-//! Lists the media types and artifact types of delta artifacts and of their index.
+//! Lists the artifact types of delta artifacts and of their index.
 
 use super::super::Format;
 
 /// The artifact type of the index of a pair of releases.
 pub const DELTA_INDEX: &str = "application/vnd.spoke-precache.delta-index.v1";
 
-/// The media type of an OCI index.
-pub const IMAGE_INDEX_MEDIA_TYPE: &str = "application/vnd.oci.image.index.v1+json";
-
-/// The media type of an OCI manifest, which an artifact is too.
-pub const IMAGE_MANIFEST_MEDIA_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
-
-/// The media type of [`EMPTY_CONFIG`].
-pub const EMPTY_CONFIG_MEDIA_TYPE: &str = "application/vnd.oci.empty.v1+json";
-
 /// The config blob of every artifact (OCI image spec, "Guidance for an Empty Descriptor").
 pub const EMPTY_CONFIG: &[u8] = b"{}";
-
-/// The media type of the embedded config, whatever the image's manifest states: oci-delta writes only this one.
-pub(super) const IMAGE_CONFIG_MEDIA_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 
 impl Format {
     /// The artifact type of an artifact with deltas in this format.
