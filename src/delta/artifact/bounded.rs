@@ -1,11 +1,21 @@
-//! Reads lists of bounded length: JSON arrays, and digests in an annotation.
+//! Reads documents and lists of bounded length: JSON, JSON arrays, and digests in an annotation.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
 
+use super::error::ArtifactError;
 use crate::oci::Digest;
+
+/// The JSON document, of at most `max` bytes.
+pub(super) fn parse_json<'de, T: Deserialize<'de>>(bytes: &'de [u8], max: u64) -> Result<T, ArtifactError> {
+    let found = bytes.len() as u64;
+    if found > max {
+        return Err(ArtifactError::TooLarge { found, limit: max });
+    }
+    serde_json::from_slice(bytes).map_err(|error| ArtifactError::not_json(&error))
+}
 
 /// A JSON array of at most `MAX` elements; more are an error before they are in memory.
 pub(super) struct AtMost<T, const MAX: usize>(pub(super) Vec<T>);

@@ -13,7 +13,7 @@ use super::annotations::{
     SOURCE_CONFIG, SOURCES, TAR_SIZE, TARGET, TO,
 };
 use super::artifact_type::EMPTY_CONFIG;
-use super::bounded::{AtMost, digests, joined};
+use super::bounded::{AtMost, digests, joined, parse_json};
 use super::delta_index::MAX_SOURCES;
 use super::error::ArtifactError;
 use crate::oci::{
@@ -102,12 +102,7 @@ impl DeltaArtifact {
 
     /// Parses an artifact's manifest. Layers that are no deltas, whole blobs for instance, are left out.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArtifactError> {
-        let found = bytes.len() as u64;
-        if found > Self::MAX_SIZE {
-            let limit = Self::MAX_SIZE;
-            return Err(ArtifactError::TooLarge { found, limit });
-        }
-        let body: Body = serde_json::from_slice(bytes).map_err(|error| ArtifactError::not_json(&error))?;
+        let body: Body = parse_json(bytes, Self::MAX_SIZE)?;
         let artifact_type = body.artifact_type.as_deref();
         if artifact_type.and_then(Format::of_artifact_type).is_none() {
             return Err(ArtifactError::artifact_type(artifact_type));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::Format;
 use super::annotations::{FROM, RELEASE, SOURCES, TARGET, WITHOUT};
 use super::artifact_type::DELTA_INDEX;
-use super::bounded::{AtMost, digests, joined};
+use super::bounded::{AtMost, digests, joined, parse_json};
 use super::error::ArtifactError;
 use crate::oci::{Descriptor, Digest, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE};
 
@@ -89,12 +89,7 @@ impl DeltaIndex {
 
     /// Parses an index. Artifacts of unknown types are left out.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArtifactError> {
-        let found = bytes.len() as u64;
-        if found > Self::MAX_SIZE {
-            let limit = Self::MAX_SIZE;
-            return Err(ArtifactError::TooLarge { found, limit });
-        }
-        let body: Body = serde_json::from_slice(bytes).map_err(|error| ArtifactError::not_json(&error))?;
+        let body: Body = parse_json(bytes, Self::MAX_SIZE)?;
         if body.artifact_type.as_deref() != Some(DELTA_INDEX) {
             return Err(ArtifactError::artifact_type(body.artifact_type.as_deref()));
         }
