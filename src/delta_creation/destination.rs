@@ -31,19 +31,6 @@ pub enum DestinationError {
 }
 
 impl Destination {
-    /// Whether the blob is there.
-    pub async fn has_blob(
-        &self,
-        digest: Digest,
-        size: u64,
-        cancel: &Cancel,
-    ) -> Result<bool, DestinationError> {
-        match self {
-            Self::Registry(upload) => Ok(upload.has_blob(digest, cancel).await?),
-            Self::Layout(layout) => Ok(layout.has_blob(digest, size)?),
-        }
-    }
-
     /// Stores the first `size` bytes of `file`, whose digest this is.
     pub async fn put_blob(
         &self,

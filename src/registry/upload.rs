@@ -17,7 +17,7 @@ use bytes::Bytes;
 use reqwest::{Method, StatusCode};
 
 use crate::cancel::Cancel;
-use crate::oci::{Content, Digest, MAX_MANIFEST_SIZE, Reference};
+use crate::oci::{Content, Digest, MAX_MANIFEST_SIZE, OCI_IMAGE_INDEX_MEDIA_TYPE, Reference};
 
 use super::Registries;
 use super::attempts::Attempts;
@@ -33,9 +33,6 @@ const OCI_SUBJECT: &str = "oci-subject";
 
 /// How often the index of referrers is written, if other clients write it at the same time.
 const MAX_WRITES: usize = 5;
-
-/// The media type of the index of referrers.
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// Uploads to one repository. Clones share its locks.
 #[derive(Clone, Debug)]
@@ -76,11 +73,6 @@ impl Registries {
 }
 
 impl Upload {
-    /// The repository.
-    pub fn repository(&self) -> &Reference {
-        &self.target.reference
-    }
-
     /// Whether the repository has the blob.
     pub async fn has_blob(&self, digest: Digest, cancel: &Cancel) -> Result<bool, RegistryError> {
         let mut attempts = self.attempts(format!("blob {digest}"));
@@ -197,7 +189,8 @@ impl Upload {
             let Some(index) = extended else {
                 return Ok(());
             };
-            self.send_manifest(Some(&tag), INDEX, index, cancel).await?;
+            self.send_manifest(Some(&tag), OCI_IMAGE_INDEX_MEDIA_TYPE, index, cancel)
+                .await?;
         }
         Err(RegistryError::ReferrersIndex {
             what: format!("`{}`", self.target.reference.repository()),
