@@ -3,6 +3,15 @@
 use super::Format;
 use crate::oci::{Digest, Reference};
 
+/// The largest delta that is used, in percent of the bytes that are downloaded otherwise.
+const MAX_PERCENT: u128 = 80;
+
+/// Whether a delta of `delta` bytes is used where otherwise `whole` bytes are downloaded. Applying it reads the old files and
+/// may fail, and then the whole bytes are downloaded as well.
+pub fn is_worthwhile(delta: u64, whole: u64) -> bool {
+    u128::from(delta) * 100 <= u128::from(whole) * MAX_PERCENT
+}
+
 /// The delta of one layer, as an artifact describes it. Untrusted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayerDelta {

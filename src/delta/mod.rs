@@ -27,7 +27,7 @@ mod source;
 pub use codec::{Codec, Deflater, GoVersion, ZlibLevel, find_codec};
 pub use delta_writer::DeltaWriter;
 pub use format::Format;
-pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta};
+pub use layer_delta::{DeltaOption, DeltaSource, LayerDelta, is_worthwhile};
 pub use operation::{InflatedRange, MAX_PATH, Operation, SourceName};
 pub use patch_error::{FormatFault, PatchError, SourceFault};
 pub use patched_tar::PatchedTar;

@@ -13,14 +13,11 @@ use super::layer_diff::{DiffParams, LayerPlan, MadeDelta, OldFiles, diff_layer};
 use super::named_image::NamedImage;
 use super::tar_cache::{TarCache, remove};
 use crate::cancel::{Cancel, Stopped};
-use crate::delta::{Format, LayerDelta};
+use crate::delta::{Format, LayerDelta, is_worthwhile};
 use crate::oci::Layer;
 
 /// Memory is shared out in this unit.
 const MIB: u64 = 1 << 20;
-
-/// A larger delta, in percent of the blob, is not worth the time of applying it.
-pub(super) const WORTHWHILE: u64 = 80;
 
 /// Makes deltas.
 pub(super) struct LayerDeltas<'a> {
@@ -197,10 +194,6 @@ impl LayerOutcome {
         let standard = files.find(|file| file.delta.format == Format::TarDiff);
         standard.map_or(self.layer.size, |file| file.delta.size)
     }
-}
-
-fn is_worthwhile(delta: u64, blob: u64) -> bool {
-    u128::from(delta) * 100 <= u128::from(blob) * u128::from(WORTHWHILE)
 }
 
 fn permits(memory: u64) -> u32 {

@@ -7,12 +7,8 @@ use std::sync::Arc;
 
 use super::tar_length::stated_tar_length;
 use super::{LayerTask, PlannedImage, Present, TarLength};
-use crate::delta::DeltaOption;
+use crate::delta::{DeltaOption, is_worthwhile};
 use crate::oci::{DiffId, Digest, Layer};
-
-/// A delta is used if it has at most this percentage of the missing bytes of the blob. Applying it reads the old files and
-/// may fail, and then the blob is downloaded as well.
-const MAX_PERCENT: u128 = 80;
 
 /// What decides about the layers of one plan.
 pub(super) struct DeltaChoice<'p> {
@@ -75,15 +71,14 @@ impl<'p> DeltaChoice<'p> {
         )
     }
 
-    /// The deltas that are worth it, those with the fewest missing bytes first.
+    /// The worthwhile deltas, those with the fewest missing bytes first.
     fn deltas_for(&self, layer: &Layer) -> Vec<Arc<DeltaOption>> {
         let missing = |digest: &Digest, size: u64| size - spooled(digest, size, self.present);
         let whole = missing(&layer.blob, layer.size);
         let options = self.deltas.get(&layer.blob).into_iter().flatten();
         let options = options.map(|option| (missing(&option.delta.blob, option.delta.size), option));
-        let is_worth_it =
-            |bytes: u64| whole > 0 && u128::from(bytes) * 100 <= u128::from(whole) * MAX_PERCENT;
-        let mut options: Vec<_> = options.filter(|(bytes, _)| is_worth_it(*bytes)).collect();
+        let is_used = |bytes: u64| whole > 0 && is_worthwhile(bytes, whole);
+        let mut options: Vec<_> = options.filter(|(bytes, _)| is_used(*bytes)).collect();
         // Stable, so that the given order decides between equals.
         options.sort_by_key(|(bytes, _)| *bytes);
         options
