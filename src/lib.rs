@@ -45,6 +45,7 @@
 //! | [`cancel`] | one cancellation signal with its reason |
 //! | [`priority`] | CPU and disk priority, because the node has other work |
 //! | [`write_back`] | starts writing pages to the disk before a sync needs them |
+//! | [`scratch_file`] | scratch files, which no kill leaves behind |
 //! | [`openpgp`] | OpenPGP keyrings and signed messages, by the rules of the cluster-version operator and of GnuPG |
 //! | [`report`] | events; log lines and progress bars; the report file and the termination message |
 //! | [`spec`] | the version spec as keys and as documents, and its exclude patterns |
@@ -112,6 +113,7 @@ pub mod registry;
 pub mod release;
 pub mod release_signature;
 pub mod report;
+pub mod scratch_file;
 pub mod settings;
 pub mod signals;
 pub mod signature;

@@ -14,6 +14,7 @@ use super::tar_cache::TarCache;
 use crate::cancel::Cancel;
 use crate::oci::Digest;
 use crate::release::{IMAGE_REFERENCES, Payload, PayloadError, RELEASE_METADATA};
+use crate::scratch_file;
 use crate::spool::VerifiedBlob;
 use crate::store::unpack::{ListedEntry, ListedKind, UnpackLimits, decompress, list};
 
@@ -95,7 +96,8 @@ fn read_layer(
 ) -> Result<[Found; FILES.len()], CreationError> {
     let digest: Digest = blob.digest();
     let unpacking = |source| CreationError::Layer { blob: digest, source };
-    let tar = tempfile_in(dir)?;
+    let tar = File::open(dir).and_then(scratch_file::create);
+    let tar = tar.map_err(CreationError::host("create a scratch file in", dir))?;
     let limits = UnpackLimits::for_blob(blob.size());
     decompress(&blob.open()?, &tar, limits, cancel).map_err(unpacking)?;
     let mut states = FILES.map(|_| InLayer::Nothing);
@@ -145,19 +147,6 @@ fn apply(entry: &ListedEntry, file: &[u8], state: &mut InLayer, is_hidden: &mut 
         _ if is_above || is_it => *state = InLayer::NoFile,
         _ => {}
     }
-}
-
-/// A file without a name.
-fn tempfile_in(dir: &std::path::Path) -> Result<File, CreationError> {
-    let path = dir.join(format!("payload-{:016x}", rand::random::<u64>()));
-    let options = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path);
-    let file = options.map_err(CreationError::host("create", &path))?;
-    std::fs::remove_file(&path).map_err(CreationError::host("remove", &path))?;
-    Ok(file)
 }
 
 #[cfg(test)]

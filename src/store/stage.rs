@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
@@ -30,6 +30,7 @@ use super::store::Store;
 use super::unpacked_layer::{Compression, LayerOrigin, UnpackedLayer};
 use super::{atomic_file, layer_dir, tree_removal};
 use crate::oci::Layer;
+use crate::scratch_file;
 
 /// How often a new name is tried. Each failure needs a run that removes dead stages in the microseconds between the
 /// creation of the directory and its lock.
@@ -105,25 +106,9 @@ impl Stage {
         Ok(StagingLayer { entry, spec })
     }
 
-    /// An empty file without a name, on the file system of the store. It is gone when it is closed, also after `kill -9`.
+    /// A scratch file on the file system of the store.
     pub fn scratch_file(&self) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        match rustix::fs::openat(&self.dir.fd, ".", flags | OFlags::TMPFILE, mode) {
-            // Not every file system has files without names (`open(2)`).
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-                let name = format!("scratch-{:016x}", rand::random::<u64>());
-                let file = rustix::fs::openat(
-                    &self.dir.fd,
-                    name.as_str(),
-                    flags | OFlags::CREATE | OFlags::EXCL,
-                    mode,
-                )?;
-                rustix::fs::unlinkat(&self.dir.fd, name.as_str(), AtFlags::empty())?;
-                Ok(file.into())
-            }
-            file => Ok(file?.into()),
-        }
+        scratch_file::create(&self.dir.fd)
     }
 }
 

@@ -7,7 +7,14 @@ use std::path::Path;
 /// Top-level modules in the direction of imports: a module imports only those of earlier rows. Modules of one row do not
 /// import each other.
 const RANKS: [&[&str]; 13] = [
-    &["oci", "cancel", "priority", "write_back", "openpgp"],
+    &[
+        "oci",
+        "cancel",
+        "priority",
+        "write_back",
+        "scratch_file",
+        "openpgp",
+    ],
     &["report", "spec", "spool", "signature", "delta"],
     &["http"],
     &["registry", "store", "cluster"],

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::layer_files::{LayerFile, LayerFiles, Node, ancestors, remove_below};
 use crate::delta::{ScratchFile, SourceError, SourceFile, Sources};
+use crate::scratch_file;
 
 /// The longest path in a delta; other programs refuse longer ones.
 const MAX_PATH: usize = 4096;
@@ -140,15 +141,7 @@ impl Sources for OldFiles {
 impl OldFiles {
     /// An empty file without a name in the scratch directory.
     pub fn empty_scratch_file(&self) -> io::Result<File> {
-        let name = format!("scratch-{:016x}", rand::random::<u64>());
-        let path = self.0.scratch.join(name);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
-        std::fs::remove_file(&path)?;
-        Ok(file)
+        scratch_file::create(File::open(&self.0.scratch)?)
     }
 }
 
