@@ -120,11 +120,3 @@ impl Drop for ZlibDeflater {
         }
     }
 }
-
-/// Continues the Adler-32 of a stream's content; it starts with 1.
-pub(super) fn adler32(checksum: u32, bytes: &[u8]) -> u32 {
-    bytes.chunks(u32::MAX as usize).fold(checksum, |checksum, chunk| {
-        // SAFETY: zlib reads as many bytes as the chunk has.
-        unsafe { libz_sys::adler32(checksum.into(), chunk.as_ptr(), chunk.len() as u32) as u32 }
-    })
-}

@@ -16,6 +16,8 @@ mod tokens;
 mod until_126;
 mod window;
 
+use zlib_rs::adler32::adler32;
+
 use super::GoVersion;
 use from_127::From127;
 use until_126::Until126;
@@ -56,7 +58,7 @@ impl GoDeflater {
     }
 
     pub(super) fn write(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
-        self.checksum = super::zlib::adler32(self.checksum, input);
+        self.checksum = adler32(self.checksum, input);
         while !input.is_empty() {
             if self.block.len() == BLOCK_LENGTH {
                 self.write_header(out);
