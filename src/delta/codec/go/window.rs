@@ -17,8 +17,15 @@ pub(super) struct Window<const SLOTS: usize> {
     pub(super) bytes: Vec<u8>,
     /// Position of the first byte. The position 0, with which the table starts, is too far away from every byte.
     pub(super) base: u32,
-    /// Position where a hash occurred last.
-    pub(super) table: Box<[u32; SLOTS]>,
+    /// What occurred last with a hash.
+    pub(super) table: Box<[Occurrence; SLOTS]>,
+}
+
+/// Four bytes at a position. They are also in the window, but there a comparison would wait for another read from memory.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Occurrence {
+    pub(super) position: u32,
+    pub(super) four: u32,
 }
 
 impl<const SLOTS: usize> Window<SLOTS> {
@@ -26,7 +33,7 @@ impl<const SLOTS: usize> Window<SLOTS> {
         Self {
             bytes: Vec::with_capacity(CAPACITY),
             base: MAX_DISTANCE + 1,
-            table: Box::new([0; SLOTS]),
+            table: Box::new([Occurrence::default(); SLOTS]),
         }
     }
 
@@ -39,8 +46,8 @@ impl<const SLOTS: usize> Window<SLOTS> {
         }
         if self.base >= MAX_BASE {
             let excess = self.base - (MAX_DISTANCE + 1);
-            for position in self.table.iter_mut() {
-                *position = position.saturating_sub(excess);
+            for occurrence in self.table.iter_mut() {
+                occurrence.position = occurrence.position.saturating_sub(excess);
             }
             self.base -= excess;
         }

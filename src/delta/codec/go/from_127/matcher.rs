@@ -1,7 +1,7 @@
 //! Finds matches as Go 1.27 does at level 1: with one table of hashes of five bytes, longer than a token at once.
 
 use super::super::tokens::{MAX_LENGTH, Tokens};
-use super::super::window::{MAX_DISTANCE, Window, equal_length, load32, load64};
+use super::super::window::{MAX_DISTANCE, Occurrence, Window, equal_length, load64};
 
 const TABLE_BITS: u32 = 15;
 
@@ -36,13 +36,17 @@ impl Matcher {
         let Window { bytes, base, table } = &mut self.0;
         let (bytes, base) = (bytes.as_slice(), *base);
         let limit = bytes.len() - MARGIN;
-        // Replaces the last position in this slot, and returns the distance to it. The search may have entered a position
-        // that is further on than the end of the match; then the distance is not used.
-        let mut replace = |at: usize, slot: usize| {
-            let position = base + at as u32;
-            position.wrapping_sub(std::mem::replace(&mut table[slot], position))
+        // Replaces the last position in this slot, and returns the distance to it if a match is there. The search may have
+        // entered a position that is further on than the end of the match; then the distance is greater than any.
+        let mut replace = |at: usize, eight: u64, slot: usize| {
+            let (position, four) = (base + at as u32, eight as u32);
+            let last = std::mem::replace(&mut table[slot], Occurrence { position, four });
+            let distance = position.wrapping_sub(last.position);
+            (last.four == four && distance <= MAX_DISTANCE).then_some(distance)
         };
-        let equal = |at: usize, distance: u32, four: u32| load32(bytes, at - distance as usize) == four;
+
+        // Go accepts the longest distance only right after a match.
+        let is_searched = |distance: &u32| *distance < MAX_DISTANCE;
 
         let mut at = start;
         let mut emitted = start;
@@ -56,22 +60,21 @@ impl Matcher {
                 }
                 let following = load64(bytes, next);
                 let slot = hash(following);
-                let distance = replace(at, hash(eight));
-                if distance < MAX_DISTANCE && equal(at, distance, eight as u32) {
-                    replace(next, slot);
+                if let Some(distance) = replace(at, eight, hash(eight)).filter(is_searched) {
+                    replace(next, following, slot);
                     break distance;
                 }
                 at = next;
                 next += 1;
                 eight = following;
-                let distance = replace(at, slot);
-                if distance < MAX_DISTANCE && equal(at, distance, eight as u32) {
+                let last = replace(at, eight, slot).filter(is_searched);
+                eight = following >> 8;
+                if let Some(distance) = last {
                     // The slot is the one of the byte before, as in Go.
-                    replace(next, slot);
+                    replace(next, eight, slot);
                     break distance;
                 }
                 at = next;
-                eight = following >> 8;
             };
             loop {
                 let mut from = at - distance as usize;
@@ -91,19 +94,20 @@ impl Matcher {
                 }
                 if at >= limit {
                     if at + length + 8 < bytes.len() {
-                        replace(at, hash(load64(bytes, at)));
+                        let eight = load64(bytes, at);
+                        replace(at, eight, hash(eight));
                     }
                     break 'block;
                 }
                 eight = load64(bytes, at - 2);
-                replace(at - 2, hash(eight));
+                replace(at - 2, eight, hash(eight));
                 eight >>= 16;
-                distance = replace(at, hash(eight));
-                if distance > MAX_DISTANCE || !equal(at, distance, eight as u32) {
+                let Some(again) = replace(at, eight, hash(eight)) else {
                     eight >>= 8;
                     at += 1;
                     break;
-                }
+                };
+                distance = again;
             }
         }
         if tokens.len() > 0 {

@@ -1,7 +1,7 @@
 //! Finds matches as Snappy does: with one table of hashes of four bytes.
 
 use super::super::tokens::{MAX_LENGTH, Tokens};
-use super::super::window::{MAX_DISTANCE, Window, equal_length, load32, load64};
+use super::super::window::{MAX_DISTANCE, Occurrence, Window, equal_length, load32, load64};
 
 const TABLE_BITS: u32 = 14;
 
@@ -35,8 +35,9 @@ impl Matcher {
         // Replaces the last position of this hash, and returns the distance to it if a match is there.
         let mut replace = |at: usize, four: u32, slot: usize| {
             let position = base + at as u32;
-            let distance = position - std::mem::replace(&mut table[slot], position);
-            (distance <= MAX_DISTANCE && load32(bytes, at - distance as usize) == four).then_some(distance)
+            let last = std::mem::replace(&mut table[slot], Occurrence { position, four });
+            let distance = position - last.position;
+            (last.four == four && distance <= MAX_DISTANCE).then_some(distance)
         };
 
         let mut at = start;
