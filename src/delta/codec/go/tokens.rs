@@ -1,4 +1,6 @@
-//! The literals and matches of a block, and how often each of their symbols occurs.
+//! Holds the literals and matches of a block, counts their symbols and writes them.
+
+use std::ops::Range;
 
 use super::bit_writer::Burst;
 use super::huffman::{Code, LITERALS, OFFSETS};
@@ -37,9 +39,29 @@ const LENGTH_SYMBOLS: [(u8, u8); 256] = {
     symbols
 };
 
-/// Marks a token as a match; bits 15 to 22 are the length less 3, the lowest 15 bits the distance less 1. A literal is its
-/// byte.
-const MATCH: u32 = 1 << 31;
+/// Values of the lowest 9 bits of a token: a literal's byte, or 256 and a match's length less 3.
+///
+/// The next 5 bits are the symbol of the distance, the others the bits that follow this symbol. So literals and matches are
+/// counted and written alike; a processor could not predict a branch between them.
+const VALUES: usize = 512;
+
+/// The value of the shortest match.
+const MATCHES: usize = 256;
+
+/// Where the symbol of the distance starts in a token.
+const OFFSET_SHIFT: u32 = 9;
+
+/// Where the extra bits of the distance start in a token.
+const EXTRA_SHIFT: u32 = 14;
+
+/// Values of the symbol of the distance.
+const OFFSET_SYMBOLS: usize = 32;
+
+/// What a literal has in place of this symbol.
+const NO_OFFSET: u32 = 31;
+
+/// Literals that are added at once.
+const GROUP: usize = 8;
 
 /// Symbol of a distance less 1.
 #[inline(always)]
@@ -59,7 +81,9 @@ pub(super) fn offset_extra_bits(symbol: usize) -> u32 {
 
 /// Tokens of one block.
 pub(super) struct Tokens {
-    tokens: Vec<u32>,
+    /// Space for as many as a block has bytes, and for a last group.
+    tokens: Box<[u32]>,
+    count: usize,
     pub(super) literals: [u32; LITERALS],
     pub(super) offsets: [u32; OFFSETS],
 }
@@ -67,35 +91,79 @@ pub(super) struct Tokens {
 impl Tokens {
     pub(super) fn new() -> Self {
         Self {
-            tokens: Vec::with_capacity(super::BLOCK_LENGTH),
+            tokens: vec![0; super::BLOCK_LENGTH + GROUP].into_boxed_slice(),
+            count: 0,
             literals: [0; LITERALS],
             offsets: [0; OFFSETS],
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.tokens.clear();
-        self.literals.fill(0);
-        self.offsets.fill(0);
+        self.count = 0;
     }
 
     pub(super) fn len(&self) -> usize {
-        self.tokens.len()
+        self.count
     }
 
-    pub(super) fn add_literals(&mut self, bytes: &[u8]) {
-        self.tokens.extend(bytes.iter().map(|&byte| u32::from(byte)));
-        for &byte in bytes {
-            self.literals[usize::from(byte)] += 1;
+    /// Adds these of the bytes as literals.
+    #[inline(always)]
+    pub(super) fn add_literals(&mut self, bytes: &[u8], range: Range<usize>) {
+        let mut from = range.start;
+        loop {
+            let Some(group) = bytes[from..].first_chunk::<GROUP>() else {
+                return self.add_last_literals(&bytes[from..range.end]);
+            };
+            // A copy of constant length is faster. The next token overwrites what is beyond the range.
+            self.tokens[self.count..self.count + GROUP].copy_from_slice(&group.map(literal));
+            let added = (range.end - from).min(GROUP);
+            self.count += added;
+            from += added;
+            if from == range.end {
+                return;
+            }
         }
     }
 
+    /// Adds literals that nothing follows.
+    fn add_last_literals(&mut self, bytes: &[u8]) {
+        for (token, byte) in self.tokens[self.count..].iter_mut().zip(bytes) {
+            *token = literal(*byte);
+        }
+        self.count += bytes.len();
+    }
+
     /// Adds a match of 3 to 258 bytes.
+    #[inline(always)]
     pub(super) fn add_match(&mut self, length: usize, distance: u32) {
         let (length, offset) = (length - MIN_LENGTH, distance - 1);
-        self.tokens.push(MATCH | (length as u32) << 15 | offset);
-        self.literals[LENGTHS + usize::from(LENGTH_SYMBOLS[length].0)] += 1;
-        self.offsets[offset_symbol(offset)] += 1;
+        let symbol = offset_symbol(offset);
+        let extra = offset & ((1 << offset_extra_bits(symbol)) - 1);
+        self.tokens[self.count] =
+            (MATCHES + length) as u32 | (symbol as u32) << OFFSET_SHIFT | extra << EXTRA_SHIFT;
+        self.count += 1;
+    }
+
+    /// Counts how often each symbol occurs.
+    pub(super) fn count_symbols(&mut self) {
+        // Two counters of each, because equal tokens often follow each other and an addition waits for the one before.
+        let mut values = [[0_u32; VALUES]; 2];
+        let mut offsets = [[0_u32; OFFSET_SYMBOLS]; 2];
+        for pair in self.tokens[..self.count].chunks(2) {
+            for (counters, token) in values.iter_mut().zip(&mut offsets).zip(pair) {
+                counters.0[value(*token)] += 1;
+                counters.1[symbol_of_offset(*token)] += 1;
+            }
+        }
+        let frequency = |value: usize| values[0][value] + values[1][value];
+        self.literals.fill(0);
+        for byte in 0..MATCHES {
+            self.literals[byte] = frequency(byte);
+        }
+        for (length, (symbol, _)) in LENGTH_SYMBOLS.into_iter().enumerate() {
+            self.literals[LENGTHS + usize::from(symbol)] += frequency(MATCHES + length);
+        }
+        self.offsets = std::array::from_fn(|symbol| offsets[0][symbol] + offsets[1][symbol]);
     }
 
     /// Bits of all lengths and distances that follow their symbols.
@@ -117,34 +185,47 @@ impl Tokens {
         offsets: &[Code; OFFSETS],
         burst: &mut Burst<'_>,
     ) {
-        let coded = |code: Code, extra: u64| {
-            (
-                u64::from(code.bits) | extra << code.length,
-                u32::from(code.length),
-            )
+        // Bits to write, and from bit 24 on how many.
+        let coded = |code: Code, extra: u8, extra_bits: u8| {
+            u32::from(code.bits) | u32::from(extra) << code.length | u32::from(code.length + extra_bits) << 24
         };
-        let bytes: [(u64, u32); 256] = std::array::from_fn(|byte| coded(literals[byte], 0));
-        let lengths: [(u64, u32); 256] = std::array::from_fn(|length| {
-            let (symbol, extra) = LENGTH_SYMBOLS[length];
-            let (bits, count) = coded(literals[LENGTHS + usize::from(symbol)], extra.into());
-            (bits, count + u32::from(LENGTH_EXTRA_BITS[usize::from(symbol)]))
-        });
-        for &token in &self.tokens {
-            if token & MATCH == 0 {
-                let (bits, count) = bytes[token as usize & 0xff];
-                burst.put(bits, count);
-                continue;
+        let values: [u32; VALUES] = std::array::from_fn(|value| match value.checked_sub(MATCHES) {
+            None => coded(literals[value], 0, 0),
+            Some(length) => {
+                let (symbol, extra) = LENGTH_SYMBOLS[length];
+                let symbol = usize::from(symbol);
+                coded(literals[LENGTHS + symbol], extra, LENGTH_EXTRA_BITS[symbol])
             }
-            let (length_bits, length_count) = lengths[(token >> 15 & 0xff) as usize];
-            let offset = token & 0x7fff;
-            let symbol = offset_symbol(offset);
-            let extra_count = offset_extra_bits(symbol);
-            let (bits, count) = coded(offsets[symbol], u64::from(offset & ((1 << extra_count) - 1)));
+        });
+        // A code, from bit 16 on its length, and from bit 24 on its length with the extra bits.
+        let offsets: [u32; OFFSET_SYMBOLS] = std::array::from_fn(|symbol| {
+            offsets.get(symbol).map_or(0, |code| {
+                let length = u32::from(code.length);
+                u32::from(code.bits) | length << 16 | (length + offset_extra_bits(symbol)) << 24
+            })
+        });
+        for &token in &self.tokens[..self.count] {
+            let (code, offset) = (values[value(token)], offsets[symbol_of_offset(token)]);
+            let extra = u64::from(token >> EXTRA_SHIFT) << (offset >> 16 & 0x1f);
+            let length = code >> 24;
+            let bits = u64::from(code & 0xff_ffff) | (u64::from(offset & 0xffff) | extra) << length;
             // At most 15 + 5 + 15 + 13 bits.
-            burst.put(
-                length_bits | bits << length_count,
-                length_count + count + extra_count,
-            );
+            burst.put(bits, length + (offset >> 24));
         }
     }
+}
+
+#[inline(always)]
+fn literal(byte: u8) -> u32 {
+    u32::from(byte) | NO_OFFSET << OFFSET_SHIFT
+}
+
+#[inline(always)]
+fn value(token: u32) -> usize {
+    token as usize % VALUES
+}
+
+#[inline(always)]
+fn symbol_of_offset(token: u32) -> usize {
+    (token >> OFFSET_SHIFT) as usize % OFFSET_SYMBOLS
 }

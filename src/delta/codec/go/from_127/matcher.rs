@@ -85,7 +85,7 @@ impl Matcher {
                     at -= 1;
                     length += 1;
                 }
-                tokens.add_literals(&bytes[emitted..at]);
+                tokens.add_literals(bytes, emitted..at);
                 add_match(length, distance, tokens);
                 at += length;
                 emitted = at;
@@ -111,7 +111,7 @@ impl Matcher {
             }
         }
         if tokens.len() > 0 {
-            tokens.add_literals(&bytes[emitted..]);
+            tokens.add_literals(bytes, emitted..bytes.len());
         }
     }
 }

@@ -97,6 +97,7 @@ impl From127 {
     }
 
     fn write_tokens(&mut self, block: &[u8], last: bool, out: &mut Vec<u8>) {
+        self.tokens.count_symbols();
         self.tokens.literals[END_OF_BLOCK] = 1;
         if self.open_header.is_some() && (self.only_literals || !self.fits_codes()) {
             self.end_block(out);

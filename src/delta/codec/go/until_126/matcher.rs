@@ -61,7 +61,7 @@ impl Matcher {
                 four = following;
                 slot = hash(four);
             };
-            tokens.add_literals(&bytes[emitted..at]);
+            tokens.add_literals(bytes, emitted..at);
             loop {
                 let from = at - distance as usize;
                 let end = bytes.len().min(at + MAX_LENGTH);
@@ -84,6 +84,6 @@ impl Matcher {
                 distance = again;
             }
         }
-        tokens.add_literals(&bytes[emitted..]);
+        tokens.add_literals(bytes, emitted..bytes.len());
     }
 }

@@ -55,6 +55,7 @@ impl Until126 {
 
 /// Writes the block as these tokens, or stores it if that is hardly longer.
 fn write_tokens(tokens: &mut Tokens, block: &[u8], bits: &mut BitWriter, out: &mut Vec<u8>) {
+    tokens.count_symbols();
     tokens.literals[END_OF_BLOCK] = 1;
     if tokens.offsets.iter().all(|&frequency| frequency == 0) {
         // Go codes a distance even if there is none.
