@@ -1,7 +1,6 @@
 //! Writes the delta of a whole layer in one format.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Write};
 use std::iter;
 
@@ -16,21 +15,25 @@ use crate::cancel::Cancel;
 use crate::delta::{Format, SourceName};
 use crate::oci::Hasher;
 
-/// Writes a delta to the empty file `output`.
-pub(super) struct LayerWriter<'a> {
+/// Writes a delta to an empty output.
+pub(super) struct LayerWriter<'a, W: Write> {
     plan: &'a LayerPlan,
     scratch: &'a Scratch<'a>,
     format: Format,
-    writer: ContentWriter<'a, HashingWriter<'a>>,
+    /// The old images that may be read.
+    allowed: &'a BTreeSet<usize>,
+    writer: ContentWriter<'a, HashingWriter<W>>,
     images: BTreeSet<usize>,
 }
 
-impl<'a> LayerWriter<'a> {
+impl<'a, W: Write> LayerWriter<'a, W> {
+    /// Files of other old images than the `allowed` ones are not read.
     pub(super) fn new(
         plan: &'a LayerPlan,
         scratch: &'a Scratch<'a>,
         (format, level): (Format, i32),
-        output: &'a File,
+        allowed: &'a BTreeSet<usize>,
+        output: W,
         cancel: &'a Cancel,
     ) -> Result<Self, DiffError> {
         let output = HashingWriter {
@@ -42,6 +45,7 @@ impl<'a> LayerWriter<'a> {
             plan,
             scratch,
             format,
+            allowed,
             writer: ContentWriter::new(output, (format, level), plan.new_layer().tar(), cancel)?,
             images: BTreeSet::new(),
         })
@@ -68,15 +72,13 @@ impl<'a> LayerWriter<'a> {
 
     fn file(&mut self, file: &PlannedFile, diff: &FileDiff) -> Result<(), DiffError> {
         let new = self.plan.content_of(file);
-        let source = match &file.source {
-            Some(source) if self.format == Format::TarDiff && source.name.image != 0 => None,
-            source => source.as_ref(),
-        };
-        let Some(source) = source else {
+        let is_allowed = |image| self.allowed.contains(&image);
+        let source = file.source.as_ref();
+        let Some(source) = source.filter(|source| source.image().is_some_and(is_allowed)) else {
             return self.without_source(&new, diff);
         };
         if source.is_equal || diff.reads_source() {
-            self.images.extend(usize::try_from(source.name.image));
+            self.images.extend(source.image());
         }
         if source.is_equal {
             let copied = self.writer.delta.copy_from(&source.name, 0, file.size);
@@ -140,13 +142,13 @@ impl<'a> LayerWriter<'a> {
 }
 
 /// Hashes and counts what it writes.
-struct HashingWriter<'a> {
-    inner: &'a File,
+struct HashingWriter<W> {
+    inner: W,
     hasher: Hasher,
     size: u64,
 }
 
-impl Write for HashingWriter<'_> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.hasher.update(&bytes[..written]);

@@ -40,7 +40,9 @@ pub use made_delta::{DiffParams, LayerDiff, MadeDelta};
 pub use old_files::OldFiles;
 pub use plan::LayerPlan;
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::io;
 use std::thread;
 
 use crate::cancel::Cancel;
@@ -49,14 +51,22 @@ use file_diff::FileDiff;
 use layer_writer::LayerWriter;
 use section_pair::Scratch;
 
-/// The delta in the own format has at most this share of the other one.
+/// The delta in the own format has at most this share of the other one, and one that reads a further image at most this
+/// share of one that does not.
 const MAX_SHARE_PERCENT: u64 = 90;
+
+/// The level of zstd for deciding whether to read a further image.
+const ESTIMATE_LEVEL: i32 = 3;
+
+/// The image whose files both formats read.
+const PREDECESSOR: usize = 0;
 
 /// Makes the delta of a layer in both formats, writes them to these empty files, and verifies them by applying them to
 /// the old files. The same inputs make the same bytes.
 ///
 /// Blocks the thread. The own format is made only if it can be smaller, and is in the result only if it is smaller by a
-/// tenth; otherwise the content of `inflated` has no meaning.
+/// tenth; otherwise the content of `inflated` has no meaning. It reads another image than image 0 only if that makes it
+/// smaller by a tenth, because a node without that image cannot use it.
 pub fn diff_layer(
     plan: &LayerPlan,
     params: DiffParams,
@@ -71,42 +81,64 @@ pub fn diff_layer(
         directory,
     );
     let diffs = file_diff::diff_files(plan, &scratch, params, cancel)?;
-    let make = |format, output| -> Result<MadeDelta, DiffError> {
-        let writer = LayerWriter::new(plan, &scratch, (format, params.level), output, cancel)?;
+    let predecessor = BTreeSet::from([PREDECESSOR]);
+    let images = worthwhile_images(plan, &scratch, &diffs, cancel)?;
+    let make = |format, images, output| -> Result<MadeDelta, DiffError> {
+        let encoding = (format, params.level);
+        let writer = LayerWriter::new(plan, &scratch, encoding, images, output, cancel)?;
         let made = writer.write(&diffs)?;
         verification::verify(plan, format, output, cancel)?;
         Ok(made)
     };
-    if !needs_own_format(plan, &diffs) {
-        let tar_diff = make(Format::TarDiff, tar_diff)?;
-        return Ok(LayerDiff {
-            tar_diff,
-            inflated: None,
-        });
+    let make_tar_diff = || make(Format::TarDiff, &predecessor, tar_diff);
+    let has_sections = diffs.iter().any(|diff| !diff.sections.is_empty());
+    if !has_sections && images.is_subset(&predecessor) {
+        let (tar_diff, inflated) = (make_tar_diff()?, None);
+        return Ok(LayerDiff { tar_diff, inflated });
     }
     let (inflated, tar_diff) = thread::scope(|scope| {
-        let inflated = scope.spawn(|| make(Format::InflatedTarDiff, inflated));
-        let tar_diff = make(Format::TarDiff, tar_diff);
+        let inflated = scope.spawn(|| make(Format::InflatedTarDiff, &images, inflated));
+        let tar_diff = make_tar_diff();
         let inflated = inflated
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (inflated, tar_diff)
     });
     let (inflated, tar_diff) = (inflated?, tar_diff?);
-    let pays = inflated.size <= tar_diff.size / 100 * MAX_SHARE_PERCENT;
+    let pays = is_smaller_by_a_tenth(inflated.size, tar_diff.size);
     Ok(LayerDiff {
         tar_diff,
         inflated: pays.then_some(inflated),
     })
 }
 
-/// Whether anything is inflated or read from another image than the predecessor.
-fn needs_own_format(plan: &LayerPlan, diffs: &[FileDiff]) -> bool {
-    let mut pairs = plan.files().iter().zip(diffs);
-    pairs.any(|(file, diff)| {
-        let is_elsewhere = file.source.as_ref().is_some_and(|source| source.name.image != 0);
-        !diff.sections.is_empty() || is_elsewhere
-    })
+/// The old images that the delta in the own format reads: image 0, and each further one without which it would be larger by
+/// more than a tenth.
+fn worthwhile_images(
+    plan: &LayerPlan,
+    scratch: &Scratch<'_>,
+    diffs: &[FileDiff],
+    cancel: &Cancel,
+) -> Result<BTreeSet<usize>, DiffError> {
+    let size = |images: &BTreeSet<usize>| -> Result<u64, DiffError> {
+        let encoding = (Format::InflatedTarDiff, ESTIMATE_LEVEL);
+        let writer = LayerWriter::new(plan, scratch, encoding, images, io::sink(), cancel)?;
+        Ok(writer.write(diffs)?.size)
+    };
+    let mut images = plan.images();
+    images.insert(PREDECESSOR);
+    for image in plan.images().into_iter().filter(|image| *image != PREDECESSOR) {
+        let mut others = images.clone();
+        others.remove(&image);
+        if !is_smaller_by_a_tenth(size(&images)?, size(&others)?) {
+            images = others;
+        }
+    }
+    Ok(images)
+}
+
+fn is_smaller_by_a_tenth(size: u64, other: u64) -> bool {
+    size <= other / 100 * MAX_SHARE_PERCENT
 }
 
 #[cfg(test)]

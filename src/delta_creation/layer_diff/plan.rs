@@ -1,8 +1,8 @@
 //! Decides which old file each file of a new layer is made from.
 //!
-//! In this order: the same content under the same path, the same content anywhere, the same path, a similar name; in image 0
-//! and then in the other old images. The other names of a file are its hard links: the objects of an ostree repository are
-//! named by their content, and only their links have names that stay.
+//! In this order: the same content under the same path, the same content anywhere, the same path, a similar name. A large file
+//! for which image 0 has nothing is searched in the other old images. The other names of a file are its hard links: the objects
+//! of an ostree repository are named by their content, and only their links have names that stay.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -53,6 +53,9 @@ const MIN_COPY: u64 = 48;
 /// A smaller file that changed is cheaper as data.
 const MIN_CHANGED: u64 = 256;
 
+/// A smaller file is not read from another image than the predecessor: a node that lacks this image could not use the delta.
+const MIN_FURTHER: u64 = 64 << 10;
+
 /// Smaller programs have no sections that are worth the operations.
 const MIN_ELF: u64 = 4 << 10;
 
@@ -92,9 +95,16 @@ impl LayerPlan {
     /// The old images whose files the delta in the own format may read. The other format reads only image 0.
     pub fn images(&self) -> BTreeSet<usize> {
         let sources = self.files.iter().filter_map(|file| file.source.as_ref());
-        sources
-            .filter_map(|source| usize::try_from(source.name.image).ok())
-            .collect()
+        sources.filter_map(Source::image).collect()
+    }
+
+    /// Bytes of the files that are worth reading from another image than the predecessor, and have no source.
+    pub fn without_source(&self) -> u64 {
+        let files = self.files.iter().filter(|file| file.source.is_none());
+        files
+            .map(|file| file.size)
+            .filter(|size| *size >= MIN_FURTHER)
+            .sum()
     }
 
     pub(super) fn new_layer(&self) -> &Arc<LayerFiles> {
@@ -144,6 +154,11 @@ impl PlannedFile {
 }
 
 impl Source {
+    /// The old image that has it.
+    pub(super) fn image(&self) -> Option<usize> {
+        usize::try_from(self.name.image).ok()
+    }
+
     pub(super) fn content(&self) -> Content<'_> {
         self.layer.content(self.offset..self.offset + self.size)
     }
@@ -179,6 +194,30 @@ impl<'a> SearchedImage<'a> {
     fn names(&self) -> &NameIndex {
         self.names
             .get_or_init(|| NameIndex::new(&self.image.paths, |file| self.image.size(file)))
+    }
+
+    /// A file with the content of the file with this index.
+    fn equal(&self, layer: &LayerFiles, index: usize, cancel: &Cancel) -> Result<Option<Source>, DiffError> {
+        let new = &layer.files[index];
+        let here = self.at_path(new);
+        let same_size = self.by_size.get(&new.size).into_iter().flatten();
+        let elsewhere = same_size.map(|(&file, &path)| (path, file));
+        for (path, file) in here.into_iter().chain(elsewhere) {
+            let old = self.image.layer(file);
+            if old.files[file.file].size == new.size
+                && old.digest(file.file, cancel)? == layer.digest(index, cancel)?
+            {
+                return Ok(Some(self.source((path, file), true)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file from which the new one was probably changed.
+    fn changed(&self, new: &LayerFile) -> Option<Source> {
+        let here = self.at_path(new).filter(|(_, file)| self.image.size(*file) > 0);
+        let found = here.or_else(|| self.similar(new))?;
+        Some(self.source(found, false))
     }
 
     fn at_path(&self, new: &LayerFile) -> Option<(&Arc<[u8]>, OldFile)> {
@@ -219,27 +258,17 @@ fn choose(
         return Ok(None);
     }
     for searched in images {
-        let here = searched.at_path(new);
-        let same_size = searched.by_size.get(&new.size).into_iter().flatten();
-        let elsewhere = same_size.map(|(&file, &path)| (path, file));
-        for (path, file) in here.into_iter().chain(elsewhere) {
-            let old = searched.image.layer(file);
-            if old.files[file.file].size == new.size
-                && old.digest(file.file, cancel)? == layer.digest(index, cancel)?
-            {
-                return Ok(Some(searched.source((path, file), true)));
-            }
+        if searched.number > 0 && new.size < MIN_FURTHER {
+            break;
+        }
+        if let Some(equal) = searched.equal(layer, index, cancel)? {
+            return Ok(Some(equal));
+        }
+        if new.size >= MIN_CHANGED
+            && let Some(changed) = searched.changed(new)
+        {
+            return Ok(Some(changed));
         }
     }
-    if new.size < MIN_CHANGED {
-        return Ok(None);
-    }
-    let changed = images.iter().find_map(|searched| {
-        let here = searched
-            .at_path(new)
-            .filter(|(_, file)| searched.image.size(*file) > 0);
-        let found = here.or_else(|| searched.similar(new))?;
-        Some(searched.source(found, false))
-    });
-    Ok(changed)
+    Ok(None)
 }

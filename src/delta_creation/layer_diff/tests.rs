@@ -90,7 +90,7 @@ fn make(images: &[Vec<Vec<Entry>>], new: &[Entry], params: DiffParams) -> Made {
     let diff = diff_layer(&plan, params, &tar_diff, &inflated, &cancel).expect("deltas that apply");
     let bytes = |mut file: &File| {
         let mut bytes = Vec::new();
-        std::io::Seek::rewind(&mut file).expect("a file");
+        io::Seek::rewind(&mut file).expect("a file");
         file.read_to_end(&mut bytes).expect("a file");
         bytes
     };
@@ -252,6 +252,49 @@ fn only_the_own_format_reads_other_images() {
     assert!(opens(&made.inflated, &SourceName::file_in(1, "usr/lib/b")));
 }
 
+#[test]
+fn another_image_is_read_only_for_a_large_file_that_the_predecessor_lacks() {
+    let (data, other) = (noise(100_000, 1), noise(100_000, 2));
+    let further = vec![vec![
+        file("usr/lib/b", data.clone()),
+        file("usr/lib/small", noise(60_000, 3)),
+    ]];
+    let images = |old: Entry, new: &[Entry]| {
+        let made = make(&[vec![vec![old]], further.clone()], new, params());
+        made.diff.inflated.map(|made| made.images)
+    };
+    let (unrelated, new) = (file("a", "a"), file("c", data.clone()));
+    let only = std::slice::from_ref(&new);
+    assert_eq!(images(unrelated.clone(), only), Some([1].into()));
+    let small = file("small", noise(60_000, 3));
+    assert_eq!(images(unrelated.clone(), &[small]), None);
+    let at_path = file("usr/lib/b", other);
+    assert_eq!(images(at_path, &[file("usr/lib/b", data.clone())]), None);
+    let equal = file("elsewhere", data);
+    assert_eq!(images(equal, only), None);
+    // It would save less than a tenth of the delta.
+    assert_eq!(
+        images(unrelated, &[new, file("large", noise(1_500_000, 4))]),
+        None
+    );
+}
+
+#[test]
+fn each_of_several_other_images_has_to_be_worth_it() {
+    let images = [
+        vec![vec![file("a", "a")]],
+        vec![vec![file("b", noise(70_000, 1))]],
+        vec![vec![file("c", noise(900_000, 2))]],
+    ];
+    let new = [
+        file("b", noise(70_000, 1)),
+        file("c", noise(900_000, 2)),
+        file("d", noise(900_000, 3)),
+    ];
+    let made = make(&images, &new, params());
+    assert_eq!(made.diff.inflated.expect("it is smaller").images, [2].into());
+}
+
 /// An ELF file with text and one section that is compressed.
 fn elf(text: &[u8], debug: &[u8]) -> Vec<u8> {
     elf_with(text, debug.len(), &stock_zlib(debug))
@@ -367,6 +410,8 @@ fn content() -> impl Strategy<Value = Vec<u8>> {
     });
     prop_oneof![
         vec(piece.clone(), 0..5).prop_map(|pieces| pieces.concat()),
+        // Only of such a size is a file read from another image than the first one.
+        (0_u32..3, 70_000_usize..80_000).prop_map(|(seed, length)| noise(length, seed)),
         (vec(piece.clone(), 1..4), piece).prop_map(|(debug, text)| elf(&text, &debug.concat())),
     ]
 }
