@@ -55,6 +55,32 @@ pub enum ImageState {
     Failed,
 }
 
+/// Why files of an old image make a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceReason {
+    /// It has the same name in its release.
+    Name,
+    /// It was built from the same source, as its labels state.
+    Source,
+    /// It has the same base layers.
+    Base,
+    /// It has files that the first old image lacks.
+    Files,
+}
+
+/// An old image whose files deltas read.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceImage {
+    /// Its tag in the payload.
+    pub name: String,
+    /// Its reference by digest.
+    pub reference: String,
+    /// Why it serves.
+    pub reason: SourceReason,
+}
+
 /// One image.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,6 +91,9 @@ pub struct ImageOutcome {
     pub reference: String,
     /// How it ended.
     pub state: ImageState,
+    /// The old images, the one that all deltas may read first; empty if none serves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub old_images: Vec<SourceImage>,
     /// How many layers needed a delta.
     pub layers: usize,
     /// Bytes of their blobs.
@@ -207,10 +236,13 @@ impl IndexReport {
                 ImageState::Created | ImageState::Skipped => None,
             };
             let why_not = image.why_not.as_deref().map(|why| Printable(why).to_string());
-            let notes: Vec<String> = state.map(str::to_owned).into_iter().chain(why_not).collect();
+            let state: Vec<String> = state.map(str::to_owned).into_iter().chain(why_not).collect();
+            let sources = image.old_images.iter().filter_map(SourceImage::note);
+            let mut notes: Vec<String> = sources.collect();
+            notes.extend((!state.is_empty()).then(|| state.join(": ")));
             let _ = match notes.is_empty() {
                 true => writeln!(text),
-                false => writeln!(text, "  {}", notes.join(": ")),
+                false => writeln!(text, "  {}", notes.join("; ")),
             };
         }
         let _ = writeln!(
@@ -223,6 +255,19 @@ impl IndexReport {
                 None => "none".to_owned(),
             }
         );
+    }
+}
+
+impl SourceImage {
+    /// For people; nothing about the usual case.
+    fn note(&self) -> Option<String> {
+        let name = Printable(&self.name);
+        match self.reason {
+            SourceReason::Name => None,
+            SourceReason::Source => Some(format!("made from {name}, which has the same source")),
+            SourceReason::Base => Some(format!("made from {name}, which has the same base layers")),
+            SourceReason::Files => Some(format!("also made from {name}, which has some of its files")),
+        }
     }
 }
 

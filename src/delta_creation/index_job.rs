@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 
-use super::creation_report::{ImageOutcome, ImageState, IndexReport};
+use super::creation_report::{ImageOutcome, ImageState, IndexReport, SourceImage, SourceReason};
 use super::error::CreationError;
 use super::image_pairs::{ImagePair, Pairing};
-use super::layer_deltas::{LayerDeltas, LayerOutcome, OldImage};
+use super::layer_deltas::{LayerDeltas, LayerOutcome, SharedSources};
+use super::named_image::NamedImage;
 use super::publication::Publication;
 use super::release_images::UnresolvedImage;
 use super::tar_cache::{TarCache, remove};
@@ -46,7 +47,7 @@ pub(super) struct IndexJob {
 /// A pair at work.
 struct Work<'a> {
     pair: &'a ImagePair,
-    old_image: OldImage,
+    sources: SharedSources,
     results: Mutex<Vec<Result<LayerOutcome, CreationError>>>,
 }
 
@@ -85,7 +86,10 @@ impl IndexJob {
                 .sum()
         };
         let mut needs: Vec<u64> = pairs
-            .map(|pair| bytes(&pair.layers) + bytes(pair.old_layers()))
+            .map(|pair| {
+                let further = pair.further.iter().map(|image| bytes(pair.further_layers(image)));
+                bytes(&pair.layers) + bytes(pair.old_layers()) + further.sum::<u64>()
+            })
             .collect();
         needs.sort_unstable_by_key(|need| Reverse(*need));
         needs.iter().take(jobs + AHEAD).sum()
@@ -104,12 +108,14 @@ impl IndexJob {
         images.extend(self.unresolved.iter().map(unresolved));
         let (pairs, new): (Vec<&ImagePair>, Vec<&ImagePair>) =
             self.pairing.pairs.iter().partition(|pair| pair.old.is_some());
-        let no_predecessor =
-            || Some("no predecessor: the old release has no image with this name".to_owned());
-        images.extend(
-            new.into_iter()
-                .map(|pair| outcome(pair, ImageState::Skipped, no_predecessor())),
-        );
+        let no_predecessor = match self.unresolved.is_empty() {
+            true => "no predecessor: the old release has no image with this name, source or base",
+            false => {
+                "no predecessor: the old release has no image with this name; others are tried when none is missing"
+            }
+        };
+        let skipped = |pair| outcome(pair, ImageState::Skipped, Some(no_predecessor.to_owned()));
+        images.extend(new.into_iter().map(skipped));
         let works: Vec<Work<'_>> = pairs.into_iter().map(Work::new).collect();
         let total = works.len();
         let layers =
@@ -155,7 +161,7 @@ impl<'a> Work<'a> {
     fn new(pair: &'a ImagePair) -> Self {
         Self {
             pair,
-            old_image: OldImage::default(),
+            sources: SharedSources::default(),
             results: Mutex::default(),
         }
     }
@@ -171,7 +177,7 @@ impl<'a> Work<'a> {
         let Some(old) = &self.pair.old else {
             return Ok(None);
         };
-        let made = deltas.of_layer(self.pair, old, &self.old_image, layer).await;
+        let made = deltas.of_layer(self.pair, &old.image, &self.sources, layer).await;
         tars.release(layer.diff_id());
         if let Err(error) = &made
             && error.is_fatal()
@@ -189,6 +195,7 @@ impl<'a> Work<'a> {
         for layer in self.pair.old_layers() {
             tars.release(layer.diff_id());
         }
+        let further = deltas.close(self.pair, &self.sources).await;
         let (outcomes, failures): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         let mut outcomes: Vec<LayerOutcome> = outcomes.into_iter().flatten().collect();
         // Layers finish in any order. The same deltas make the same artifact.
@@ -196,7 +203,10 @@ impl<'a> Work<'a> {
         let failure = failures.into_iter().find_map(Result::err);
         let published = match &failure {
             Some(_) => Ok(()),
-            None => publication.add(self.pair, old, &outcomes).await,
+            None => {
+                let added = publication.add(self.pair, &old.image, further.as_ref(), &outcomes);
+                added.await
+            }
         };
         for file in outcomes.iter().flat_map(|outcome| &outcome.deltas) {
             remove(&file.path);
@@ -204,13 +214,15 @@ impl<'a> Work<'a> {
         published?;
         Ok(Some(match failure {
             Some(error) => failed(self.pair, &error),
-            None => finished(self.pair, &outcomes),
+            None => finished(self.pair, further.as_ref(), &outcomes),
         }))
     }
 }
 
 fn outcome(pair: &ImagePair, state: ImageState, why_not: Option<String>) -> ImageOutcome {
+    let old = pair.old.iter();
     ImageOutcome {
+        old_images: old.map(|old| source(&old.image, old.reason)).collect(),
         name: pair.new.name.clone(),
         reference: pair.new.reference.to_string(),
         state,
@@ -224,8 +236,17 @@ fn outcome(pair: &ImagePair, state: ImageState, why_not: Option<String>) -> Imag
     }
 }
 
+fn source(image: &NamedImage, reason: SourceReason) -> SourceImage {
+    SourceImage {
+        name: image.name.clone(),
+        reference: image.reference.to_string(),
+        reason,
+    }
+}
+
 fn unresolved(image: &UnresolvedImage) -> ImageOutcome {
     ImageOutcome {
+        old_images: Vec::new(),
         name: image.name.clone(),
         reference: image.reference.to_string(),
         state: ImageState::Failed,
@@ -246,7 +267,7 @@ fn failed(pair: &ImagePair, error: &CreationError) -> ImageOutcome {
     }
 }
 
-fn finished(pair: &ImagePair, outcomes: &[LayerOutcome]) -> ImageOutcome {
+fn finished(pair: &ImagePair, further: Option<&NamedImage>, outcomes: &[LayerOutcome]) -> ImageOutcome {
     let has_deltas = outcomes.iter().any(|outcome| !outcome.deltas.is_empty());
     let state = match has_deltas {
         true => ImageState::Created,
@@ -257,11 +278,16 @@ fn finished(pair: &ImagePair, outcomes: &[LayerOutcome]) -> ImageOutcome {
         .iter()
         .filter_map(|outcome| outcome.why_not.as_deref())
         .collect();
+    let mut files = outcomes.iter().flat_map(|outcome| &outcome.deltas);
+    let further = further.filter(|_| files.any(|file| file.reads_further));
+    let outcome = outcome(pair, state, (!why_not.is_empty()).then(|| why_not.join("; ")));
+    let further = further.map(|image| source(image, SourceReason::Files));
     ImageOutcome {
+        old_images: outcome.old_images.into_iter().chain(further).collect(),
         bytes_delta: Some(outcomes.iter().map(LayerOutcome::smallest).sum()),
         bytes_standard: Some(outcomes.iter().map(LayerOutcome::standard).sum()),
         seconds: elapsed.as_secs_f64(),
-        ..outcome(pair, state, (!why_not.is_empty()).then(|| why_not.join("; ")))
+        ..outcome
     }
 }
 

@@ -4,15 +4,16 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, Semaphore};
 
-use super::blocking::run_blocking;
+use super::blocking::{acquire, run_blocking};
 use super::error::CreationError;
 use super::image_pairs::ImagePair;
-use super::layer_diff::{DiffParams, LayerPlan, MadeDelta, OldFiles, diff_layer};
+use super::layer_diff::{DiffParams, LayerPlan, MadeDelta, diff_layer};
 use super::named_image::NamedImage;
+use super::source_files::{FURTHER, SourceFiles, SourceReader};
 use super::tar_cache::{TarCache, remove};
-use crate::cancel::{Cancel, Stopped};
+use crate::cancel::Cancel;
 use crate::delta::{Format, LayerDelta, is_worthwhile};
 use crate::oci::Layer;
 
@@ -31,9 +32,11 @@ pub(super) struct LayerDeltas<'a> {
     cpus: Semaphore,
 }
 
-/// The files of the predecessor, once they are read; shared by all layers of an image.
+/// The files of the old images, once they are read; shared by all layers of an image.
+///
+/// They hold the tars open, which take disk space until they are closed.
 #[derive(Default)]
-pub(super) struct OldImage(OnceCell<OldFiles>);
+pub(super) struct SharedSources(Mutex<Option<SourceFiles>>);
 
 /// The deltas of one layer.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub(super) struct LayerOutcome {
 pub(super) struct DeltaFile {
     pub(super) delta: LayerDelta,
     pub(super) path: PathBuf,
+    /// Whether it reads files of the further image.
+    pub(super) reads_further: bool,
 }
 
 impl<'a> LayerDeltas<'a> {
@@ -77,14 +82,10 @@ impl<'a> LayerDeltas<'a> {
         &self,
         pair: &ImagePair,
         old: &NamedImage,
-        old_image: &OldImage,
+        sources: &SharedSources,
         layer: &Layer,
     ) -> Result<LayerOutcome, CreationError> {
-        let sources = old_image
-            .0
-            .get_or_try_init(|| self.old_files(pair, old))
-            .await?
-            .clone();
+        let sources = self.sources(pair, old, sources).await?;
         let files = self
             .tars
             .files(layer, std::slice::from_ref(&pair.new.reference))
@@ -92,13 +93,13 @@ impl<'a> LayerDeltas<'a> {
         let tar_size = files.tar_size();
         let began = Instant::now();
         let plan = {
-            let _cpu = self.acquire(&self.cpus, 1).await?;
+            let _cpu = acquire(&self.cpus, 1, self.cancel).await?;
             let cancel = self.cancel.clone();
-            run_blocking(move || Ok(LayerPlan::new(files, sources, &cancel)?)).await?
+            run_blocking(move || Ok(LayerPlan::new(files, sources.files, &cancel)?)).await?
         };
         let memory = plan.memory_needed().min(self.max_memory);
-        let _memory = self.acquire(&self.memory, permits(memory)).await?;
-        let _cpu = self.acquire(&self.cpus, 1).await?;
+        let _memory = acquire(&self.memory, permits(memory), self.cancel).await?;
+        let _cpu = acquire(&self.cpus, 1, self.cancel).await?;
         let [tar_diff, inflated] =
             [Format::TarDiff, Format::InflatedTarDiff].map(|format| self.path(layer, format));
         let (paths, cancel) = ([tar_diff.clone(), inflated.clone()], self.cancel.clone());
@@ -127,7 +128,8 @@ impl<'a> LayerDeltas<'a> {
         ] {
             smallest = made.as_ref().map_or(smallest, |made| made.size.min(smallest));
             match made.filter(|made| is_worthwhile(made.size, layer.size)) {
-                Some(MadeDelta { digest, size, .. }) => deltas.push(DeltaFile {
+                Some(MadeDelta { digest, size, images }) => deltas.push(DeltaFile {
+                    reads_further: images.contains(&FURTHER),
                     delta: LayerDelta {
                         blob: digest,
                         size,
@@ -149,16 +151,34 @@ impl<'a> LayerDeltas<'a> {
         })
     }
 
-    async fn old_files(&self, pair: &ImagePair, old: &NamedImage) -> Result<OldFiles, CreationError> {
-        let mut layers = Vec::new();
-        for layer in pair.old_layers() {
-            layers.push(
-                self.tars
-                    .files(layer, std::slice::from_ref(&old.reference))
-                    .await?,
-            );
+    async fn sources(
+        &self,
+        pair: &ImagePair,
+        old: &NamedImage,
+        shared: &SharedSources,
+    ) -> Result<SourceFiles, CreationError> {
+        let mut sources = shared.0.lock().await;
+        let read = match sources.take() {
+            Some(read) => read,
+            None => self.reader().read(pair, old).await?,
+        };
+        Ok(sources.insert(read).clone())
+    }
+
+    /// Closes the files of the old images of a pair. Returns the further image, if there is one.
+    pub(super) async fn close(&self, pair: &ImagePair, sources: &SharedSources) -> Option<NamedImage> {
+        let further = sources.0.lock().await.take()?.further?;
+        self.reader().release(pair, &further);
+        Some(further)
+    }
+
+    fn reader(&self) -> SourceReader<'_> {
+        SourceReader {
+            tars: self.tars,
+            dir: &self.dir,
+            cpus: &self.cpus,
+            cancel: self.cancel,
         }
-        Ok(OldFiles::new(vec![layers], self.dir.clone()))
     }
 
     fn path(&self, layer: &Layer, format: Format) -> PathBuf {
@@ -167,17 +187,6 @@ impl<'a> LayerDeltas<'a> {
             Format::InflatedTarDiff => "itrdf1",
         };
         self.dir.join(format!("{}.{suffix}", layer.diff_id().0.hex()))
-    }
-
-    async fn acquire<'s>(
-        &self,
-        semaphore: &'s Semaphore,
-        permits: u32,
-    ) -> Result<SemaphorePermit<'s>, CreationError> {
-        tokio::select! {
-            permit = semaphore.acquire_many(permits) => Ok(permit.expect("the semaphore is never closed")),
-            Stopped(reason) = self.cancel.stopped() => Err(Stopped(reason).into()),
-        }
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! --from ─┐                                                                          release_images, payload_layers
-//! --to ───┴─resolve→ ReleaseImages ─pair_images→ ImagePair*                          image_pairs
+//! --to ───┴─resolve→ ReleaseImages ─pair_images→ ImagePair*                          image_pairs, predecessor
 //!                                                   │ what an earlier run published is left out
 //!                                                   ↓
-//!    blobs ─fetch, decompress→ plain tars ─diff_layer→ deltas of a layer             tar_cache, layer_deltas
+//!    blobs ─fetch, decompress→ plain tars ─diff_layer→ deltas of a layer             tar_cache, source_files, layer_deltas
 //!                                                   ↓ of all layers of an image
 //!                            artifacts, index ─→ Destination                         publication, destination
 //! ```
@@ -32,8 +32,10 @@ pub mod layer_diff;
 mod named_image;
 mod oci_layout;
 mod payload_layers;
+mod predecessor;
 mod publication;
 mod release_images;
+mod source_files;
 mod tar_cache;
 mod wanted_entries;
 
@@ -53,7 +55,9 @@ use crate::report::Observer;
 use crate::spool::Spool;
 
 pub use config::{CreationConfig, Target};
-pub use creation_report::{CreationReport, CreationTotals, ImageOutcome, ImageState, IndexReport};
+pub use creation_report::{
+    CreationReport, CreationTotals, ImageOutcome, ImageState, IndexReport, SourceImage, SourceReason,
+};
 pub use destination::{Destination, DestinationError};
 pub use error::CreationError;
 pub use oci_layout::{OciLayout, OciLayoutError};
@@ -144,11 +148,12 @@ fn release_job(old: &ReleaseImages, new: &ReleaseImages) -> Result<IndexJob, Cre
         return Err(CreationError::Same { from, to });
     }
     let unresolved = old.unresolved.iter().chain(&new.unresolved).cloned();
+    let unresolved: Vec<_> = unresolved.collect();
     Ok(IndexJob {
         tag: tag(manifests[0], manifests[1]),
         subject: subject(&new.images[0])?,
-        pairing: pair_images(&old.images, &new.images),
-        unresolved: unresolved.collect(),
+        pairing: pair_images(&old.images, &new.images, unresolved.is_empty()),
+        unresolved,
         references: [old, new].map(|release| release.images[0].reference.clone()),
         from,
         to,
@@ -170,7 +175,7 @@ fn image_job(old: NamedImage, new: NamedImage) -> Result<IndexJob, CreationError
     Ok(IndexJob {
         tag: tag(manifests[0], manifests[1]),
         subject: subject(&new)?,
-        pairing: pair_images(&[old], &[new]),
+        pairing: pair_images(&[old], &[new], true),
         unresolved: Vec::new(),
         references,
         from,

@@ -21,7 +21,7 @@ use super::named_image::NamedImage;
 use super::wanted_entries::WantedEntries;
 use crate::cancel::Cancel;
 use crate::delta::artifact::{DeltaIndex, EMPTY_CONFIG, NewArtifact};
-use crate::delta::{Format, LayerDelta};
+use crate::delta::{DeltaSource, Format, LayerDelta};
 use crate::oci::{Descriptor, DiffId, Digest, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, Reference};
 
 /// The index of a pair of releases in the destination.
@@ -68,14 +68,14 @@ impl<'a> Publication<'a> {
         artifacts.any(|artifact| artifact.target == target) || index.without.contains(&target)
     }
 
-    /// Publishes the deltas of an image, then the index with them.
+    /// Publishes the deltas of an image, then the index with them. `old` is the predecessor, and deltas may read `further` too.
     pub(super) async fn add(
         &self,
         pair: &ImagePair,
         old: &NamedImage,
+        further: Option<&NamedImage>,
         outcomes: &[LayerOutcome],
     ) -> Result<(), CreationError> {
-        let sources = [old.source()];
         let reused = reused(pair, old);
         let mut added = Vec::new();
         for format in [Format::TarDiff, Format::InflatedTarDiff] {
@@ -87,6 +87,12 @@ impl<'a> Publication<'a> {
             if files.is_empty() {
                 continue;
             }
+            // A node without one of the sources cannot use any delta of the artifact.
+            let further = further.filter(|_| files.iter().any(|file| file.reads_further));
+            let sources: Vec<DeltaSource> = std::iter::once(old)
+                .chain(further)
+                .map(NamedImage::source)
+                .collect();
             let layers: Vec<LayerDelta> = files.iter().map(|file| file.delta.clone()).collect();
             let artifact = NewArtifact {
                 format,
@@ -146,7 +152,7 @@ impl<'a> Publication<'a> {
         for bytes in [Bytes::from_static(EMPTY_CONFIG)].into_iter().chain(documents) {
             self.destination.put_bytes(bytes, self.cancel).await?;
         }
-        for DeltaFile { delta, path } in files {
+        for DeltaFile { delta, path, .. } in files {
             let file = File::open(path).map_err(CreationError::host("open", path))?;
             self.destination
                 .put_blob(delta.blob, delta.size, file, self.cancel)

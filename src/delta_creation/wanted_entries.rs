@@ -8,20 +8,45 @@ use crate::oci::Digest;
 
 /// The entries that belong to the pairs of a run.
 pub(super) struct WantedEntries {
-    /// The config of the old image, by the manifest of the new one.
-    sources: HashMap<Digest, Option<Digest>>,
+    /// The old images of each pair, by the manifest of the new image; none for a pair without a predecessor.
+    sources: HashMap<Digest, Option<OldConfigs>>,
     /// Whether every image of both releases is known.
     is_complete: bool,
+}
+
+/// Digests of the configs of a pair's old images.
+struct OldConfigs {
+    predecessor: Digest,
+    /// Deltas may read one of them too.
+    further: Vec<Digest>,
+}
+
+impl OldConfigs {
+    fn of(pair: &ImagePair) -> Option<Self> {
+        let further = pair.further.iter().map(|image| image.image.config.digest());
+        Some(Self {
+            predecessor: pair.old.as_ref()?.image.image.config.digest(),
+            further: further.collect(),
+        })
+    }
+
+    /// Unless `is_complete`, the further image may be one that is unknown now.
+    fn allow(&self, sources: &[Digest], is_complete: bool) -> bool {
+        match sources {
+            [old] => *old == self.predecessor,
+            [old, further] => *old == self.predecessor && (!is_complete || self.further.contains(further)),
+            _ => false,
+        }
+    }
 }
 
 impl WantedEntries {
     /// Those of `pairs`. Unless `is_complete`, entries that may belong to an unknown image stay too: the registry of a single
     /// image that does not answer for a moment must not cost deltas that are published.
     pub(super) fn new(pairs: &[ImagePair], is_complete: bool) -> Self {
-        let sources = pairs.iter().map(|pair| {
-            let old = pair.old.as_ref().map(|old| old.image.config.digest());
-            (pair.new.image.manifest.digest(), old)
-        });
+        let sources = pairs
+            .iter()
+            .map(|pair| (pair.new.image.manifest.digest(), OldConfigs::of(pair)));
         Self {
             sources: sources.collect(),
             is_complete,
@@ -55,7 +80,7 @@ impl WantedEntries {
 
     fn is_wanted(&self, target: &Digest, sources: Option<&[Digest]>) -> bool {
         match self.sources.get(target) {
-            Some(Some(old)) => sources.is_none_or(|sources| sources == [*old]),
+            Some(Some(old)) => sources.is_none_or(|sources| old.allow(sources, self.is_complete)),
             Some(None) | None => !self.is_complete,
         }
     }
@@ -73,7 +98,13 @@ mod tests {
 
     fn wanted(is_complete: bool) -> WantedEntries {
         let sources = [("a", Some("old a")), ("b", Some("old b")), ("new", None)];
-        let sources = sources.map(|(target, old)| (digest(target), old.map(digest)));
+        let sources = sources.map(|(target, old)| {
+            let old = old.map(|old| OldConfigs {
+                predecessor: digest(old),
+                further: ["x", "y"].map(digest).into(),
+            });
+            (digest(target), old)
+        });
         WantedEntries {
             sources: sources.into(),
             is_complete,
@@ -111,6 +142,23 @@ mod tests {
         assert_eq!(retained(true), index(&published[..1], &["b"]));
         let all_but_b = [published[0], published[2], published[3]];
         assert_eq!(retained(false), index(&all_but_b, &["b", "d"]));
+    }
+
+    #[test]
+    fn deltas_may_read_one_further_image_of_the_pair() {
+        let allowed_when = |is_complete, sources: &[&str]| {
+            let mut index = index(&[("a", "old a")], &[]);
+            index.artifacts[0].sources = sources.iter().copied().map(digest).collect();
+            wanted(is_complete).retain(&mut index);
+            !index.artifacts.is_empty()
+        };
+        let allowed = |sources: &[&str]| allowed_when(true, sources);
+        assert!(allowed(&["old a"]) && allowed(&["old a", "x"]) && allowed(&["old a", "y"]));
+        for others in [&["old a", "z"][..], &["x", "old a"], &["old a", "x", "y"], &[]] {
+            assert!(!allowed(others), "{others:?}");
+        }
+        assert!(allowed_when(false, &["old a", "missing"]));
+        assert!(!allowed_when(false, &["missing", "x"]));
     }
 
     #[test]

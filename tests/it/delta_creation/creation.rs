@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 use spoke_precache::delta::Format;
-use spoke_precache::delta::artifact::DeltaArtifact;
+use spoke_precache::delta::artifact::{DeltaArtifact, DeltaIndex};
 use spoke_precache::oci::Reference;
 
 use super::releases::{Hub, REPOSITORY, TinyRelease, component, image, program, tag};
@@ -53,7 +53,9 @@ fn each_new_layer_of_a_release_gets_one_delta_and_the_index_names_the_release() 
     for (target, artifact) in targets(&hub, &index.artifacts) {
         let image = new.components.iter().find(|(_, image)| image.digest() == target);
         let (name, image) = image.unwrap_or_else(|| panic!("{target} is no component: {run}"));
-        let predecessor = format!("sha256:{}", old.component(name).id());
+        // A new component has that of the image which is built from the same source.
+        let predecessor = if *name == "added" { "etcd" } else { name };
+        let predecessor = format!("sha256:{}", old.component(predecessor).id());
         let sources: Vec<String> = artifact
             .sources
             .iter()
@@ -79,13 +81,15 @@ fn each_new_layer_of_a_release_gets_one_delta_and_the_index_names_the_release() 
             );
         }
     }
-    let wanted = ["etcd", "cli"].map(|name| new.component(name).layers[1].digest.clone());
+    let wanted = ["etcd", "cli", "added"].map(|name| new.component(name).layers[1].digest.clone());
     let base = new.component("etcd").layers[0].digest.clone();
     assert_eq!(made, wanted.into_iter().chain([base]).collect(), "{run}");
 
-    assert_eq!(
-        row(&run, "added")["whyNot"],
-        "no predecessor: the old release has no image with this name"
+    assert_eq!(row(&run, "added")["oldImages"][0]["name"], "etcd", "{run}");
+    assert_eq!(row(&run, "added")["oldImages"][0]["reason"], "source", "{run}");
+    assert!(
+        run.stdout.contains("made from etcd, which has the same source"),
+        "{run}"
     );
     assert_eq!(row(&run, "etcd")["state"], "created");
     assert_eq!(run.report["indexes"][0]["imagesEqual"], 1, "{run}");
@@ -99,6 +103,69 @@ fn each_new_layer_of_a_release_gets_one_delta_and_the_index_names_the_release() 
         .unwrap()
         .chain(fs::read_dir(hub.work_dir().join("deltas")).unwrap());
     assert_eq!(left.count(), 0, "{run}");
+}
+
+#[test]
+fn a_program_that_moved_between_images_of_one_source_is_read_from_the_other_image() {
+    needs!(docker_registry());
+    let hub = Hub::of(2, TinyRelease::with_a_moved_program);
+    let run = hub.create_and_push().exits(0);
+    let [old, new] = [0, 1].map(|version| &hub.releases[version]);
+    let (index, _) = hub.index(&old.release, &new.release).expect("an index");
+    let config = |name: &str| format!("sha256:{}", old.component(name).id());
+    let sources = |format: Format| -> Vec<String> {
+        let tools = new.component("tools").digest();
+        let mut artifacts = index.artifacts.iter();
+        let artifact = artifacts.find(|it| it.format == format && it.target.to_string() == tools);
+        let artifact = artifact.unwrap_or_else(|| panic!("no artifact in {format:?}: {run}"));
+        let listed: Vec<String> = artifact.sources.iter().map(ToString::to_string).collect();
+        let read = hub.artifact(&artifact.digest.to_string()).sources;
+        let read: Vec<String> = read.iter().map(|source| source.config.to_string()).collect();
+        assert_eq!(listed, read);
+        listed
+    };
+    assert_eq!(sources(Format::InflatedTarDiff), [config("tools"), config("cli")]);
+    assert_eq!(sources(Format::TarDiff), [config("tools")]);
+
+    let tools = row(&run, "tools");
+    let (whole, delta) = (tools["bytesWhole"].as_u64(), tools["bytesDelta"].as_u64());
+    assert!(delta < whole.map(|whole| whole / 5), "{run}");
+    assert!(
+        tools["bytesStandard"].as_u64() > whole.map(|whole| whole / 3),
+        "{run}"
+    );
+    assert_eq!(tools["oldImages"][1]["name"], "cli", "{run}");
+    assert_eq!(tools["oldImages"][1]["reason"], "files", "{run}");
+    let foreign = row(&run, "foreign");
+    assert_eq!(foreign["state"], "skipped", "{run}");
+    assert_eq!(
+        foreign["whyNot"],
+        "no predecessor: the old release has no image with this name, source or base"
+    );
+    let left = fs::read_dir(hub.work_dir().join("tars")).unwrap();
+    assert_eq!(left.count(), 0, "{run}");
+
+    hub.source.clear_log();
+    let again = hub.create_and_push().exits(0);
+    assert_eq!(row(&again, "tools")["state"], "present", "{again}");
+    assert_eq!(hub.source.layer_requests().len(), 0, "{again}");
+    assert_eq!(hub.index(&old.release, &new.release).expect("an index").0, index);
+
+    let other = Hub::of(2, TinyRelease::with_a_moved_program);
+    other.create_and_push().exits(0);
+    let [old, new] = [0, 1].map(|version| &other.releases[version].release);
+    let same = other.index(old, new).expect("an index").0;
+    let tools = hub.releases[1].component("tools").digest();
+    let digests = |index: &DeltaIndex| -> BTreeSet<String> {
+        let artifacts = index.artifacts.iter();
+        let of_tools = artifacts.filter(|artifact| artifact.target.to_string() == tools);
+        of_tools.map(|artifact| artifact.digest.to_string()).collect()
+    };
+    assert_eq!(
+        digests(&same),
+        digests(&index),
+        "the same images make the same artifacts"
+    );
 }
 
 #[test]

@@ -39,8 +39,16 @@ pub(crate) fn program(seed: u64, version: u64) -> Vec<u8> {
 }
 
 fn layer_of(name: &str, content: &[u8]) -> Layer {
-    let text = format!("dir /usr 0755 0:0\nfile /usr/{name} 0755 0:0 bytes=content\n");
-    Layer::of_tar(&layer::tar_of(&text, &[("content", content)]), Compression::Gzip)
+    layer_with(&[(name, content)])
+}
+
+/// A layer with these files in `/usr`.
+fn layer_with(files: &[(&str, &[u8])]) -> Layer {
+    let entries = files
+        .iter()
+        .map(|(name, _)| format!("file /usr/{name} 0755 0:0 bytes={name}\n"));
+    let text = format!("dir /usr 0755 0:0\n{}", entries.collect::<String>());
+    Layer::of_tar(&layer::tar_of(&text, files), Compression::Gzip)
 }
 
 /// An image of these layers.
@@ -50,16 +58,26 @@ pub(crate) fn image(name: &str, layers: Vec<Layer>) -> Image {
 
 /// A component: a base, and its program above it.
 pub(crate) fn component(name: &'static str, base: u64, seed: u64, version: u64) -> Image {
-    let layers = vec![
-        layer_of("base", &program(1, base)),
-        layer_of(name, &program(seed, version)),
-    ];
-    image(name, layers)
+    let programs = [(name, program(seed, version))];
+    component_with(name, (name, base), &programs)
+}
+
+/// A component built from a source: a base, and these programs above it.
+fn component_with(name: &str, (source, base): (&str, u64), programs: &[(&str, Vec<u8>)]) -> Image {
+    let programs: Vec<(&str, &[u8])> = programs
+        .iter()
+        .map(|(name, content)| (*name, content.as_slice()))
+        .collect();
+    let layers = vec![layer_of("base", &program(1, base)), layer_with(&programs)];
+    Image::build(name, Format::Docker, "amd64", layers, |config, _| {
+        let source = format!("https://example.com/{source}");
+        config["config"]["Labels"]["io.openshift.build.source-location"] = source.into();
+    })
 }
 
 impl TinyRelease {
     /// Version `version` of a release: `etcd` and `cli` have changed since version 0, and so has their common base.
-    /// `pod` never changes, and `added` is new in version 1.
+    /// `pod` never changes, and `added` is new in version 1. It is built from the source of `etcd`.
     pub(crate) fn build(host: &str, version: u64) -> Self {
         let mut components = vec![
             ("etcd", component("etcd", version, 2, version)),
@@ -67,8 +85,30 @@ impl TinyRelease {
             ("pod", component("pod", 0, 4, 0)),
         ];
         if version > 0 {
-            components.push(("added", component("added", version, 5, 0)));
+            let programs = [("etcd", program(2, 7))];
+            let added = component_with("added", ("etcd", version), &programs);
+            components.push(("added", added));
         }
+        Self::of(host, version, components)
+    }
+
+    /// Version `version` of a release in which `tools` gets the program of `cli`, which is built from the same source, and
+    /// in which `foreign` is new, which no old image resembles.
+    pub(crate) fn with_a_moved_program(host: &str, version: u64) -> Self {
+        let mut programs = vec![("tools", program(2, version))];
+        let mut others = Vec::new();
+        if version > 0 {
+            programs.push(("cli", program(3, 7)));
+            let layers = vec![layer_of("foreign", &program(8, 0))];
+            others.push(("foreign", image("foreign", layers)));
+        }
+        let cli = component_with("cli", ("cli", 0), &[("cli", program(3, 0))]);
+        let tools = component_with("tools", ("cli", 0), &programs);
+        let components = [("cli", cli), ("tools", tools)].into_iter().chain(others);
+        Self::of(host, version, components.collect())
+    }
+
+    fn of(host: &str, version: u64, components: Vec<(&'static str, Image)>) -> Self {
         let pull_specs = components
             .iter()
             .map(|(name, image)| (*name, format!("{host}/{COMPONENTS}@{}", image.digest())));
@@ -112,10 +152,15 @@ pub(crate) const REPOSITORY: &str = "ocp/deltas";
 impl Hub {
     /// A hub with this many versions of the release.
     pub(crate) fn with_versions(versions: u64) -> Self {
+        Self::of(versions, TinyRelease::build)
+    }
+
+    /// A hub with so many versions that `build` makes.
+    pub(crate) fn of(versions: u64, build: fn(&str, u64) -> TinyRelease) -> Self {
         let (source, deltas) = (Registry::start(), DockerRegistry::start());
         let host = TestNode::trusting(&[source.host(), deltas.host()]);
         let releases: Vec<TinyRelease> = (0..versions)
-            .map(|version| TinyRelease::build(&source.host(), version))
+            .map(|version| build(&source.host(), version))
             .collect();
         for release in &releases {
             release.push(&source);
