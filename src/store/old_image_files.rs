@@ -41,13 +41,13 @@ pub struct OldImageFiles {
     store: Arc<Store>,
     stage: Arc<Stage>,
     budget: Arc<SpaceBudget>,
-    images: Vec<OldImage>,
+    images: Vec<LocalSource>,
     /// The tree that was read last. Only one is open, because each has a descriptor for every layer.
     open: RefCell<Option<(TreeName, Tree)>>,
 }
 
 /// An old image, as far as this node has it.
-struct OldImage {
+struct LocalSource {
     /// Its layers, base layer first; `None` if the store does not have all of them.
     layers: Option<Vec<LayerId>>,
     /// The objects of the node's ostree repository, if they are also in the image.
@@ -72,9 +72,9 @@ impl OldImageFiles {
         ostree_objects: &Path,
         sources: &[DeltaSource],
     ) -> Self {
-        let old_image = |source: &DeltaSource| {
+        let locate = |source: &DeltaSource| {
             let image = inventory.image(&ImageId::of_config(source.config));
-            OldImage {
+            LocalSource {
                 layers: image.and_then(|image| inventory.chain_of(image)),
                 ostree_objects: source.ostree_commit.is_some().then(|| ostree_objects.to_owned()),
             }
@@ -83,7 +83,7 @@ impl OldImageFiles {
             store,
             stage,
             budget,
-            images: sources.iter().map(old_image).collect(),
+            images: sources.iter().map(locate).collect(),
             open: RefCell::new(None),
         }
     }

@@ -1,4 +1,4 @@
-//! Where deltas are besides the repositories of the images: the value of `--deltas`.
+//! Parses `--deltas`: where deltas are besides the repositories of the images.
 
 use std::str::FromStr;
 
@@ -13,10 +13,10 @@ pub enum DeltaLocation {
     Repository(Reference),
 }
 
-/// The text names no place with deltas.
+/// The text does not name a place with deltas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaLocationError {
-    /// It is no reference.
+    /// It is not a reference.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// It names no registry.

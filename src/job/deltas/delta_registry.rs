@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 use tokio::time::Instant;
 
+use super::local_sources::LocalSources;
 use super::offer::Offer;
-use super::old_images::OldImages;
 use crate::cancel::Cancel;
 use crate::delta::artifact::{DELTA_INDEX, DeltaArtifact, DeltaIndex, FROM};
 use crate::oci::{Digest, Reference};
@@ -18,19 +18,19 @@ use crate::report::{Printable, Span};
 /// Requests at the same time, as for manifests of images.
 pub(super) const CONCURRENCY: usize = 32;
 
-/// How long a registry may take for one answer. Deltas save far more than this.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a registry may take for one answer. Deltas save much more time than this.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may take for an index: that of a release has some hundred KiB, and links are slow.
-const INDEX_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take for an index: the index of a release has some hundred KiB, and links are slow.
+const INDEX_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a run looks for deltas in all.
+/// How long a run looks for deltas in total.
 const TOTAL_TIME: Duration = Duration::from_secs(60);
 
 /// How many indexes of one image are read: one for each old release that the hub prepared.
 const MAX_INDEXES: usize = 8;
 
-/// The registries, as far as deltas are concerned.
+/// Requests indexes and artifacts, and counts the time for that.
 pub(super) struct DeltaRegistry {
     registries: Arc<Registries>,
     /// Registries that did not answer; they are not asked again.
@@ -39,7 +39,7 @@ pub(super) struct DeltaRegistry {
     started: Option<Instant>,
 }
 
-/// What may lead to an index.
+/// Where an index is looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Lookup {
     /// The index has this name.
@@ -71,24 +71,24 @@ impl DeltaRegistry {
         self.started = Some(Instant::now());
     }
 
-    /// Stops to count it.
+    /// Stops counting it.
     pub(super) fn stop(&mut self) {
         let passed = self.started.take().map(|started| started.elapsed());
         self.time_left = self.time_left.saturating_sub(passed.unwrap_or_default());
     }
 
-    /// The indexes to which `lookups` lead, each with a name in its repository.
+    /// The indexes that `lookups` find, each with a name in its repository.
     pub(super) async fn indexes(
         &self,
         lookups: Vec<Lookup>,
-        old: &OldImages<'_>,
+        local: &LocalSources<'_>,
         cancel: &Cancel,
     ) -> Vec<(Reference, DeltaIndex)> {
         let names = stream::iter(lookups).map(async |lookup| match lookup {
             Lookup::Index(reference) => vec![(reference, true)],
             Lookup::Referrers(subject) => {
                 let referrers = self.referrers(&subject, cancel).await;
-                let digests = most_promising(referrers, old).into_iter();
+                let digests = first_to_read(referrers, local).into_iter();
                 let names = digests.map(|referrer| (subject.image.with_digest(referrer.digest), false));
                 names.collect()
             }
@@ -105,7 +105,7 @@ impl DeltaRegistry {
     async fn referrers(&self, subject: &Subject, cancel: &Cancel) -> Vec<Referrer> {
         let Subject { image, manifest } = subject;
         let referrers = self.registries.referrers(image, *manifest, DELTA_INDEX, cancel);
-        let referrers = self.ask(image, PATIENCE, referrers).await;
+        let referrers = self.ask(image, ANSWER_TIMEOUT, referrers).await;
         referrers.unwrap_or_default()
     }
 
@@ -114,13 +114,13 @@ impl DeltaRegistry {
         let content = self
             .registries
             .manifest_content(name, name.digest(), limit, cancel);
-        let content = self.ask(name, INDEX_PATIENCE, content).await;
+        let content = self.ask(name, INDEX_TIMEOUT, content).await;
         let index = content.map(|content| DeltaIndex::parse(content.bytes()));
         match index {
             Some(Ok(index)) => Some(index),
             Some(Err(error)) => {
                 tracing::warn!(
-                    "`{name}` is no index of deltas: {}",
+                    "`{name}` is not an index of deltas: {}",
                     Printable(&error.to_string())
                 );
                 None
@@ -139,7 +139,7 @@ impl DeltaRegistry {
         let content = self
             .registries
             .manifest_content(name, name.digest(), limit, cancel);
-        let content = self.ask(name, PATIENCE, content).await?;
+        let content = self.ask(name, ANSWER_TIMEOUT, content).await?;
         let artifact = DeltaArtifact::parse(content.bytes());
         let artifact = artifact.inspect_err(|error| {
             tracing::debug!(
@@ -154,7 +154,7 @@ impl DeltaRegistry {
     async fn ask<T>(
         &self,
         at: &Reference,
-        patience: Duration,
+        timeout: Duration,
         answer: impl Future<Output = Result<T, RegistryError>>,
     ) -> Option<T> {
         let registry = at.domain();
@@ -164,29 +164,32 @@ impl DeltaRegistry {
         if silent().contains(registry) || time_left.is_zero() {
             return None;
         }
-        let patience = patience.min(time_left);
-        let why = match tokio::time::timeout(patience, answer).await {
+        let timeout = timeout.min(time_left);
+        let why = match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) if error.kind() == Kind::Network => error.to_string(),
             Ok(Err(error)) => {
                 tracing::debug!("no deltas: {error}");
                 return None;
             }
-            Err(_elapsed) => format!("no answer within {}", Span(patience)),
+            Err(_elapsed) => format!("no answer within {}", Span(timeout)),
         };
         if silent().insert(registry.to_owned()) {
-            tracing::warn!("looking for no more deltas at `{registry}`: {}", Printable(&why));
+            tracing::warn!(
+                "no more deltas are requested from `{registry}`: {}",
+                Printable(&why)
+            );
         }
         None
     }
 }
 
 /// The referrers to read: first those from a release that was pulled here.
-fn most_promising(mut referrers: Vec<Referrer>, old: &OldImages<'_>) -> Vec<Referrer> {
+fn first_to_read(mut referrers: Vec<Referrer>, local: &LocalSources<'_>) -> Vec<Referrer> {
     let is_from_here = |referrer: &Referrer| {
         let from = referrer.annotations.get(FROM).and_then(|from| from.parse().ok());
         from.and_then(|from: Reference| from.digest())
-            .is_some_and(|digest| old.has_manifest(digest))
+            .is_some_and(|digest| local.has_manifest(digest))
     };
     referrers.retain(|referrer| referrer.size <= DeltaIndex::MAX_SIZE);
     referrers.sort_by_cached_key(|referrer| !is_from_here(referrer));

@@ -14,8 +14,8 @@
 
 mod delta_location;
 mod delta_registry;
+mod local_sources;
 mod offer;
-mod old_images;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -37,14 +37,14 @@ use super::os_images;
 use super::snapshot::Snapshot;
 pub use delta_location::DeltaLocation;
 use delta_registry::{CONCURRENCY, DeltaRegistry, Lookup, Subject};
+use local_sources::LocalSources;
 use offer::Offer;
-use old_images::OldImages;
 
-/// Two images may share a new layer, and the delta of it is in the artifact of one of them. If so many bytes have no delta,
-/// the artifacts of images that are not pulled are read as well.
+/// Two images may share a new layer, and the delta of it is in the artifact of one of them. If at least this many bytes have no
+/// delta, the artifacts of images that are not pulled are read as well.
 const UNCOVERED: u64 = 8 << 20;
 
-/// How many of those are read.
+/// How many artifacts of images that are not pulled are read.
 const MAX_OTHERS: usize = 256;
 
 /// How many artifacts of all indexes are remembered.
@@ -93,7 +93,7 @@ impl Deltas {
         }
     }
 
-    /// The deltas that this node could use when they were found, by the digest of the layer's blob.
+    /// The deltas whose sources this node had when they were found, by the digest of the layer's blob.
     pub(super) fn found(&self) -> &HashMap<Digest, Vec<Arc<DeltaOption>>> {
         &self.found
     }
@@ -113,26 +113,26 @@ impl Deltas {
         let missing = missing_layers(&targets, inventory, damaged);
         let requested: HashSet<ImageId> = snapshot.images().map(|image| image.id).collect();
         let ids = targets.iter().map(|target| target.image.id()).collect();
-        let old = OldImages::new(inventory, self.ostree_objects.clone(), ids);
-        if self.locations.is_none() || missing.is_empty() || !old.has_other_than(&requested) {
+        let local = LocalSources::new(inventory, self.ostree_objects.clone(), ids);
+        if self.locations.is_none() || missing.is_empty() || !local.has_other_than(&requested) {
             return;
         }
         let lookups = self.lookups(&targets, release);
         self.registry.start();
-        let indexes = self.registry.indexes(lookups.clone(), &old, cancel).await;
-        // Only now: a prefetch that ends meanwhile drops this future, and the next round looks it up again.
+        let indexes = self.registry.indexes(lookups.clone(), &local, cancel).await;
+        // Not earlier: a prefetch that ends during the requests drops this future, and the next round repeats the lookups.
         self.looked_up.extend(lookups);
         for (repository, index) in indexes {
-            self.remember(&repository, index, &old);
+            self.remember(&repository, index, &local);
         }
         let covered = self.covered(&missing);
-        let offers = targets.iter().flat_map(|target| self.usable(target, &old));
+        let offers = targets.iter().flat_map(|target| self.usable(target, &local));
         let offers: Vec<Offer> = offers.collect();
-        self.read_artifacts(offers, &old, cancel).await;
+        self.read_artifacts(offers, &local, cancel).await;
         // The images that name others are few, and a round for them must not read what the next round needs.
         if targets.iter().any(Target::is_component) {
-            let others = self.others(&missing, &old);
-            self.read_artifacts(others, &old, cancel).await;
+            let others = self.others(&missing, &local);
+            self.read_artifacts(others, &local, cancel).await;
         }
         self.registry.stop();
         match self.covered(&missing) {
@@ -151,11 +151,11 @@ impl Deltas {
     }
 
     /// Remembers the artifacts of an index whose old images may be here.
-    fn remember(&mut self, repository: &Reference, index: DeltaIndex, old: &OldImages<'_>) {
+    fn remember(&mut self, repository: &Reference, index: DeltaIndex, local: &LocalSources<'_>) {
         let mut room = MAX_OFFERS.saturating_sub(self.offers.values().map(Vec::len).sum());
         for (target, offer) in Offer::of_index(repository, index) {
             // Whether an image is an operating system is known when its target is.
-            if room > 0 && old.may_have(&offer.sources, true) {
+            if room > 0 && local.may_have(&offer.sources, true) {
                 self.offers.entry(target).or_default().push(offer);
                 room -= 1;
             }
@@ -192,16 +192,16 @@ impl Deltas {
     }
 
     /// The artifacts to read for an image: one in each format.
-    fn usable(&self, target: &Target<'_>, old: &OldImages<'_>) -> Vec<Offer> {
+    fn usable(&self, target: &Target<'_>, local: &LocalSources<'_>) -> Vec<Offer> {
         let offers = self.offers.get(&target.image.manifest.digest());
         let is_os = os_images::tag(target.requesters).is_some();
         Offer::choose(offers.map_or(&[], Vec::as_slice), |offer| {
-            !self.read.contains(&offer.digest()) && old.may_have(&offer.sources, is_os)
+            !self.read.contains(&offer.digest()) && local.may_have(&offer.sources, is_os)
         })
     }
 
     /// The artifacts of images that are not pulled, if many bytes have no delta.
-    fn others(&self, missing: &HashMap<Digest, u64>, old: &OldImages<'_>) -> Vec<Offer> {
+    fn others(&self, missing: &HashMap<Digest, u64>, local: &LocalSources<'_>) -> Vec<Offer> {
         let uncovered = missing.iter().filter(|(blob, _)| !self.found.contains_key(blob));
         let uncovered = uncovered.map(|(_, size)| *size).fold(0, u64::saturating_add);
         if uncovered < UNCOVERED {
@@ -209,7 +209,7 @@ impl Deltas {
         }
         let others = self.offers.values().filter_map(|offers| {
             let is_read = offers.iter().any(|offer| self.read.contains(&offer.digest()));
-            let usable = Offer::choose(offers, |offer| !is_read && old.may_have(&offer.sources, false));
+            let usable = Offer::choose(offers, |offer| !is_read && local.may_have(&offer.sources, false));
             usable.into_iter().next()
         });
         let others: Vec<Offer> = others.take(MAX_OTHERS).collect();
@@ -222,7 +222,7 @@ impl Deltas {
     }
 
     /// Reads the artifacts, and keeps their deltas, also of layers that only a later round needs.
-    async fn read_artifacts(&mut self, offers: Vec<Offer>, old: &OldImages<'_>, cancel: &Cancel) {
+    async fn read_artifacts(&mut self, offers: Vec<Offer>, local: &LocalSources<'_>, cancel: &Cancel) {
         let registry = &self.registry;
         let artifacts = stream::iter(offers).map(async |offer| {
             let artifact = registry.artifact(&offer, cancel).await;
@@ -232,7 +232,7 @@ impl Deltas {
         let artifacts: Vec<_> = artifacts.buffered(CONCURRENCY).collect().await;
         for (offer, artifact) in artifacts.into_iter().flatten() {
             self.read.insert(offer.digest());
-            if artifact.target == offer.target && old.have(&artifact.sources) {
+            if artifact.target == offer.target && local.have(&artifact.sources) {
                 self.add(&offer, artifact);
             }
         }

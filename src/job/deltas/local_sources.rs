@@ -1,4 +1,4 @@
-//! Tells which old images this node has: in the image store, or an operating system in its ostree repository.
+//! Finds out which sources of deltas this node has: images in its store, or an operating system in its ostree repository.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use crate::delta::DeltaSource;
 use crate::oci::{Digest, ImageId};
 use crate::store::{Inventory, StoredImage};
 
-/// The images from whose files deltas can make layers.
-pub(super) struct OldImages<'a> {
+/// The images whose files deltas can read here.
+pub(super) struct LocalSources<'a> {
     inventory: &'a Inventory,
     ostree_objects: PathBuf,
     /// The images to pull: a delta from them is useless.
     targets: HashSet<ImageId>,
 }
 
-impl<'a> OldImages<'a> {
+impl<'a> LocalSources<'a> {
     pub(super) fn new(inventory: &'a Inventory, ostree_objects: PathBuf, targets: HashSet<ImageId>) -> Self {
         Self {
             inventory,
@@ -68,7 +68,7 @@ impl<'a> OldImages<'a> {
     }
 
     fn has_commit(&self, commit: &str) -> bool {
-        // The name of a file is made of it.
+        // A file name is made from it.
         let Ok(checksum) = Digest::from_hex(commit) else {
             return false;
         };
