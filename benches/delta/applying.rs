@@ -1,6 +1,6 @@
 //! Applies one delta in a process of its own, to measure time and memory of that alone.
 //!
-//! The old images lie unpacked in the page cache. The tar is hashed and not written.
+//! The old images are unpacked and in the page cache. The tar is hashed and not written.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -74,7 +74,7 @@ pub(crate) fn apply(
     let answer = String::from_utf8(output_of(&mut command)?)?;
     let words: Vec<&str> = answer.split_whitespace().collect();
     let [digest, wall, cpu, memory] = words.as_slice() else {
-        anyhow::bail!("an odd answer: `{answer}`");
+        anyhow::bail!("the process printed no result: `{answer}`");
     };
     ensure!(
         *digest == target.diff_id,
@@ -89,7 +89,7 @@ pub(crate) fn apply(
     })
 }
 
-/// The process: prints the digest of the tar, seconds, CPU seconds, and the peak of resident memory in MiB.
+/// Runs in the process: prints the digest of the tar, seconds, CPU seconds, and the peak of resident memory in MiB.
 pub(crate) fn process(words: &[OsString]) -> anyhow::Result<()> {
     let [media_type, delta, images @ ..] = words else {
         anyhow::bail!("{ARGUMENT} MEDIA-TYPE DELTA IMAGE…");
@@ -139,7 +139,7 @@ impl Sources for UnpackedImages {
     }
 }
 
-/// `VmHWM` of proc_pid_status(5): unlike `ru_maxrss`, it has nothing of the parent.
+/// `VmHWM` of proc_pid_status(5): unlike `ru_maxrss`, it does not include the parent.
 fn peak_memory() -> anyhow::Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -130,14 +130,14 @@ fn keep(from: &Path, to: &Path, digest: &str, name: &str) -> anyhow::Result<()> 
     Ok(fs::rename(path, to.join(name))?)
 }
 
-/// Runs a command to a good end.
+/// Runs a command that must succeed.
 pub(crate) fn call(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("{command:?}"))?;
     ensure!(status.success(), "{command:?}: {status}");
     Ok(())
 }
 
-/// Runs a command to a good end and returns its standard output.
+/// Runs a command that must succeed, and returns its standard output.
 pub(crate) fn output_of(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     ensure!(

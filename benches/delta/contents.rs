@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 
-/// A release of three.
+/// One of the three releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
     /// The last one of the minor version before.
@@ -109,7 +109,7 @@ impl Contents {
                         files: files.iter().map(ToString::to_string).collect(),
                     });
                 }
-                _ => bail!("contents.txt has an odd line: `{line}`"),
+                _ => bail!("cannot read this line of contents.txt: `{line}`"),
             }
         }
         for name in images.iter().flat_map(|image| &image.layers) {

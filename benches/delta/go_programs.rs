@@ -1,7 +1,7 @@
 //! Builds commands of the Go distribution as OpenShift builds its components: with `-trimpath`, symbols and DWARF, which Go's
 //! linker compresses. Programs in packages are stripped.
 //!
-//! Each version is built by itself from its own sources, which are in the same wheel. A build takes minutes; the cache keeps
+//! Each version builds its own sources, which are in the same wheel. A build takes minutes; the cache keeps
 //! the programs. The same version gives the same bytes on every machine.
 
 use std::fs;
@@ -62,7 +62,7 @@ fn build_version(wheel: &Path, version: &str, commands: &[&str]) -> anyhow::Resu
         .env("HOME", work.path())
         .env("GOROOT", &root)
         .env("GOCACHE", work.path().join("cache"))
-        // What would make another program of the same sources.
+        // With other values, the same sources would make another program.
         .envs([("GOENV", "off"), ("GOTOOLCHAIN", "local"), ("GOPROXY", "off")])
         .envs([("CGO_ENABLED", "0"), ("GOOS", "linux"), ("GOARCH", "amd64")])
         .args(["build", "-trimpath", "-o"])

@@ -135,7 +135,7 @@ fn entries(
     }
 }
 
-/// Files as dpkg unpacks them; of a whole package also its record, where images without dpkg have it.
+/// Files as dpkg unpacks them. A whole package also has its record, at the path that images without dpkg use.
 fn of_deb(archive: &Path, part: &Part, generation: Generation) -> anyhow::Result<Vec<Entry>> {
     let tar = output_of(Command::new("dpkg-deb").arg("--fsys-tarfile").arg(archive))?;
     let mut entries = tar_entries::read(&tar)?;

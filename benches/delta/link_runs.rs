@@ -1,4 +1,4 @@
-//! Measures runs over a link by the wall: a node with the old release pulls the new one, with deltas and without.
+//! Measures the duration of runs over a link: a node with the old release pulls the new one, with deltas and without.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;

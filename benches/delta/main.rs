@@ -4,9 +4,9 @@
 //! --rounds NUMBER           how often each delta is applied, and each run over the link is repeated
 //! --pair NAME OLD NEW       also a pair of releases of given programs, each a layer with one file (repeatable)
 //! --only WORD,WORD          only these pairs of releases: `patch`, `minor`, `programs`
-//! --runs WORD,WORD          pairs whose new release is pulled over a link; `patch` if not given, perhaps `none`
+//! --runs WORD,WORD          pairs whose new release is pulled over a link, or `none`; default `patch`
 //! --rates 10,20             Mbit/s of the link, with a round trip of 40 ms
-//! --no-zstd                 without `zstd --patch-from`, which takes minutes at the first time
+//! --no-zstd                 without `zstd --patch-from`, which takes minutes the first time
 //! --create-args "WORDS"     more flags for `delta create`
 //! --fetch                   only fetches and makes what a measurement needs
 //! ```

@@ -1,4 +1,4 @@
-//! Puts layers together to pairs of releases, in a registry.
+//! Combines layers to pairs of releases, in a registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Measures what others need for the same layers: file-level deduplication, and `zstd --patch-from`.
+//! Measures what other methods need for the same layers: file-level deduplication, and `zstd --patch-from`.
 //!
 //! zstd takes minutes, and its result depends on the two tars alone, so the cache keeps it.
 
@@ -67,7 +67,7 @@ fn create_patch(layer: &LayerPair<'_>, patch: &Path) -> anyhow::Result<()> {
     from.push(&layer.old.tar);
     let mut zstd = Command::new("zstd");
     zstd.args(["-q", "-f", "-19", "--long=31"]).arg(from);
-    // Its advice on other options goes to standard error.
+    // It recommends other options on standard error.
     output_of(zstd.arg(&layer.new.tar).arg("-o").arg(patch))?;
     Ok(())
 }

@@ -13,7 +13,7 @@ pub(crate) struct Row {
     pub(crate) files: u64,
     /// Bytes of the patch, if measured.
     pub(crate) zstd: Option<u64>,
-    /// Bytes of the delta in the format of others.
+    /// Bytes of the `tardf1` delta.
     pub(crate) standard: Option<u64>,
     /// Bytes of the delta in our own format.
     pub(crate) inflated: Option<u64>,
