@@ -1,6 +1,6 @@
 //! Reads a delta: its header, the zstd stream and the operations in it.
 //!
-//! Nothing is held but one window of zstd and two buffers. The data of Data and AddData is read in pieces, by
+//! It keeps one zstd window and two buffers in memory. The data of Data and AddData is read in pieces, by
 //! [`DeltaReader::data`] and [`DeltaReader::consume`].
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -112,7 +112,7 @@ impl<R: Read> DeltaReader<R> {
         Ok(&self.buffer[self.unread.clone()])
     }
 
-    /// Takes bytes of [`Self::data`].
+    /// Marks bytes of [`Self::data`] as read.
     pub(super) fn consume(&mut self, length: usize) {
         self.unread.start += length;
         self.offset += length as u64;
@@ -205,7 +205,7 @@ impl<R: Read> DeltaReader<R> {
         Ok(byte)
     }
 
-    /// A uvarint. Files have no more than 63 bits, so greater numbers are faults.
+    /// A uvarint. Lengths and offsets of files have at most 63 bits, so greater numbers are faults.
     fn number(&mut self) -> Result<u64, PatchError> {
         let mut number = 0;
         // Nine groups of seven bits are 63.

@@ -1,4 +1,4 @@
-//! The two formats of a layer's delta and their media types.
+//! Defines the two formats of a layer's delta and their media types.
 
 /// The format of a layer's delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! Limits what applying a delta costs beyond the tar that it makes.
 //!
-//! The consumer limits the tar. Everything else is limited by a base and a share that grows with the output, because a
+//! The consumer limits the tar. Each other limit is a base and a share that grows with the output, because a
 //! zstd stream of a few bytes may contain any number of operations, and an operation of a few bytes may inflate a
 //! gibibyte.
 
@@ -20,9 +20,8 @@ const MAX_RATIO: u64 = 1032;
 struct Limit {
     what: &'static str,
     base: u64,
-    /// More for each byte of output.
+    /// Each `per` bytes of output raise the limit by this.
     times: u64,
-    /// Bytes of output for one more.
     per: u64,
 }
 
@@ -50,7 +49,7 @@ const INFLATED: Limit = Limit {
     per: 1,
 };
 
-/// Against the compressed output: zeros deflate to a thousandth.
+/// Counted in proportion to the compressed output: zeros deflate to a thousandth.
 const DEFLATED: Limit = Limit {
     what: "bytes to deflate",
     base: BASE,

@@ -1,4 +1,4 @@
-//! Deltas: how to make a layer's tar from files that the node already has.
+//! Makes a layer's tar from a delta and from files that the node already has.
 //!
 //! ```text
 //! DeltaIndex ─→ DeltaArtifact ─→ LayerDelta          which deltas exist, for which images and layers      artifact

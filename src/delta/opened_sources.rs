@@ -17,10 +17,10 @@ use crate::cancel::Cancel;
 /// Open files at a time.
 const MAX_OPEN: usize = 32;
 
-/// Bytes of a block of a source. As many and more are read directly.
+/// Bytes of a block of a source. Reads of at least this length bypass the cache.
 const BLOCK: usize = 4 << 10;
 
-/// Cached blocks, 8 MiB. A delta of a program that changed much has operations of fifty bytes all over the old file.
+/// Cached blocks, 8 MiB. The delta of a program with many changes has operations of fifty bytes all over the old file.
 const BLOCKS: usize = 2048;
 
 /// Bytes that are inflated at once.
@@ -270,7 +270,7 @@ fn too_short(source: &Opened, position: u64) -> PatchError {
     source_error(&source.name, SourceFault::Shorter(position.saturating_add(1)))
 }
 
-/// Reads some bytes; a signal does not end it.
+/// Reads some bytes. A read that a signal interrupts is repeated.
 fn read_at(file: &dyn SourceFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     loop {
         match file.read_at(buffer, offset) {

@@ -1,4 +1,4 @@
-//! The operations of a delta and how they are encoded.
+//! Defines the operations of a delta and how they are encoded.
 //!
 //! After the header, a delta is one zstd stream of operations:
 //!

@@ -1,4 +1,4 @@
-//! Why a delta cannot be applied.
+//! Lists the reasons why a delta cannot be applied.
 
 use std::io;
 
@@ -39,7 +39,7 @@ pub enum PatchError {
 /// A fault of the delta itself.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatFault {
-    /// It has another format, or is no delta.
+    /// It has another format, or is not a delta.
     #[error("it does not start with `{}`", .0.trim_ascii_end().escape_ascii())]
     Header(&'static [u8]),
     /// The zstd stream is broken, or needs too much memory.

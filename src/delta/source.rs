@@ -1,4 +1,4 @@
-//! The files of old images that a delta reads.
+//! Defines the files of old images that a delta reads, and who opens them.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ pub trait Sources: Send {
     /// untrusted, perhaps not UTF-8.
     fn open(&self, image: usize, path: &[u8]) -> Result<Box<dyn SourceFile>, SourceError>;
 
-    /// An empty file without a name, for so many inflated bytes.
+    /// An empty file without a name, for this many inflated bytes.
     fn scratch_file(&self, length: u64) -> io::Result<ScratchFile>;
 }
 

@@ -1,4 +1,4 @@
-//! Configures a creation: from which releases and images to which, and with how much of the host.
+//! Configures a creation: its releases and images, its destination, and its share of the host.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

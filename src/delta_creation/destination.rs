@@ -10,7 +10,7 @@ use crate::registry::{RegistryError, Upload};
 
 use super::oci_layout::{OciLayout, OciLayoutError};
 
-/// Where deltas are stored. Clones share the work under way.
+/// Where deltas are stored. Clones share its locks.
 #[derive(Clone, Debug)]
 pub enum Destination {
     /// A repository of a registry: `--push`.
@@ -22,7 +22,7 @@ pub enum Destination {
 /// Why something cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum DestinationError {
-    /// The registry refuses it, or is not reached.
+    /// The registry refuses it, or is unreachable.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The directory cannot be used.

@@ -36,7 +36,7 @@ enum Found {
     Nothing,
     /// This is its content.
     Content(Vec<u8>),
-    /// It is no regular file, or it is removed.
+    /// It is not a regular file, or it is removed.
     NoFile,
 }
 

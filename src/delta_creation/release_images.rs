@@ -17,7 +17,7 @@ use crate::release::Payload;
 /// How many images are resolved at the same time. Each takes two or three small requests.
 const RESOLVES: usize = 16;
 
-/// The name of the release image itself among the images of its payload. No tag of a payload has a blank.
+/// The name of the release image itself among the images of its payload. No tag of a payload contains a space.
 const RELEASE_IMAGE: &str = "release image";
 
 /// An image of a payload that could not be resolved.

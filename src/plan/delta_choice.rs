@@ -1,4 +1,4 @@
-//! Chooses for each layer whether its blob or a delta is downloaded: whatever has the fewest missing bytes.
+//! Chooses for each layer whether its blob or a delta is downloaded: the one with the fewest missing bytes.
 //!
 //! Deltas come from untrusted artifacts. Two of them may contradict each other about one blob; then the first one counts.
 
@@ -88,7 +88,7 @@ impl<'p> DeltaChoice<'p> {
     }
 
     /// What the blob states, or else what the delta states, or else a guess. An untrusted party states the length in the
-    /// delta, so it is no more than a guess either, and only an ordinary length is used.
+    /// delta, so it is only a guess too, and only an ordinary length is used.
     fn tar_length(&self, layer: &Layer, deltas: &[Arc<DeltaOption>]) -> TarLength {
         let probed = self.present.tars.get(&layer.blob).copied();
         let mut stated = deltas

@@ -142,7 +142,7 @@ impl ReferrerEntry {
             },
         };
         if current.media_type != OCI_IMAGE_INDEX_MEDIA_TYPE {
-            return Err(refuse("it is no OCI index".to_owned()));
+            return Err(refuse("it is not an OCI index".to_owned()));
         }
         let own = raw(self)?;
         let digest = self.digest.to_string();

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The registry itself is asked, never a mirror. A blob whose upload failed is uploaded again from its beginning: registries
-//! differ in what they keep of a broken upload, and deltas are small.
+//! differ in what they keep of an interrupted upload, and deltas are small.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const MAX_WRITES: usize = 5;
 pub struct Upload {
     registries: Arc<Registries>,
     target: PullSource,
-    /// Of several manifests of this process, one at a time changes an index of referrers.
+    /// One manifest of this process at a time changes an index of referrers.
     referrers: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -292,7 +292,7 @@ impl Upload {
     }
 }
 
-/// States that the credentials may perhaps only pull, where the registry refuses them.
+/// Adds that the credentials may allow only pulls, if the registry refuses them.
 fn refused(error: RegistryError) -> RegistryError {
     match error {
         RegistryError::Unauthorized {

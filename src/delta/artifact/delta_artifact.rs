@@ -100,7 +100,7 @@ impl DeltaArtifact {
     /// The largest artifact that is read, in bytes.
     pub const MAX_SIZE: u64 = 1 << 20;
 
-    /// Parses an artifact's manifest. Layers that are no deltas, whole blobs for instance, are left out.
+    /// Parses an artifact's manifest. Layers that are not deltas, such as whole blobs, are left out.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArtifactError> {
         let body: Body = parse_json(bytes, Self::MAX_SIZE)?;
         let artifact_type = body.artifact_type.as_deref();
@@ -153,7 +153,7 @@ impl Annotations {
 }
 
 impl Entry {
-    /// Nothing if it is no delta.
+    /// `None` if it is not a delta.
     fn read(self) -> Result<Option<LayerDelta>, ArtifactError> {
         let annotations = self.annotations.unwrap_or_default();
         let format = Format::of_media_type(&self.media_type);

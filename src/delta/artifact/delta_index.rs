@@ -133,7 +133,7 @@ impl DeltaIndex {
 }
 
 impl Entry {
-    /// Nothing for an artifact of an unknown type.
+    /// `None` for an artifact of an unknown type.
     fn read(self) -> Option<Result<ArtifactDescriptor, ArtifactError>> {
         let format = Format::of_artifact_type(self.artifact_type.as_deref()?)?;
         let annotations = self.annotations.unwrap_or_default();

@@ -10,13 +10,13 @@
 use object::read::elf::{ElfFile, FileHeader};
 use object::{CompressionFormat, Endianness, FileKind, Object, ObjectSection};
 
-/// Inflated bytes of a section that is still inflated for a delta.
+/// Largest inflated length of a section that is inflated for a delta.
 const MAX_INFLATED_LENGTH: u64 = 1 << 30;
 
-/// Deflate expands to at most this many times its length: 258 bytes for two bits, and a little.
+/// Deflate expands to at most this many times its length: 258 bytes for two bits.
 const MAX_RATIO: u64 = 1032;
 
-/// Longest name that is kept; a damaged file may contain endless ones.
+/// Longest name that is kept; a damaged file may contain names of any length.
 const MAX_NAME_LENGTH: usize = 64;
 
 /// A section whose content is a zlib stream.

@@ -1,6 +1,6 @@
 //! Estimates how much two contents have in common, by sampled hashes of 64 bytes.
 //!
-//! Compressed content takes long to compare, and mostly in vain. But archives such as JAR have members that did not change.
+//! Comparing compressed content takes long and mostly finds nothing. But archives such as JAR have members that did not change.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::cancel::Cancel;
 /// One of this many positions is a sample; which ones are, depends on the bytes before them.
 const SAMPLED: u64 = 64;
 
-/// With less in common, comparing is not worth the time.
+/// With less in common, the contents are not compared.
 const MIN_SHARED_PERCENT: usize = 2;
 
 /// Whether a part of `new` that is worth the time is in `old`.

@@ -13,12 +13,12 @@ pub enum OciLayoutError {
     /// A file cannot be read or written.
     #[error("`{}`: {source}", path.display())]
     Io {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// It holds something else.
+    /// It has other content.
     #[error("`{}` is not an OCI image layout: {why}", path.display())]
     Invalid {
         /// The directory or the file.

@@ -11,7 +11,7 @@
 //!
 //! An index with a subject also has the tag `sha256-<hex of the subject>`, where spokes find it in a registry without the
 //! referrers API. skopeo (1.18) copies an index of images but no index of indexes, so the index itself is under the tag. Only a
-//! second one with the same subject makes it an index of referrers, as the OCI distribution spec has it.
+//! second one with the same subject makes it an index of referrers, as the OCI distribution spec defines it.
 
 mod error;
 mod index_json;

@@ -284,7 +284,7 @@ fn a_registry_that_does_not_answer_for_deltas_delays_a_run_and_no_more() {
     let scene = Scene::usual();
     scene.registry.fault(Fault::on("/manifests/sha256-").stall(0));
     let run = scene.node.run(&["--image", &scene.by_digest()]);
-    scene.used_no_delta(run).says("looking for no more deltas at");
+    scene.used_no_delta(run).says("no more deltas are requested from");
 }
 
 /// An image that has, as files, the tars of these layers, and the deltas that copy them.

@@ -232,7 +232,7 @@ impl SourceFile for Broken {
     }
 }
 
-/// Only whatever a whole blob needs too is the host's.
+/// Only a fault of what a whole blob needs too is the host's.
 #[test]
 fn the_host_is_blamed_for_the_delta_but_not_for_a_source() {
     let whole = delta(Format::TarDiff, &[(Operation::Data { length: 1 }, b"a")]);

@@ -72,7 +72,7 @@ fn inflating_and_deflating_more_than_a_gibibyte_is_refused() {
     assert!(error.contains("268435456 bytes of one zlib stream"), "{error}");
 }
 
-/// Endless zeros, read and counted.
+/// Zeros without end, read and counted.
 struct Zeros(Arc<AtomicU64>);
 
 impl Sources for Zeros {

@@ -1,4 +1,4 @@
-//! Any delta makes what a simple program makes of it that holds everything in memory.
+//! Compares what deltas make with the result of a simple program that keeps everything in memory.
 
 use proptest::prelude::*;
 
