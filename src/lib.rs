@@ -82,8 +82,8 @@
 //!   is stored only if the node's signature policy accepts it.
 //! - Nothing is visible in the store before it is complete: another program sees the old or the new state, even after
 //!   `kill -9` or a power loss. No lock is held during a download or while a layer is unpacked.
-//! - A delta never makes an image fail, and no layer is stored from it without the diffID of the image's config. [`delta`]
-//!   opens files only through [`delta::Sources`].
+//! - A delta never makes an image fail, unless the disk has no space for the whole blob instead. No layer is stored from a
+//!   delta without the diffID of the image's config. [`delta`] opens files only through [`delta::Sources`].
 //! - An image is reported as present only if the inventory after the last write contains it. A run that left an image out does
 //!   not exit with 0.
 //! - No input from the network or the disk causes a panic, unbounded memory use, a hang, or a write outside its directory.

@@ -1,6 +1,8 @@
 //! Calculates how much disk space a plan needs, and has `preflight` check it against the kubelet's threshold.
 
 use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::JobConfig;
@@ -109,24 +111,42 @@ pub(super) fn less_than_required(config: &JobConfig, demand: Demand) -> Result<O
     Ok((config.spec.platform_image.is_none() && !space_check.fits).then_some(message))
 }
 
-/// The space on the store's disk that remains below the kubelet's threshold after the plan, for layers that are larger than
-/// estimated.
-pub(super) fn spare(config: &JobConfig, plan: &Plan) -> Result<SpaceBudget, JobError> {
-    let demand = Demand {
-        spool: plan.totals.bytes_to_fetch,
-        store: plan.totals.unpacked_estimate,
-        ..Demand::default()
-    };
-    let space_check = check(config, demand)?;
-    let mut checks = space_check.filesystems.iter();
-    let store = checks.find(|check| matches!(check.used_for, FilesystemUse::Both | FilesystemUse::Store));
-    let (spare, reserve) = store.map_or((0, 0), |check| {
-        (
-            check.headroom.saturating_sub(check.needed),
-            check.space.available - check.headroom,
-        )
-    });
-    Ok(SpaceBudget::new(config.graph_root.clone(), spare, reserve))
+/// The disk space that remains below the kubelet's threshold after a plan. If the store and the spool share a file system, both
+/// budgets are the same.
+pub(super) struct SpareSpace {
+    /// For layers that are larger than estimated, and for scratch files.
+    pub(super) store: Arc<SpaceBudget>,
+    /// For what is downloaded instead of deltas that cannot be used.
+    pub(super) spool: Arc<SpaceBudget>,
+}
+
+impl SpareSpace {
+    /// Subtracts what the plan needs from what is free now.
+    pub(super) fn after(plan: &Plan, config: &JobConfig) -> Result<Self, JobError> {
+        let demand = Demand {
+            spool: plan.totals.bytes_to_fetch,
+            store: plan.totals.unpacked_estimate,
+            ..Demand::default()
+        };
+        let filesystems = check(config, demand)?.filesystems;
+        let budget = |path: &Path, uses: FilesystemUse| {
+            let mut checks = filesystems.iter();
+            let check = checks.find(|check| check.used_for == uses || check.used_for == FilesystemUse::Both);
+            let (spare, reserve) = check.map_or((0, 0), |check| {
+                (
+                    check.headroom.saturating_sub(check.needed),
+                    check.space.available - check.headroom,
+                )
+            });
+            Arc::new(SpaceBudget::new(path.to_owned(), spare, reserve))
+        };
+        let store = budget(&config.graph_root, FilesystemUse::Store);
+        let spool = match filesystems.len() {
+            1 => Arc::clone(&store),
+            _ => budget(&config.spool, FilesystemUse::Spool),
+        };
+        Ok(Self { store, spool })
+    }
 }
 
 /// The requested bytes that the node has already: unpacked layers and spooled blobs.

@@ -51,7 +51,7 @@ impl Disk {
     }
 
     /// Takes all but so many bytes away from others.
-    fn leave(&self, bytes: u64) {
+    pub(crate) fn leave(&self, bytes: u64) {
         let file = fs::File::create(self.0.join("ballast")).unwrap();
         let (mut step, mut taken) = (64 * MIB, 0);
         // What the file itself needs, and XFS keeps, is not known beforehand.
@@ -65,18 +65,18 @@ impl Disk {
         }
     }
 
-    fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         let disk = rustix::fs::statvfs(&self.0).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 
-    fn free_again(&self) {
+    pub(crate) fn free_again(&self) {
         fs::remove_file(self.0.join("ballast")).unwrap();
         // XFS gives blocks back a little later.
         rustix::fs::syncfs(fs::File::open(&self.0).unwrap()).unwrap();
     }
 
-    fn empty(&self) {
+    pub(crate) fn empty(&self) {
         for name in ["storage", "spoke-precache"] {
             let path = self.0.join(name);
             if path.exists() {

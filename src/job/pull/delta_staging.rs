@@ -1,8 +1,8 @@
 //! Stages layers from deltas: downloads a delta, makes the layer's tar from it and from files of old images, and unpacks it.
 //!
 //! A delta is untrusted, and its sources may change at any time. So any fault of either is answered by the next delta of
-//! the layer, and at last by the whole blob: a delta never fails an image. Only what would stop a pull without deltas too
-//! stops it here: a stop, a full disk, a failing disk.
+//! the layer, and at last by the whole blob: a delta never fails an image, unless the disk has no space for the whole blob.
+//! Only what would stop a pull without deltas too stops it here: a stop, a full disk, a failing disk.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::scheduler::request_for_layer;
 use crate::delta::{DeltaOption, PatchError, PatchedTar};
 use crate::fetch::{BlobRequest, FetchError};
 use crate::job::error::{JobError, TaskError};
-use crate::oci::LayerId;
+use crate::oci::{Digest, LayerId};
 use crate::plan::LayerTask;
 use crate::registry::Kind;
 use crate::report::Event;
@@ -39,6 +39,14 @@ enum DeltaFailure {
     },
     /// The pull ends.
     Task(TaskError),
+}
+
+/// A delta that could not be used.
+struct DeltaFault {
+    delta: Digest,
+    reason: String,
+    /// Bytes of it that were downloaded in vain.
+    bytes: u64,
 }
 
 impl DeltaFailure {
@@ -78,8 +86,29 @@ impl<'a> LayerStaging<'a> {
 
     async fn stage_from_delta(&self, task: &LayerTask, connections: usize) -> Result<StagedLayer, TaskError> {
         let failed = &self.puller.failed_deltas;
-        let usable = || task.deltas.iter().find(|option| failed.failure(option).is_none());
-        while let Some(option) = usable() {
+        let mut fault = None;
+        loop {
+            let option = task.deltas.iter().find(|option| failed.failure(option).is_none());
+            let (blob, size) = match option {
+                Some(option) => (option.delta.blob, option.delta.size),
+                None => (task.layer.blob, task.layer.size),
+            };
+            // The plan has space for the first delta only.
+            let has_space = match (blob, size) == task.download() {
+                true => Ok(()),
+                false => self.fallback_space.reserve(blob, size),
+            };
+            if let Some(fault) = fault.take() {
+                self.report_failed(task, fault, option, has_space.is_ok());
+            }
+            has_space?;
+            let Some(option) = option else {
+                let request = request_for_layer(task, self.plan, connections);
+                return match self.puller.fetcher.fetch(request, &self.puller.halt).await {
+                    Ok(verified) => self.unpack(task, &verified).await,
+                    Err(error) => Err(TaskError::fetching(&error)),
+                };
+            };
             match self.apply(option, task, connections).await {
                 Ok(staged) => {
                     self.report_applied(task, option);
@@ -92,14 +121,10 @@ impl<'a> LayerStaging<'a> {
                         _ => Failure::Application,
                     };
                     failed.add(option, failure);
-                    self.report_failed(task, option, &reason, bytes, usable());
+                    let delta = option.delta.blob;
+                    fault = Some(DeltaFault { delta, reason, bytes });
                 }
             }
-        }
-        let request = request_for_layer(task, self.plan, connections);
-        match self.puller.fetcher.fetch(request, &self.puller.halt).await {
-            Ok(verified) => self.unpack(task, &verified).await,
-            Err(error) => Err(TaskError::fetching(&error)),
         }
     }
 
@@ -116,29 +141,31 @@ impl<'a> LayerStaging<'a> {
         });
     }
 
-    /// Reports that a delta failed after `bytes` of it were downloaded, and counts what is downloaded instead.
+    /// Reports that a delta failed, and counts what is downloaded instead: `next` or the whole blob, if there is space for it.
     fn report_failed(
         &self,
         task: &LayerTask,
-        option: &DeltaOption,
-        reason: &str,
-        bytes: u64,
+        fault: DeltaFault,
         next: Option<&Arc<DeltaOption>>,
+        has_space: bool,
     ) {
+        let DeltaFault { delta, reason, bytes } = fault;
         let (instead, more_bytes) = match next {
             Some(next) => (format!("the delta `{}`", next.delta.blob), next.delta.size),
             None => ("the whole blob".to_owned(), task.layer.size),
         };
+        let (consequence, more_bytes) = match has_space {
+            true => (format!("downloading {instead} instead"), more_bytes),
+            false => (format!("and there is not enough disk space for {instead}"), 0),
+        };
         self.count_fallback(more_bytes);
-        let delta = option.delta.blob;
-        let reason = format!("cannot use the delta `{delta}`, downloading {instead} instead: {reason}");
         let Some(name) = self.first_image(task) else {
             return;
         };
         self.puller.observer.observe(Event::DeltaFailed {
             name,
             delta,
-            reason,
+            reason: format!("cannot use the delta `{delta}`, {consequence}: {reason}"),
             bytes,
             more_bytes,
         });

@@ -10,6 +10,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
 
 use super::Puller;
+use super::fallback_space::FallbackSpace;
 use super::scheduler::request_for;
 use crate::job::error::{JobError, TaskError};
 use crate::oci::LayerId;
@@ -33,6 +34,8 @@ pub(super) struct LayerStaging<'a> {
     pub(super) patches: Semaphore,
     /// Bytes that are downloaded because deltas failed, since they were last taken.
     fallback_bytes: AtomicU64,
+    /// Disk space for what is downloaded because deltas failed.
+    pub(super) fallback_space: FallbackSpace,
 }
 
 /// The layers of one blob, each with its result.
@@ -51,6 +54,7 @@ impl<'a> LayerStaging<'a> {
             unpacks: Semaphore::new(puller.max_unpacks),
             patches: Semaphore::new(MAX_PATCHES),
             fallback_bytes: AtomicU64::new(0),
+            fallback_space: FallbackSpace::new(puller.spool.clone(), Arc::clone(&puller.spool_budget)),
         }
     }
 

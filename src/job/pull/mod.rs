@@ -7,7 +7,8 @@
 //!                   download, unpack                  ↑ one failed layer fails its images
 //! ```
 //!
-//! A layer with deltas is made from the first of them that works, or else from its whole blob (`delta_staging`).
+//! A layer with deltas is made from the first of them that works, or else from its whole blob (`delta_staging`), if the disk has
+//! the space (`fallback_space`).
 //!
 //! [`PullLoop`] connects them. Each blob is one future: download it, then unpack every layer that is made
 //! of it, each on a blocking thread. The loop polls a bounded number of these futures. As soon as all layers of an image are
@@ -23,6 +24,7 @@
 mod commit;
 mod delta_staging;
 mod failed_deltas;
+mod fallback_space;
 mod layer_staging;
 mod pull_loop;
 mod repair;
@@ -67,6 +69,8 @@ pub(super) struct Puller {
     pub(super) repair: Option<LayerRepair>,
     /// Disk space for layers that are larger than estimated.
     pub(super) budget: Arc<SpaceBudget>,
+    /// Disk space for what is downloaded instead of deltas that cannot be used.
+    pub(super) spool_budget: Arc<SpaceBudget>,
     pub(super) spool: Spool,
     pub(super) fetcher: Arc<Fetcher>,
     pub(super) observer: Arc<dyn Observer>,

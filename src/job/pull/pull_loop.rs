@@ -221,7 +221,9 @@ impl<'a> PullLoop<'a> {
             for blob in deltas.chain([task.layer.blob]) {
                 if let Err(error) = self.puller.spool.remove(&blob) {
                     tracing::warn!("a blob that no layer needs any more stays in the spool: {error}");
+                    continue;
                 }
+                self.staging.fallback_space.release(&blob);
             }
         }
     }

@@ -10,8 +10,9 @@ use crate::job::namers::RoundScope;
 use crate::job::prefetch::{NextRound, Prefetch};
 use crate::job::pull::{ImageOutcome, LayerRepair, Pulled, Puller};
 use crate::job::snapshot::Snapshot;
+use crate::job::space::SpareSpace;
 use crate::job::steps::Steps;
-use crate::job::{Mode, run_blocking, space};
+use crate::job::{Mode, run_blocking};
 use crate::plan::{LayerAction, Plan};
 use crate::report::{Event, ImagePhase, Step};
 use crate::spool::Spool;
@@ -102,14 +103,14 @@ impl Reconciler<'_> {
         stage: Arc<Stage>,
         fetcher: Arc<Fetcher>,
     ) -> Result<Puller, JobError> {
-        let budget = Arc::new(space::spare(self.config, plan)?);
+        let spare = SpareSpace::after(plan, self.config)?;
         let replaces_damaged = self.mode == Mode::Repair;
         let repair = (replaces_damaged || snapshot.inventory.has_additional()).then(|| LayerRepair {
             store: Arc::clone(self.storage.store()),
             stage: Arc::clone(&stage),
             inventory: Arc::clone(&snapshot.inventory),
             host: self.config.host_state.clone(),
-            budget: Arc::clone(&budget),
+            budget: Arc::clone(&spare.store),
             replaces_damaged,
         });
         Ok(Puller {
@@ -119,7 +120,8 @@ impl Reconciler<'_> {
             ostree_objects: self.config.ostree_objects(),
             failed_deltas: self.failed_deltas.clone(),
             repair,
-            budget,
+            budget: spare.store,
+            spool_budget: spare.spool,
             fetcher,
             spool,
             observer: Arc::clone(&self.observer),

@@ -62,6 +62,7 @@ pub use listing::{ListedEntry, ListedKind, ListedTar, list};
 pub(in crate::store) use name_set::NameSet;
 pub(in crate::store) use parent_directories::{DIRECTORY, IMPLICIT_MODE, open_in};
 pub use space_budget::SpaceBudget;
+pub(crate) use space_budget::TakenSpace;
 pub(in crate::store) use sparse_map::Fragment;
 pub(in crate::store) use tar_reader::{TarEntry, TarEntryKind, TarReader};
 pub(in crate::store) use tar_stream::TarStream;

@@ -3,6 +3,7 @@
 mod by_hand;
 mod crash;
 mod discovery;
+mod disk_space;
 mod fallback;
 mod parity;
 mod published;
