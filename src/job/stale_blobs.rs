@@ -31,15 +31,20 @@ pub(super) fn stale(plan: &Plan, snapshot: &Snapshot, now: SystemTime) -> Vec<Sp
         .layers()
         .filter_map(|layer| layer.blob)
         .collect();
+    let is_stored = |entry: &SpoolEntry| {
+        let delta_of = entry.layer.and_then(|layer| snapshot.inventory.layer(&layer));
+        stored.contains(&entry.digest) || delta_of.is_some()
+    };
     let is_old = |entry: &SpoolEntry| {
         // A clock that was set back makes nothing old.
         now.duration_since(entry.modified).is_ok_and(|age| age > MAX_AGE)
     };
     // The blobs of an image that is unavailable now are unknown.
     let knows_all = plan.totals.images_failed == 0;
-    let stale = snapshot.spooled.iter().filter(|entry| {
-        !needed.contains(&entry.digest) && (stored.contains(&entry.digest) || knows_all && is_old(entry))
-    });
+    let stale = snapshot
+        .spooled
+        .iter()
+        .filter(|entry| !needed.contains(&entry.digest) && (is_stored(entry) || knows_all && is_old(entry)));
     stale.copied().collect()
 }
 

@@ -9,8 +9,9 @@ use rustix::fs::Stat;
 
 use super::directory::{BlobFile, blob_files};
 use super::error::SpoolError;
-use super::file_names::FileNames;
-use crate::oci::Digest;
+use super::file_names::{FileNames, whole};
+use super::layer_note;
+use crate::oci::{Digest, LayerId};
 
 /// A blob in the spool, whole or partial. Its bytes have not been verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,10 @@ pub struct SpoolEntry {
     pub whole: bool,
     /// Time of the last write, by the clock of the node at that time.
     pub modified: SystemTime,
+    /// The layer that it makes, if it is a whole delta ([`VerifiedBlob::note_layer`]).
+    ///
+    /// [`VerifiedBlob::note_layer`]: super::VerifiedBlob::note_layer
+    pub layer: Option<LayerId>,
 }
 
 /// All blobs in the directory, in no order. A blob in several ranges is one entry.
@@ -37,6 +42,7 @@ pub(super) fn list(dir: &File, path: &Path) -> Result<Vec<SpoolEntry>, SpoolErro
                 bytes,
                 whole: true,
                 modified,
+                layer: layer_note::read(&path.join(whole(&digest))),
             }),
             BlobFile::Range(names) => drop(ranges.insert(names, (bytes, modified))),
         }
@@ -57,6 +63,7 @@ pub(super) fn list(dir: &File, path: &Path) -> Result<Vec<SpoolEntry>, SpoolErro
                     bytes,
                     whole: false,
                     modified,
+                    layer: None,
                 });
                 end = until;
             }

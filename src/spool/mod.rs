@@ -6,7 +6,8 @@
 //!   sha256:<hex>.partial               the first bytes of a blob, from offset 0, without holes
 //!   sha256:<hex>.journal               records about a large blob: (offset, SHA-256 of the bytes before it)
 //!   sha256:<hex>.from-<n>.partial      a range: bytes from n on, received on another connection; has a .journal too
-//!   sha256:<hex>                       a whole blob; renamed from .partial after its digest matched
+//!   sha256:<hex>                       a whole blob; renamed from .partial after its digest matched; that of a delta has an
+//!                                      attribute with the layer that it makes
 //!
 //!   .partial   |=========durable=========|~~~~~~tail~~~~~~|
 //!   .journal   2 MiB … 4 MiB …          ^ last record: continue from here after a reboot, otherwise from the end
@@ -35,6 +36,7 @@ mod directory;
 mod error;
 mod file_names;
 mod journal;
+mod layer_note;
 mod listing;
 mod partial;
 mod prefix_hash;

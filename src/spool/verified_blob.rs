@@ -8,8 +8,9 @@ use rustix::fs::OFlags;
 
 use super::error::SpoolError;
 use super::file_names::{FileNames, whole};
+use super::layer_note;
 use super::state::SpoolState;
-use crate::oci::Digest;
+use crate::oci::{Digest, LayerId};
 
 /// Evidence that the spool contains the whole blob: this process hashed it. Only [`Partial::finish`] and
 /// [`Spool::verified`] create this value.
@@ -43,6 +44,11 @@ impl VerifiedBlob {
         let (name, dir) = (whole(&self.digest), &self.spool.dir);
         let missing = || dir.error_at(&name)(io::ErrorKind::NotFound.into());
         dir.open(&name, OFlags::RDONLY)?.ok_or_else(missing)
+    }
+
+    /// Notes that the blob is a delta which makes this layer. Of several layers, the last one is remembered.
+    pub fn note_layer(&self, layer: LayerId) -> Result<(), SpoolError> {
+        layer_note::write(&self.open()?, layer).map_err(self.spool.dir.error_at(&whole(&self.digest)))
     }
 
     /// Removes the blob, after its layer was stored. A blob that is gone already is not an error.

@@ -186,6 +186,9 @@ impl<'a> LayerStaging<'a> {
     ) -> Result<StagedLayer, DeltaFailure> {
         let fetched = self.fetch_delta(option, task, connections).await;
         let verified = fetched.map_err(|error| DeltaFailure::of(TaskError::fetching(&error), 0))?;
+        if let Err(error) = verified.note_layer(task.layer.id()) {
+            tracing::debug!("a delta may stay in the spool if this run is killed: {error}");
+        }
         let Ok(_permit) = self.patches.acquire().await else {
             return Err(DeltaFailure::Task(TaskError::Stopped));
         };

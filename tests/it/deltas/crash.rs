@@ -1,10 +1,14 @@
 //! Kills a run while it applies a delta: the store is sound, and the next run completes it.
 
+use std::fs;
+use std::path::PathBuf;
+
 use super::{Component, Scene, differences};
 use crate::compare::inconsistencies_after_kills;
 use crate::image::Compression;
-use crate::needs::{long, needs};
+use crate::needs::{long, needs, note};
 use crate::stock::tops;
+use crate::test_node::TestNode;
 
 /// Calls while a delta is applied, and every how many-th of each is tried with SPOKE_LONG=1.
 const CALLS: [(&str, u64, u64); 9] = [
@@ -46,6 +50,7 @@ fn after_a_kill_while_a_delta_is_applied_the_next_run_completes_the_image() {
             }
             let run = node.run(&["--image", &name]);
             assert_eq!(run.code, 0, "{when}: {run}");
+            assert_eq!(spooled(&node), [] as [String; 0], "{when}: {run}");
             let wrong = inconsistencies_after_kills(&node.graph_root());
             assert!(wrong.is_empty(), "{when}:\n{}", wrong.join("\n"));
             let mut differences = differences(&node, &theirs);
@@ -58,5 +63,55 @@ fn after_a_kill_while_a_delta_is_applied_the_next_run_completes_the_image() {
             nth += every;
         }
     }
+    note(&format!("killed at {kills} steps"));
     assert!(kills >= KILLS, "only {kills} kills");
+}
+
+fn spool_of(node: &TestNode) -> PathBuf {
+    node.graph_root().with_file_name("spoke-precache")
+}
+
+/// Names of blobs in the spool.
+fn spooled(node: &TestNode) -> Vec<String> {
+    let names = fs::read_dir(spool_of(node)).into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name != "lock").collect()
+}
+
+#[test]
+fn a_delta_that_a_kill_leaves_is_removed_when_its_layer_is_stored() {
+    needs!(root(), stock(), strace());
+    let scene = Scene::usual();
+    let name = scene.by_digest();
+    let mut left = Vec::new();
+    for nth in 1.. {
+        let node = Scene::node_with_old(&scene.registry);
+        // One of the files that are removed from the spool in the end.
+        let spool = spool_of(&node);
+        let strace = [
+            "/usr/bin/strace",
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            "trace=unlinkat",
+            "-P",
+        ];
+        let kill = format!("inject=unlinkat:signal=KILL:when={nth}");
+        let strace = [&strace[..], &[spool.to_str().expect("UTF-8"), "-e", &kill]].concat();
+        let run = node.start_under(&strace, "run", &["--image", &name]).wait();
+        if run.code == 0 {
+            break;
+        }
+        let is_stored = node.verify(&["--image", &name]).code == 0;
+        if is_stored && !spooled(&node).is_empty() {
+            left = spooled(&node);
+            scene.registry.clear_log();
+            let run = node.run(&["--image", &name]).exits(0);
+            assert_eq!(spooled(&node), [] as [String; 0], "{run}");
+            assert!(scene.registry.layer_requests().is_empty(), "{run}");
+        }
+    }
+    assert_eq!(left, [scene.component.artifact().digest()]);
 }
