@@ -10,6 +10,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{DeltaCommand, DeltaCommands, DeltaCreateFlags, LogFormat, OutputForm};
 use spoke_precache::delta_creation::{self, CreationConfig, CreationError, CreationReport};
 use spoke_precache::exit_code::{Ending, Failure};
+use spoke_precache::open_files;
 use spoke_precache::registry::Kind;
 use spoke_precache::report::{
     Console, Event, EventLog, Fanout, ImageNames, Observer, OutputFile, Printable, TimeLeft,
@@ -32,6 +33,7 @@ pub(crate) fn run(DeltaCommands { command }: &DeltaCommands, signals: BlockedSig
     if let Some(Err(error)) = flags.nice.map(|nice| nice.apply()) {
         tracing::warn!("`--nice` has no effect: {error}");
     }
+    open_files::raise_limit();
     let config = match settings::creation_config(flags) {
         Ok(config) => config,
         Err(error) => return failed(&error.to_string(), Ending::Failed(error.failure())),

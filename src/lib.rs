@@ -67,7 +67,7 @@
 //! | [`job`] | the pipeline |
 //! | [`pinning`] | keeps the images in the store after the run |
 //! | [`cli`], [`settings`] | the flags as typed; flags, environment and host files as resolved |
-//! | [`entrypoint`], [`signals`] | the names by which the program is started; the signals that stop it |
+//! | [`entrypoint`], [`signals`], [`open_files`] | the names by which the program is started; the signals that stop it; how many files it may open |
 //!
 //! # Invariants
 //!
@@ -104,6 +104,7 @@ pub mod http;
 pub mod image_request;
 pub mod job;
 pub mod oci;
+pub mod open_files;
 pub mod openpgp;
 pub mod pinning;
 pub mod plan;

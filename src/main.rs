@@ -34,6 +34,7 @@ use spoke_precache::cli::{Cli, Command, PriorityFlags, RunFlags};
 use spoke_precache::entrypoint::{Entrypoint, NOT_FOUND};
 use spoke_precache::exit_code::{Ending, Failure};
 use spoke_precache::job::Mode;
+use spoke_precache::open_files;
 use spoke_precache::priority::{IoPriority, Niceness};
 use spoke_precache::report::Console;
 use spoke_precache::settings::OutputSettings;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
     let console = Console::stderr(display.progress);
     start_log(&display, &console);
     lower_priority(&flags.priority);
+    open_files::raise_limit();
     let exit = Arc::new(ExitHandler::new(mode, *output, display, console));
     exit_after_panics(&exit);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -31,6 +31,7 @@ const RANKS: [&[&str]; 13] = [
         "cli",
         "entrypoint",
         "signals",
+        "open_files",
         "exit_handler",
         "logging",
         "session",

@@ -22,8 +22,8 @@ use crate::store::StagedLayer;
 /// layer is unpacked; with more, the spool grows.
 const BACKLOG: usize = 4;
 
-/// Blobs that may wait for a throttling registry, in addition to the others. Each has a file open, and a process may have
-/// 1024 open files.
+/// Blobs that may wait for a throttling registry, in addition to the others. Each has a file open, and a process has at least
+/// 1024 ([`crate::open_files`]).
 const MAX_THROTTLED: usize = 512;
 
 /// The state of one pull.
