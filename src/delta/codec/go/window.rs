@@ -11,6 +11,9 @@ const CAPACITY: usize = 5 * BLOCK_LENGTH;
 /// When positions reach this value, they are reduced, so that they always fit into 32 bits.
 const MAX_BASE: u32 = 1 << 31;
 
+/// Bytes that are compared at once.
+const GROUP: usize = size_of::<u128>();
+
 /// The last bytes of the input: the block and what precedes it. Positions are counted from the start of the stream, so that
 /// they stay valid when the bytes move.
 pub(super) struct Window<const SLOTS: usize> {
@@ -67,17 +70,23 @@ pub(super) fn load64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
+#[inline(always)]
+fn load128(bytes: &[u8], at: usize) -> u128 {
+    u128::from_le_bytes(bytes[at..at + GROUP].try_into().expect("16 bytes"))
+}
+
 /// How many bytes from `at` on are equal to those from `from` on, which precedes it; at most up to `end`.
 #[inline(always)]
 pub(super) fn equal_length(bytes: &[u8], from: usize, at: usize, end: usize) -> usize {
     let (earlier, later) = (&bytes[from..from + (end - at)], &bytes[at..end]);
     let mut length = 0;
-    while length + 8 <= later.len() {
-        let difference = load64(earlier, length) ^ load64(later, length);
+    // Most matches end in the first group.
+    while length + GROUP <= later.len() {
+        let difference = load128(earlier, length) ^ load128(later, length);
         if difference != 0 {
             return length + difference.trailing_zeros() as usize / 8;
         }
-        length += 8;
+        length += GROUP;
     }
     while length < later.len() && earlier[length] == later[length] {
         length += 1;
