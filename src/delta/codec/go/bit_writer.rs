@@ -75,13 +75,16 @@ pub(super) struct Burst<'a> {
 }
 
 impl Burst<'_> {
+    /// How many bits can be appended at once.
+    pub(super) const MAX: u32 = 56;
+
     /// Appends the code of a symbol.
     #[inline(always)]
     pub(super) fn put_code(&mut self, code: Code) {
         self.put(code.bits.into(), code.length.into());
     }
 
-    /// Appends the lowest `count` bits of `bits`, at most 56; the others are zeros.
+    /// Appends the lowest `count` bits of `bits`, at most [`Self::MAX`]; the others are zeros.
     #[inline(always)]
     pub(super) fn put(&mut self, bits: u64, count: u32) {
         self.bits |= bits << self.count;

@@ -204,13 +204,28 @@ impl Tokens {
                 u32::from(code.bits) | length << 16 | (length + offset_extra_bits(symbol)) << 24
             })
         });
-        for &token in &self.tokens[..self.count] {
+        let bits_of = |token: u32| {
             let (code, offset) = (values[value(token)], offsets[symbol_of_offset(token)]);
             let extra = u64::from(token >> EXTRA_SHIFT) << (offset >> 16 & 0x1f);
             let length = code >> 24;
             let bits = u64::from(code & 0xff_ffff) | (u64::from(offset & 0xffff) | extra) << length;
             // At most 15 + 5 + 15 + 13 bits.
-            burst.put(bits, length + (offset >> 24));
+            (bits, length + (offset >> 24))
+        };
+        let pairs = self.tokens[..self.count].chunks_exact(2);
+        let last = pairs.remainder();
+        for pair in pairs {
+            let ((bits, count), (more_bits, more)) = (bits_of(pair[0]), bits_of(pair[1]));
+            if count + more <= Burst::MAX {
+                burst.put(bits | more_bits << count, count + more);
+            } else {
+                burst.put(bits, count);
+                burst.put(more_bits, more);
+            }
+        }
+        for &token in last {
+            let (bits, count) = bits_of(token);
+            burst.put(bits, count);
         }
     }
 }
