@@ -1,4 +1,4 @@
-//! Compresses with stock zlib, the C library, whose bytes the rewrites of it do not reproduce.
+//! Compresses with stock zlib, the C library. Its rewrites do not reproduce its bytes.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;

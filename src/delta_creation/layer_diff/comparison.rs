@@ -11,10 +11,10 @@ use crate::cancel::{Cancel, Stopped};
 /// Bytes of memory for each old byte: itself and its entry in the suffix array.
 const OLD_COST: u64 = 5;
 
-/// The old bytes of a window, for each new one: as many before and behind as half of it.
+/// Old bytes of a window for each new byte: the same range, and half of its length before and after it.
 const OLD_IN_WINDOW: u64 = 2;
 
-/// A window is never smaller, however little memory there is.
+/// The smallest window, even if the memory is not enough for it.
 const MIN_WINDOW: u64 = 1 << 20;
 
 /// The suffix array's entries have 31 bits.

@@ -1,4 +1,4 @@
-//! Bytes to compare: ranges of a file on disk, one after the other.
+//! Reads the bytes to compare: ranges of a file on disk, one after the other.
 //!
 //! Positions in the content start at 0 and count only what is in the ranges. So the parts of a program between its
 //! compressed sections are compared as one text.

@@ -11,8 +11,8 @@ use super::match_list::{Match, MatchList};
 use crate::cancel::Cancel;
 use crate::delta::{DeltaWriter, Format, SourceName};
 
-/// So many equal bytes are copied, although that ends the addition around them: shorter runs of zeros take fewer bytes than
-/// three operations.
+/// At least this many equal bytes are copied, although that ends the addition around them: shorter runs of zeros take fewer
+/// bytes than three operations.
 const MIN_COPY: usize = 64;
 
 /// The level of zstd for estimates.

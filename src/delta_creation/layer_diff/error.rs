@@ -1,4 +1,4 @@
-//! Errors of creating the delta of one layer.
+//! Lists the errors of creating the delta of one layer.
 
 use std::io;
 use std::path::{Path, PathBuf};

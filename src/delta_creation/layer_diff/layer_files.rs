@@ -1,4 +1,4 @@
-//! The regular files of one layer, by the position of their data in the layer's uncompressed tar.
+//! Lists the regular files of one layer with the positions of their data in the layer's uncompressed tar.
 //!
 //! Nothing is unpacked: a file is read from the tar. What a path means follows from the entries in their order, as for
 //! unpacking: a later entry replaces an earlier one, and a hard link is another name of the same data.

@@ -1,4 +1,4 @@
-//! The matches between an old and a new file: which ranges of the new one are similar to which ranges of the old one.
+//! Stores the matches between an old and a new file: which ranges of the new one are similar to which ranges of the old one.
 
 /// A range of the new bytes that is similar to a range of the old bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

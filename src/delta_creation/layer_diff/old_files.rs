@@ -1,4 +1,4 @@
-//! The regular files of the old images: what each path means after all layers, and how to read it.
+//! Finds and reads the regular files of the old images, as they are after all layers.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! The compressed debug sections of a new file whose zlib streams can be made again exactly, each with the same section of
-//! the old file.
+//! Finds the compressed debug sections of a new file whose zlib streams can be made again exactly, each with the same section
+//! of the old file.
 //!
 //! Compressed bytes of similar content are not similar, so their contents are compared. Each content is written into one
 //! scratch file, which the comparison and both formats read.

@@ -1,4 +1,4 @@
-//! Applies a delta that was made and compares the result with the layer: what does not apply must not be published.
+//! Applies a new delta and compares the result with the layer: a delta that fails must not be published.
 
 use std::fs::File;
 use std::io::{Read, Seek};

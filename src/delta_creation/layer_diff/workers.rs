@@ -1,4 +1,4 @@
-//! Runs jobs on threads as far as their memory permits.
+//! Runs jobs on threads, as many as fit into a limit of memory.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -89,7 +89,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// After a panic, the scope of the threads passes it on.
+/// The scope of the threads propagates a panic, so a poisoned lock needs no handling.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

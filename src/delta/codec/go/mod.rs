@@ -22,7 +22,7 @@ use super::GoVersion;
 use from_127::From127;
 use until_126::Until126;
 
-/// Go compresses so many bytes at once, because a stored block cannot have more.
+/// Go compresses this many bytes at once, because a stored block cannot have more.
 const BLOCK_LENGTH: usize = 65_535;
 
 /// RFC 1950: deflate with a window of 32 KiB, fastest level.
@@ -30,7 +30,7 @@ const HEADER: [u8; 2] = [0x78, 0x01];
 
 /// A stream that is being compressed.
 pub(super) struct GoDeflater {
-    /// What was not written yet of the header.
+    /// The header, until it is written.
     header: &'static [u8],
     /// Input until a block is complete and more input shows that it is not the last one.
     block: Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) struct GoDeflater {
     blocks: Blocks,
 }
 
-/// What writes the blocks.
+/// The writer of the blocks.
 enum Blocks {
     Until126(Box<Until126>),
     From127(Box<From127>),

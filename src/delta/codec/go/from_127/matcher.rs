@@ -11,7 +11,7 @@ const MARGIN: usize = 11;
 /// Length of the shortest match.
 const MIN_MATCH: usize = 4;
 
-/// Length of the shortest match of deflate: a rest must not be shorter.
+/// Length of the shortest match of deflate: no part of a divided match may be shorter.
 const MIN_REST: usize = 3;
 
 /// One more byte is skipped for every 32 bytes without a match: a shift.

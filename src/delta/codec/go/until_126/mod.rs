@@ -29,7 +29,7 @@ impl Until126 {
         }
     }
 
-    /// Writes a block that another one follows.
+    /// Writes a block that is not the last one.
     pub(super) fn write(&mut self, block: &[u8], out: &mut Vec<u8>) {
         self.tokens.clear();
         self.matcher.find(block, &mut self.tokens);
@@ -89,7 +89,7 @@ fn write_literals(block: &[u8], bits: &mut BitWriter, out: &mut Vec<u8>) {
     let mut codes = [Code::default(); END_OF_BLOCK + 1];
     assign_codes(&frequencies, MAX_BITS, &mut codes);
     let header = DynamicHeader::new(&codes, &[ONE_OFFSET]);
-    // One bit for a distance that there is not.
+    // One bit for a distance, although there is none.
     let size = header.bits() + coded_bits(&frequencies, &codes) + 1;
     if stored_bits(block) < size + (size >> 4) {
         return bits.put_stored(block, false, out);
