@@ -2,7 +2,7 @@
 //!
 //! Every download has up to four files open: a socket, the blob, its journal and a range. Every layer that is unpacked has a
 //! dozen more: the blob, its tree, the tar-split, and for a delta its scratch files and sources. With the default flags that
-//! is a few hundred, and up to 512 blobs may wait for a throttling registry besides. `--max-downloads` and `--max-unpacks` may
+//! is a few hundred, and up to 512 more blobs may wait for a throttling registry. `--max-downloads` and `--max-unpacks` may
 //! be 65,535 each. systemd and the kernel set a soft limit of 1024, for programs that use select(2), which this program does
 //! not, and a hard limit of 4096 to a million.
 

@@ -1,7 +1,7 @@
 //! Stages layers from deltas: downloads a delta, makes the layer's tar from it and from files of old images, and unpacks it.
 //!
-//! A delta is untrusted, and its sources may change at any time. So any fault of either is answered by the next delta of
-//! the layer, and at last by the whole blob: a delta never fails an image, unless the disk has no space for the whole blob.
+//! A delta is untrusted, and its sources may change at any time. After a fault of either, the next delta of the layer is used,
+//! and finally the whole blob: a delta never fails an image, unless the disk has no space for the whole blob.
 //! Only what would stop a pull without deltas too stops it here: a stop, a full disk, a failing disk.
 
 use std::os::fd::AsFd as _;
@@ -27,14 +27,14 @@ use crate::store::{OldImageFiles, StagedLayer, StoreError};
 use crate::write_back;
 
 /// How long the registry of the whole blob may take to answer, after that of the delta failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a delta could not be used.
 enum DeltaFailure {
     /// A fault of the delta or of its sources.
     Unusable {
         reason: String,
-        /// Bytes of the delta that were downloaded in vain.
+        /// Bytes of the delta that were downloaded and not used.
         bytes: u64,
     },
     /// The pull ends.
@@ -45,7 +45,7 @@ enum DeltaFailure {
 struct DeltaFault {
     delta: Digest,
     reason: String,
-    /// Bytes of it that were downloaded in vain.
+    /// Bytes of it that were downloaded and not used.
     bytes: u64,
 }
 
@@ -72,7 +72,7 @@ impl<'a> LayerStaging<'a> {
             .iter()
             .map(|task| async { (task.layer.id(), self.stage_from_delta(task, connections).await) });
         let staged = stage.collect::<FuturesUnordered<_>>().collect().await;
-        // Only now, because several layers may be made from one delta. What was not downloaded completely stays for the next
+        // After all layers, because several may be made from one delta. What was not downloaded completely stays for the next
         // run.
         for option in layers.iter().flat_map(|task| &task.deltas) {
             if self.puller.failed_deltas.failure(option) == Some(Failure::Application)
@@ -221,7 +221,7 @@ impl<'a> LayerStaging<'a> {
             match (fetcher.fetch(request, halt).await, image) {
                 (Err(error), Some(image))
                     if error.kind() == Kind::Network
-                        && !fetcher.is_reachable(&image.reference, PATIENCE, halt).await => {}
+                        && !fetcher.is_reachable(&image.reference, ANSWER_TIMEOUT, halt).await => {}
                 (fetched, _) => return fetched,
             }
             halt.check()?;

@@ -8,8 +8,8 @@ use crate::oci::Digest;
 
 /// The deltas that failed in this run. Clones share them.
 ///
-/// A hostile artifact may name an honest delta with another layer, with other sources, format or size, or in a repository
-/// without it. So a failure is one of everything that the artifact states, not of the delta's digest.
+/// A hostile artifact may name a valid delta with another layer, with other sources, format or size, or in a repository
+/// without it. So the key of a failure is everything that the artifact states, not only the delta's digest.
 #[derive(Clone, Debug, Default)]
 pub(in crate::job) struct FailedDeltas(Arc<Mutex<HashMap<Arc<DeltaOption>, Failure>>>);
 
