@@ -93,11 +93,11 @@ pub async fn run(
     let registries = Arc::new(Registries::new(config.registries, Arc::clone(observer))?);
     let fetcher = Fetcher::new(
         Arc::clone(&registries),
-        spool,
+        spool.clone(),
         Arc::clone(observer),
         config.max_downloads,
     );
-    let tars = TarCache::new(tars, fetcher, cancel.clone());
+    let tars = TarCache::new(tars, fetcher, spool, cancel.clone());
     let destination = match &config.target {
         Target::Repository(repository) => Destination::Registry(registries.upload(repository)?),
         Target::Layout(path) => Destination::Layout(OciLayout::open(path).map_err(DestinationError::from)?),

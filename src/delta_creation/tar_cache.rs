@@ -20,7 +20,7 @@ use super::layer_diff::LayerFiles;
 use crate::cancel::Cancel;
 use crate::fetch::{BlobRequest, Fetcher};
 use crate::oci::{DiffId, Layer, Reference};
-use crate::spool::VerifiedBlob;
+use crate::spool::{Spool, VerifiedBlob};
 use crate::store::unpack::{UnpackLimits, decompress};
 use crate::write_back;
 
@@ -31,6 +31,7 @@ const CONNECTIONS: usize = 2;
 pub(super) struct TarCache {
     dir: PathBuf,
     fetcher: Fetcher,
+    spool: Spool,
     cancel: Cancel,
     tars: Mutex<HashMap<DiffId, CachedTar>>,
 }
@@ -43,12 +44,13 @@ struct CachedTar {
 }
 
 impl TarCache {
-    /// A cache in the directory `dir`, which exists.
-    pub(super) fn new(dir: PathBuf, fetcher: Fetcher, cancel: Cancel) -> Self {
+    /// A cache in the directory `dir`, which exists; blobs are in the spool of the fetcher.
+    pub(super) fn new(dir: PathBuf, fetcher: Fetcher, spool: Spool, cancel: Cancel) -> Self {
         let tars = Mutex::default();
         Self {
             dir,
             fetcher,
+            spool,
             cancel,
             tars,
         }
@@ -103,6 +105,8 @@ impl TarCache {
     async fn prepare(&self, layer: &Layer, images: &[Reference]) -> Result<Arc<LayerFiles>, CreationError> {
         let (path, diff_id) = (self.path(layer.diff_id()), layer.diff_id());
         if let Some(files) = self.left_over(&path, diff_id).await? {
+            // The run may have been killed before it removed the blob.
+            self.spool.remove(&layer.blob)?;
             return Ok(Arc::new(files));
         }
         let blob = self.fetch(layer, images).await?;
