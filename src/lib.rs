@@ -67,7 +67,7 @@
 //! | [`job`] | the pipeline |
 //! | [`pinning`] | keeps the images in the store after the run |
 //! | [`cli`], [`settings`] | the flags as typed; flags, environment and host files as resolved |
-//! | [`entrypoint`], [`signals`], [`open_files`] | the names by which the program is started; the signals that stop it; how many files it may open |
+//! | [`entrypoint`], [`signals`], [`open_files`], [`allocator`] | the names by which the program is started; the signals that stop it; how many files it may open; how it frees memory |
 //!
 //! # Invariants
 //!
@@ -91,6 +91,7 @@
 //! - No run fails because of the cluster's API, and only the start of a run waits for it, for a bounded time.
 //! - No other program is executed: no podman, no skopeo, no shell.
 
+pub mod allocator;
 pub mod cancel;
 pub mod catalog;
 pub mod cli;

@@ -29,6 +29,7 @@ use clap::Parser as _;
 use exit_handler::{ExitHandler, exit_after_panics, exit_if_main_hangs};
 use logging::start_log;
 use session::Session;
+use spoke_precache::allocator;
 use spoke_precache::cancel::Cancel;
 use spoke_precache::cli::{Cli, Command, PriorityFlags, RunFlags};
 use spoke_precache::entrypoint::{Entrypoint, NOT_FOUND};
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
     start_log(&display, &console);
     lower_priority(&flags.priority);
     open_files::raise_limit();
+    allocator::return_large_buffers();
     let exit = Arc::new(ExitHandler::new(mode, *output, display, console));
     exit_after_panics(&exit);
     let runtime = tokio::runtime::Builder::new_multi_thread()

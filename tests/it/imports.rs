@@ -32,6 +32,7 @@ const RANKS: [&[&str]; 13] = [
         "entrypoint",
         "signals",
         "open_files",
+        "allocator",
         "exit_handler",
         "logging",
         "session",
