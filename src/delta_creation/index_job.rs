@@ -17,6 +17,7 @@ use super::creation_report::{ImageOutcome, ImageState, IndexReport, SourceImage,
 use super::error::CreationError;
 use super::image_pairs::{ImagePair, Pairing};
 use super::layer_deltas::{LayerDeltas, LayerOutcome, SharedSources};
+use super::layer_diff::Variant;
 use super::named_image::NamedImage;
 use super::publication::Publication;
 use super::release_images::UnresolvedImage;
@@ -278,8 +279,8 @@ fn finished(pair: &ImagePair, further: Option<&NamedImage>, outcomes: &[LayerOut
         .iter()
         .filter_map(|outcome| outcome.why_not.as_deref())
         .collect();
-    let mut files = outcomes.iter().flat_map(|outcome| &outcome.deltas);
-    let further = further.filter(|_| files.any(|file| file.reads_further));
+    let mut all = outcomes.iter();
+    let further = further.filter(|_| all.any(|outcome| outcome.delta(Variant::Further).is_some()));
     let outcome = outcome(pair, state, (!why_not.is_empty()).then(|| why_not.join("; ")));
     let further = further.map(|image| source(image, SourceReason::Files));
     ImageOutcome {

@@ -9,12 +9,12 @@ use tokio::sync::{Mutex, Semaphore};
 use super::blocking::{acquire, run_blocking};
 use super::error::CreationError;
 use super::image_pairs::ImagePair;
-use super::layer_diff::{DiffParams, LayerPlan, MadeDelta, diff_layer};
+use super::layer_diff::{DiffParams, LayerDiff, LayerPlan, MadeDelta, Variant, diff_layer};
 use super::named_image::NamedImage;
-use super::source_files::{FURTHER, SourceFiles, SourceReader};
+use super::source_files::{SourceFiles, SourceReader};
 use super::tar_cache::{TarCache, remove};
 use crate::cancel::Cancel;
-use crate::delta::{Format, LayerDelta, is_worthwhile};
+use crate::delta::{LayerDelta, is_worthwhile};
 use crate::oci::Layer;
 
 /// Memory is shared out in this unit.
@@ -42,7 +42,7 @@ pub(super) struct SharedSources(Mutex<Option<SourceFiles>>);
 #[derive(Debug)]
 pub(super) struct LayerOutcome {
     pub(super) layer: Layer,
-    /// Those that are worthwhile; at most one for each format.
+    /// Those that are worthwhile; at most one for each variant.
     pub(super) deltas: Vec<DeltaFile>,
     /// Why there is none.
     pub(super) why_not: Option<String>,
@@ -54,8 +54,7 @@ pub(super) struct LayerOutcome {
 pub(super) struct DeltaFile {
     pub(super) delta: LayerDelta,
     pub(super) path: PathBuf,
-    /// Whether it reads files of the further image.
-    pub(super) reads_further: bool,
+    pub(super) variant: Variant,
 }
 
 impl<'a> LayerDeltas<'a> {
@@ -100,11 +99,10 @@ impl<'a> LayerDeltas<'a> {
         let memory = plan.memory_needed().min(self.max_memory);
         let _memory = acquire(&self.memory, permits(memory), self.cancel).await?;
         let _cpu = acquire(&self.cpus, 1, self.cancel).await?;
-        let [tar_diff, inflated] =
-            [Format::TarDiff, Format::InflatedTarDiff].map(|format| self.path(layer, format));
-        let (paths, cancel) = ([tar_diff.clone(), inflated.clone()], self.cancel.clone());
+        let paths = Variant::ALL.map(|variant| self.path(layer, variant));
+        let (outputs, cancel) = (paths.clone(), self.cancel.clone());
         let diff = run_blocking(move || {
-            let [tar_diff, inflated] = paths.map(|path| {
+            let [standard, inflated, further] = outputs.map(|path| {
                 let options = File::options()
                     .read(true)
                     .write(true)
@@ -117,23 +115,26 @@ impl<'a> LayerDeltas<'a> {
                 memory,
                 ..DiffParams::default()
             };
-            Ok(diff_layer(&plan, params, &tar_diff?, &inflated?, &cancel)?)
+            let outputs = [&standard?, &inflated?, &further?];
+            Ok(diff_layer(&plan, params, outputs, &cancel)?)
         });
-        let diff = diff.await?;
+        let LayerDiff {
+            standard,
+            inflated,
+            further,
+        } = diff.await?;
+        let made = [Some(standard), inflated, further];
+        let smallest = made.iter().flatten().map(|made| made.size).min();
+        let smallest = smallest.unwrap_or_default();
         let mut deltas = Vec::new();
-        let mut smallest = diff.tar_diff.size;
-        for (format, made, path) in [
-            (Format::TarDiff, Some(diff.tar_diff), tar_diff),
-            (Format::InflatedTarDiff, diff.inflated, inflated),
-        ] {
-            smallest = made.as_ref().map_or(smallest, |made| made.size.min(smallest));
+        for ((variant, made), path) in Variant::ALL.into_iter().zip(made).zip(paths) {
             match made.filter(|made| is_worthwhile(made.size, layer.size)) {
-                Some(MadeDelta { digest, size, images }) => deltas.push(DeltaFile {
-                    reads_further: images.contains(&FURTHER),
+                Some(MadeDelta { digest, size }) => deltas.push(DeltaFile {
+                    variant,
                     delta: LayerDelta {
                         blob: digest,
                         size,
-                        format,
+                        format: variant.format(),
                         target: layer.blob,
                         tar_size: Some(tar_size),
                     },
@@ -181,10 +182,11 @@ impl<'a> LayerDeltas<'a> {
         }
     }
 
-    fn path(&self, layer: &Layer, format: Format) -> PathBuf {
-        let suffix = match format {
-            Format::TarDiff => "tardf1",
-            Format::InflatedTarDiff => "itrdf1",
+    fn path(&self, layer: &Layer, variant: Variant) -> PathBuf {
+        let suffix = match variant {
+            Variant::Standard => "tardf1",
+            Variant::Inflated => "itrdf1",
+            Variant::Further => "further.itrdf1",
         };
         self.dir.join(format!("{}.{suffix}", layer.diff_id().0.hex()))
     }
@@ -199,9 +201,13 @@ impl LayerOutcome {
 
     /// Bytes that a node downloads that knows only deltas for every program.
     pub(super) fn standard(&self) -> u64 {
-        let mut files = self.deltas.iter();
-        let standard = files.find(|file| file.delta.format == Format::TarDiff);
+        let standard = self.delta(Variant::Standard);
         standard.map_or(self.layer.size, |file| file.delta.size)
+    }
+
+    /// The worthwhile delta of this variant.
+    pub(super) fn delta(&self, variant: Variant) -> Option<&DeltaFile> {
+        self.deltas.iter().find(|file| file.variant == variant)
     }
 }
 

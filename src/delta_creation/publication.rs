@@ -17,11 +17,12 @@ use super::destination::Destination;
 use super::error::CreationError;
 use super::image_pairs::ImagePair;
 use super::layer_deltas::{DeltaFile, LayerOutcome};
+use super::layer_diff::Variant;
 use super::named_image::NamedImage;
 use super::wanted_entries::WantedEntries;
 use crate::cancel::Cancel;
 use crate::delta::artifact::{DeltaIndex, EMPTY_CONFIG, NewArtifact};
-use crate::delta::{DeltaSource, Format, LayerDelta};
+use crate::delta::{DeltaSource, LayerDelta};
 use crate::oci::{Descriptor, DiffId, Digest, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, Reference};
 
 /// The index of a pair of releases in the destination.
@@ -69,33 +70,33 @@ impl<'a> Publication<'a> {
     }
 
     /// Publishes the deltas of an image, then the index with them. `old` is the predecessor, and deltas may read `further` too.
-    pub(super) async fn add(
+    pub(super) async fn add<'o>(
         &self,
         pair: &ImagePair,
         old: &NamedImage,
         further: Option<&NamedImage>,
-        outcomes: &[LayerOutcome],
+        outcomes: &'o [LayerOutcome],
     ) -> Result<(), CreationError> {
         let reused = reused(pair, old);
         let mut added = Vec::new();
-        for format in [Format::TarDiff, Format::InflatedTarDiff] {
-            let files: Vec<&DeltaFile> = outcomes
-                .iter()
-                .flat_map(|outcome| &outcome.deltas)
-                .filter(|file| file.delta.format == format)
-                .collect();
-            if files.is_empty() {
+        for variant in Variant::ALL {
+            // A node reads one artifact in each format, so that with `further` has the deltas of all layers.
+            let file = |outcome: &'o LayerOutcome| match variant {
+                Variant::Standard | Variant::Inflated => outcome.delta(variant),
+                Variant::Further => outcome.delta(variant).or(outcome.delta(Variant::Inflated)),
+            };
+            let files: Vec<&DeltaFile> = outcomes.iter().filter_map(file).collect();
+            if files.iter().all(|file| file.variant != variant) {
                 continue;
             }
-            // A node without one of the sources cannot use any delta of the artifact.
-            let further = further.filter(|_| files.iter().any(|file| file.reads_further));
+            let further = further.filter(|_| variant == Variant::Further);
             let sources: Vec<DeltaSource> = std::iter::once(old)
                 .chain(further)
                 .map(NamedImage::source)
                 .collect();
             let layers: Vec<LayerDelta> = files.iter().map(|file| file.delta.clone()).collect();
             let artifact = NewArtifact {
-                format,
+                format: variant.format(),
                 target: &pair.new.image,
                 source_manifest: old.image.manifest.digest(),
                 sources: &sources,

@@ -19,14 +19,11 @@ use super::tar_cache::TarCache;
 use crate::cancel::Cancel;
 use crate::oci::Layer;
 
-/// The number of the further image in the deltas that read it. The predecessor is image 0.
-pub(super) const FURTHER: usize = 1;
-
 /// The files of the old images of one pair.
 #[derive(Clone, Debug)]
 pub(super) struct SourceFiles {
     pub(super) files: OldFiles,
-    /// The image besides the predecessor. The tars of its layers are in use until the image is finished.
+    /// Image 1 besides the predecessor, which is image 0. The tars of its layers are in use until the new image is finished.
     pub(super) further: Option<NamedImage>,
 }
 

@@ -1,5 +1,6 @@
 //! Decides which entries of an index of deltas stay when a run writes it again.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use super::image_pairs::ImagePair;
@@ -71,10 +72,12 @@ impl WantedEntries {
         other.without.retain(|target| !known.contains(target));
         index.artifacts.extend(other.artifacts);
         index.without.extend(other.without);
-        // Images finish in any order. The same deltas make the same index.
-        index
-            .artifacts
-            .sort_by_key(|artifact| (artifact.target, artifact.format));
+        // Images finish in any order. The same deltas make the same index. In each format, a node takes the first artifact
+        // of an image that it can use: the one with more sources is smaller.
+        index.artifacts.sort_by_key(|artifact| {
+            let sources = Reverse(artifact.sources.len());
+            (artifact.target, artifact.format, sources)
+        });
         index.without.sort_unstable();
     }
 
@@ -159,6 +162,18 @@ mod tests {
         }
         assert!(allowed_when(false, &["old a", "missing"]));
         assert!(!allowed_when(false, &["missing", "x"]));
+    }
+
+    #[test]
+    fn the_artifact_with_more_sources_comes_first() {
+        let mut index = index(&[("a", "old a"), ("a", "old a")], &[]);
+        index.artifacts[1].sources.push(digest("x"));
+        let counts = |index: &DeltaIndex| -> Vec<usize> {
+            let artifacts = index.artifacts.iter();
+            artifacts.map(|artifact| artifact.sources.len()).collect()
+        };
+        wanted(true).merge(&mut index, DeltaIndex::default());
+        assert_eq!(counts(&index), [2, 1]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct DeltaIndex {
     pub from: Option<String>,
     /// The new release or image, as a reference with the digest of its manifest.
     pub to: Option<String>,
-    /// One for each image and format.
+    /// At least one for each image. In each format, a node uses the first one of an image whose old images it has.
     pub artifacts: Vec<ArtifactDescriptor>,
     /// Digests of the manifests of target images for which no delta saves anything.
     pub without: Vec<Digest>,

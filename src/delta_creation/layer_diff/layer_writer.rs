@@ -1,6 +1,5 @@
-//! Writes the delta of a whole layer in one format.
+//! Writes the delta of a whole layer in one variant.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::iter;
 
@@ -8,8 +7,8 @@ use super::content::Content;
 use super::content_writer::ContentWriter;
 use super::error::DiffError;
 use super::file_diff::{FileDiff, SectionDiff};
-use super::made_delta::MadeDelta;
-use super::plan::{LayerPlan, PlannedFile};
+use super::made_delta::{MadeDelta, Variant};
+use super::plan::{LayerPlan, PlannedFile, Source};
 use super::section_pair::{Scratch, SectionPair};
 use crate::cancel::Cancel;
 use crate::delta::{Format, SourceName};
@@ -19,20 +18,15 @@ use crate::oci::Hasher;
 pub(super) struct LayerWriter<'a, W: Write> {
     plan: &'a LayerPlan,
     scratch: &'a Scratch<'a>,
-    format: Format,
-    /// The old images that may be read.
-    allowed: &'a BTreeSet<usize>,
+    variant: Variant,
     writer: ContentWriter<'a, HashingWriter<W>>,
-    images: BTreeSet<usize>,
 }
 
 impl<'a, W: Write> LayerWriter<'a, W> {
-    /// Files of other old images than the `allowed` ones are not read.
     pub(super) fn new(
         plan: &'a LayerPlan,
         scratch: &'a Scratch<'a>,
-        (format, level): (Format, i32),
-        allowed: &'a BTreeSet<usize>,
+        (variant, level): (Variant, i32),
         output: W,
         cancel: &'a Cancel,
     ) -> Result<Self, DiffError> {
@@ -44,10 +38,8 @@ impl<'a, W: Write> LayerWriter<'a, W> {
         Ok(Self {
             plan,
             scratch,
-            format,
-            allowed,
-            writer: ContentWriter::new(output, (format, level), plan.new_layer().tar(), cancel)?,
-            images: BTreeSet::new(),
+            variant,
+            writer: ContentWriter::new(output, (variant.format(), level), plan.new_layer().tar(), cancel)?,
         })
     }
 
@@ -66,20 +58,15 @@ impl<'a, W: Write> LayerWriter<'a, W> {
         Ok(MadeDelta {
             digest: output.hasher.finish(),
             size: output.size,
-            images: self.images,
         })
     }
 
     fn file(&mut self, file: &PlannedFile, diff: &FileDiff) -> Result<(), DiffError> {
         let new = self.plan.content_of(file);
-        let is_allowed = |image| self.allowed.contains(&image);
-        let source = file.source.as_ref();
-        let Some(source) = source.filter(|source| source.image().is_some_and(is_allowed)) else {
+        let may_read = |source: &&Source| self.variant == Variant::Further || !source.is_further();
+        let Some(source) = file.source.as_ref().filter(may_read) else {
             return self.without_source(&new, diff);
         };
-        if source.is_equal || diff.reads_source() {
-            self.images.extend(source.image());
-        }
         if source.is_equal {
             let copied = self.writer.delta.copy_from(&source.name, 0, file.size);
             return copied.map_err(DiffError::host("write the delta of", self.plan.new_layer().tar()));
@@ -90,7 +77,7 @@ impl<'a, W: Write> LayerWriter<'a, W> {
     /// There is nothing to read, so no operation names the source.
     fn without_source(&mut self, new: &Content<'_>, diff: &FileDiff) -> Result<(), DiffError> {
         let nothing = (&SourceName::file(""), &new.part(0..0));
-        match (self.format, diff.reads_source()) {
+        match (self.variant.format(), diff.reads_source()) {
             (Format::InflatedTarDiff, false) => self.changed(new, nothing, diff),
             _ => self.writer.data(new, 0..new.length()),
         }
@@ -110,7 +97,7 @@ impl<'a, W: Write> LayerWriter<'a, W> {
             self.writer
                 .write((new, position..stream.start), (name, old), before)?;
             position = stream.end;
-            match self.format {
+            match self.variant.format() {
                 Format::TarDiff => {
                     self.writer
                         .write((new, stream), (name, old), section.compressed.iter())?

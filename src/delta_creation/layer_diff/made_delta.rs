@@ -1,8 +1,31 @@
 //! What making the delta of one layer may use, and what was made.
 
-use std::collections::BTreeSet;
-
+use crate::delta::Format;
 use crate::oci::Digest;
+
+/// The deltas of a layer differ in their format, and in the images whose files they read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// In the format that other programs apply too; it reads files of image 0 only.
+    Standard,
+    /// In the own format; it reads files of image 0 only.
+    Inflated,
+    /// In the own format; it reads files of all images. A node that lacks one of them cannot use it.
+    Further,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Standard, Self::Inflated, Self::Further];
+
+    /// How it is encoded.
+    pub fn format(self) -> Format {
+        match self {
+            Self::Standard => Format::TarDiff,
+            Self::Inflated | Self::Further => Format::InflatedTarDiff,
+        }
+    }
+}
 
 /// What making a delta may use.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +52,12 @@ impl Default for DiffParams {
 /// The deltas of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerDiff {
-    /// In the format that other programs apply too. It reads files of image 0 only.
-    pub tar_diff: MadeDelta,
-    /// In the own format, if it is smaller by a tenth.
+    /// [`Variant::Standard`].
+    pub standard: MadeDelta,
+    /// [`Variant::Inflated`], if it is smaller by a tenth.
     pub inflated: Option<MadeDelta>,
+    /// [`Variant::Further`], if it is smaller by a tenth than both others.
+    pub further: Option<MadeDelta>,
 }
 
 /// One delta.
@@ -42,6 +67,4 @@ pub struct MadeDelta {
     pub digest: Digest,
     /// Its length in bytes.
     pub size: u64,
-    /// The old images whose files it reads.
-    pub images: BTreeSet<usize>,
 }

@@ -4,7 +4,7 @@
 //! for which image 0 has nothing is searched in the other old images. The other names of a file are its hard links: the objects
 //! of an ostree repository are named by their content, and only their links have names that stay.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use super::comparison;
@@ -59,8 +59,8 @@ const MIN_FURTHER: u64 = 64 << 10;
 /// Smaller programs have no sections that are worth the operations.
 const MIN_ELF: u64 = 4 << 10;
 
-/// Memory of the threads that write: zstd at level 19 with a window of 8 MiB for two formats, and buffers.
-const WRITING: u64 = 256 << 20;
+/// Memory of a thread that writes: zstd at level 19 with a window of 8 MiB, and buffers.
+const WRITING: u64 = 128 << 20;
 
 impl LayerPlan {
     /// Chooses a source for each file. Hashes files whose size occurs both in the new layer and in an old image.
@@ -86,16 +86,14 @@ impl LayerPlan {
         Ok(Self { new, old, files })
     }
 
-    /// The memory with which one thread can examine and compare the largest pair of files as a whole.
+    /// The memory with which one thread can examine and compare the largest pair of files as a whole, or one for each variant
+    /// can write.
     pub fn memory_needed(&self) -> u64 {
         let needed = |file: &PlannedFile| file.comparison_memory().max(file.examination_memory());
-        self.files.iter().map(needed).max().unwrap_or(0).max(WRITING)
-    }
-
-    /// The old images whose files the delta in the own format may read. The other format reads only image 0.
-    pub fn images(&self) -> BTreeSet<usize> {
-        let sources = self.files.iter().filter_map(|file| file.source.as_ref());
-        sources.filter_map(Source::image).collect()
+        let mut sources = self.files.iter().filter_map(|file| file.source.as_ref());
+        let writers = if sources.any(Source::is_further) { 3 } else { 2 };
+        let comparing = self.files.iter().map(needed).max().unwrap_or(0);
+        comparing.max(writers * WRITING)
     }
 
     /// Bytes of the files that are worth reading from another image than the predecessor, and have no source.
@@ -154,9 +152,9 @@ impl PlannedFile {
 }
 
 impl Source {
-    /// The old image that has it.
-    pub(super) fn image(&self) -> Option<usize> {
-        usize::try_from(self.name.image).ok()
+    /// Whether it is in another image than the predecessor.
+    pub(super) fn is_further(&self) -> bool {
+        self.name.image != 0
     }
 
     pub(super) fn content(&self) -> Content<'_> {
