@@ -79,9 +79,10 @@ mod tests {
     fn space_is_reserved_once_for_a_blob_and_not_for_what_is_spooled() {
         let directory = tempfile::tempdir().unwrap();
         let [first, second, third] = [b"1", b"2", b"3"].map(|bytes| Digest::of(bytes));
+        let spool = Spool::open(directory.path()).unwrap();
         std::fs::write(directory.path().join(format!("{second}.partial")), [0; 60]).unwrap();
         let budget = Arc::new(SpaceBudget::new("/".into(), 100, 0));
-        let space = FallbackSpace::new(Spool::open(directory.path()).unwrap(), budget);
+        let space = FallbackSpace::new(spool, budget);
         assert!(space.reserve(first, 60).is_ok());
         assert!(space.reserve(first, 60).is_ok());
         assert!(space.reserve(second, 100).is_ok());
