@@ -3,7 +3,7 @@
 //! glibc maps large allocations and unmaps them when they are freed. But each time it raises the size that it calls large to
 //! that of the freed buffer, up to 32 MiB, and takes the next one from the heap of the thread, which keeps free memory up to
 //! twice that size. Deltas are applied by changing threads, each with a window of zstd and a cache of 8 MiB: a run that
-//! applied six had a peak of 115 MiB, and of 66 MiB with a fixed size. Linux, 2 cores, static glibc.
+//! applied six had a peak of 115 MiB, and of 60 MiB with a fixed size. Linux, 2 cores, static glibc.
 
 /// What is mapped by itself: windows and caches, but no buffer that is allocated for each file or request.
 #[cfg(target_env = "gnu")]
