@@ -157,18 +157,13 @@ impl TestNode {
             format!("trace={calls}"),
             format!("inject={calls}:signal=KILL:when={nth}"),
         );
-        let strace = [
-            "/usr/bin/strace",
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            &trace,
-            "-e",
-            &inject,
-        ];
-        self.start_under(&strace, verb, args)
+        self.start_with_faults(&["-e", &trace, "-e", &inject], verb, args)
+    }
+
+    /// Starts it under strace with these options, which injects faults and prints nothing.
+    pub(crate) fn start_with_faults(&self, options: &[&str], verb: &str, args: &[&str]) -> Running {
+        let strace = ["/usr/bin/strace", "-f", "-qq", "-o", "/dev/null"];
+        self.start_under(&[&strace, options].concat(), verb, args)
     }
 
     /// Starts it as TALM's script, which means `run`.

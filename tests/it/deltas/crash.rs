@@ -88,19 +88,12 @@ fn a_delta_that_a_kill_leaves_is_removed_when_its_layer_is_stored() {
         let node = Scene::node_with_old(&scene.registry);
         // One of the files that are removed from the spool in the end.
         let spool = spool_of(&node);
-        let strace = [
-            "/usr/bin/strace",
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "trace=unlinkat",
-            "-P",
-        ];
+        let spool = spool.to_str().expect("UTF-8");
         let kill = format!("inject=unlinkat:signal=KILL:when={nth}");
-        let strace = [&strace[..], &[spool.to_str().expect("UTF-8"), "-e", &kill]].concat();
-        let run = node.start_under(&strace, "run", &["--image", &name]).wait();
+        let options = ["-P", spool, "-e", "trace=unlinkat", "-e", &kill];
+        let run = node
+            .start_with_faults(&options, "run", &["--image", &name])
+            .wait();
         if run.code == 0 {
             break;
         }

@@ -95,11 +95,7 @@ impl Update {
     }
 
     fn requests(&self, digest: &str) -> usize {
-        let requests = self.registry.layer_requests();
-        requests
-            .iter()
-            .filter(|access| access.path.ends_with(digest))
-            .count()
+        self.registry.requests_of(digest)
     }
 }
 

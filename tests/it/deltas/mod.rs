@@ -190,11 +190,7 @@ impl Scene {
 
     /// How often the blob with this digest was requested.
     fn requests(&self, digest: &str) -> usize {
-        let requests = self.registry.layer_requests();
-        requests
-            .iter()
-            .filter(|access| access.path.ends_with(digest))
-            .count()
+        self.registry.requests_of(digest)
     }
 
     /// Fails unless the run pulled the image with the delta alone.

@@ -190,6 +190,13 @@ impl Registry {
         self.shared.log.clear();
     }
 
+    /// How often the layer or delta with this digest was requested.
+    pub(crate) fn requests_of(&self, digest: &str) -> usize {
+        let requests = self.layer_requests();
+        let of_blob = requests.iter().filter(|access| access.path.ends_with(digest));
+        of_blob.count()
+    }
+
     /// Requests for blobs so far, configs not counted.
     pub(crate) fn layer_requests(&self) -> Vec<Access> {
         let configs = self.content().configs();

@@ -439,12 +439,7 @@ fn a_directory_that_the_disk_does_not_give_is_a_damage() {
     let scene = Scene::new();
     let base = &layer_ids(&scene.rich)[0];
     let dir = scene.ours.graph_root().join(format!("overlay/{base}/diff/d"));
-    let strace = [
-        "/usr/bin/strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
+    let options = [
         "-P",
         dir.to_str().unwrap(),
         "-e",
@@ -454,7 +449,7 @@ fn a_directory_that_the_disk_does_not_give_is_a_damage() {
     ];
     let run = scene
         .ours
-        .start_under(&strace, "verify", &["--image", &scene.name])
+        .start_with_faults(&options, "verify", &["--image", &scene.name])
         .wait();
     let run = run.exits(7).says("`/d`: it cannot be listed: Input/output error");
     assert_eq!(run.images("failed"), [&scene.name]);
