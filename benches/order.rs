@@ -129,6 +129,7 @@ fn image(number: u64) -> ImageToPlan {
     ImageToPlan {
         reference: format!("example.com/{name}:1").parse().expect("a reference"),
         requesters: vec![Requester::Release { tag: name }],
+        rank: None,
         action: ImageAction::Pull(Arc::new(ResolvedImage {
             list: None,
             manifest: content(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 /// Why the run stops before its work is done.
@@ -16,6 +17,8 @@ use tokio::sync::watch;
 pub enum StopReason {
     /// `--deadline`, or the Job's own.
     Deadline,
+    /// The upgrade of the cluster begins at this time, and CRI-O pulls what is missing.
+    Upgrade(Timestamp),
     /// A signal with this number.
     Signal(i32),
     /// An error in one task that stops the others; the run ends with that error and not with this reason.
@@ -26,6 +29,7 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deadline => f.write_str("the deadline"),
+            Self::Upgrade(at) => write!(f, "the upgrade, which begins at {at}"),
             Self::Signal(number) => write!(f, "signal {number}"),
             Self::FatalError => f.write_str("an error in another task"),
         }
@@ -57,16 +61,16 @@ impl Cancel {
         });
     }
 
-    /// Stops the run at `deadline`. A thread waits for it and not a task: the threads of the runtime may all be blocked, by
+    /// Stops the run at `deadline`, for `reason`. A thread waits for it and not a task: the threads of the runtime may all be blocked, by
     /// a log that is not read or a disk that hangs.
     ///
     /// # Errors
     /// If no thread can be started. Then the deadline does not stop the run.
-    pub fn stop_at(&self, deadline: Instant) -> io::Result<()> {
+    pub fn stop_at(&self, deadline: Instant, reason: StopReason) -> io::Result<()> {
         let cancel = self.clone();
         let wait = move || {
             thread::sleep(deadline.saturating_duration_since(Instant::now()));
-            cancel.stop(StopReason::Deadline);
+            cancel.stop(reason);
         };
         thread::Builder::new().name("deadline".to_owned()).spawn(wait)?;
         Ok(())

@@ -5,7 +5,11 @@
 
 mod delta_create_flags;
 mod delta_flags;
+mod export_flags;
+mod image_flags;
+mod media_flags;
 mod registry_paths;
+mod release_flags;
 mod signature_flags;
 
 use std::num::NonZeroU16;
@@ -14,7 +18,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
-use crate::oci::{Platform, Reference};
 use crate::pinning::PinTarget;
 use crate::preflight::Threshold;
 use crate::priority::{IoPriority, Niceness};
@@ -23,7 +26,11 @@ use crate::report::ProgressMode;
 use crate::spec::parse_space;
 pub use delta_create_flags::{DeltaCommand, DeltaCommands, DeltaCreateFlags};
 pub use delta_flags::DeltaFlags;
+pub use export_flags::ExportFlags;
+pub use image_flags::ImageFlags;
+pub use media_flags::MediaFlags;
 pub use registry_paths::RegistryPaths;
+pub use release_flags::ReleaseFlags;
 pub use signature_flags::SignatureFlags;
 
 /// Lines are not longer, on however wide a terminal.
@@ -37,7 +44,8 @@ const DETAILS: &str = "\
 Environment:
   Every flag has a variable: SPOKE_PRECACHE_ and the flag's name in capitals, with _ for -.
   --max-downloads is SPOKE_PRECACHE_MAX_DOWNLOADS. A flag overrides its variable.
-  The variables of the repeatable flags take several values, separated by commas, except --exclude.
+  The variables of repeatable flags take several values, separated by commas. Only those of --exclude
+  and --config take one.
   NO_COLOR and CLICOLOR_FORCE turn colours off and on.
 
 Exit codes:
@@ -51,6 +59,7 @@ Exit codes:
     7    the store is unusable or damaged
     8    a registry does not have an image, or its certificate or a rule forbids the request
     124  the deadline passed; run it again, it continues
+         or the upgrade begins before everything can be whole; CRI-O then pulls the rest
     128+n  signal n arrived (143: SIGTERM); run it again, it continues
 
 Examples:
@@ -67,7 +76,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands. All take the same flags, and `verify` has one more; `delta` has flags of its own.
+/// The commands. All take the same flags, and `verify` has two more; `delta` and `export` have flags of their own.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Pull every image that the version spec names into the store
@@ -85,14 +94,27 @@ pub enum Command {
     Verify(VerifyFlags),
     /// Print the version spec, including flags, as a ConfigMap
     ///
-    /// The ConfigMap is the one that the hub would write. Needs neither a store nor a network.
+    /// The ConfigMap is the one that the hub would write. Needs neither a store nor, without `--from-cluster`, a network.
     #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
     Spec(SpecFlags),
+    /// Show the last runs, and what is missing now of what the last one requested
+    ///
+    /// Reads only the store and the spool: no registry, no API, no version spec. Takes about a second. The exit code is 0 if
+    /// every requested image is known and in the store, and 1 otherwise.
+    #[command(after_help = SEE_HELP, after_long_help = DETAILS)]
+    Status(RunFlags),
     /// Create deltas from one release to the next
     Delta(DeltaCommands),
+    /// Write what the version spec needs to a directory or a tar
+    ///
+    /// For a site without a network: needs neither root nor a store, and nodes use the result with `--blobs-from`. Another run
+    /// continues, and downloads only what is missing.
+    #[command(after_help = SEE_HELP, after_long_help = export_flags::DETAILS)]
+    Export(Box<ExportFlags>),
 }
 
-/// Flags of `run` and `plan`.
+/// Flags of `run`, `plan` and `status`. In `status`, as in `spec`, only the command has to be replaced: the flags for the
+/// store, the spool, the platform, the log and the format have an effect.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunFlags {
     /// Flags of every command.
@@ -101,7 +123,7 @@ pub struct RunFlags {
 
     /// Format of standard output: text or json
     ///
-    /// Of the plan or the summary.
+    /// Of the plan, the summary or the status.
     #[arg(
         short,
         long,
@@ -150,6 +172,18 @@ pub struct VerifyFlags {
     #[arg(long, env = "SPOKE_PRECACHE_REPAIR", hide_env = true)]
     pub repair: bool,
 
+    /// Judge whether an upgrade finds its images in the store
+    ///
+    /// Shows which images are pinned, which the kubelet may remove, and what else may cause pulls. In a pod it asks the
+    /// cluster's API, but no registry. An upgrade at risk is a warning and no failure.
+    #[arg(
+        long,
+        env = "SPOKE_PRECACHE_FOR_UPGRADE",
+        hide_env = true,
+        conflicts_with = "repair"
+    )]
+    pub for_upgrade: bool,
+
     /// Flags of `run`.
     #[command(flatten)]
     pub run: RunFlags,
@@ -164,6 +198,9 @@ pub struct Flags {
     /// Where the host's files are.
     #[command(flatten)]
     pub host: HostPaths,
+    /// Where images are before they are downloaded.
+    #[command(flatten)]
+    pub media: MediaFlags,
     /// How signatures are checked.
     #[command(flatten)]
     pub signatures: SignatureFlags,
@@ -184,75 +221,28 @@ pub struct Flags {
     pub output: Output,
 }
 
-/// The version spec: a ConfigMap, a PreCachingConfig, single flags, or a combination.
+/// The version spec: objects of a hub or a cluster, single flags, or a combination.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Version spec")]
 pub struct VersionSpecFlags {
-    /// Version spec: a directory or a file
-    ///
-    /// A directory with the keys of a mounted ConfigMap, or a YAML or JSON file with a ConfigMap or a PreCachingConfig;
-    /// `-` is standard input. [default: /etc/config, unless `--platform-image`, `--operator-index` or `--image` is given]
-    #[arg(long, value_name = "PATH", env = "SPOKE_PRECACHE_CONFIG", hide_env = true)]
-    pub config: Option<PathBuf>,
+    /// The images.
+    #[command(flatten)]
+    pub images: ImageFlags,
 
-    /// Release image
+    /// The release from a cluster.
+    #[command(flatten)]
+    pub release: ReleaseFlags,
+
+    /// Leave out release images that this node does not use
     ///
-    /// Overrides `platform.image`.
+    /// Judges by the release that runs here: an image is left out if no container of this node has used it since the start.
     #[arg(
         long,
-        value_name = "REF",
-        env = "SPOKE_PRECACHE_PLATFORM_IMAGE",
-        hide_env = true
-    )]
-    pub platform_image: Option<Reference>,
-
-    /// Operator index image (repeatable)
-    ///
-    /// It contains an operator catalog. Is added to `operators.indexes`.
-    #[arg(
-        long = "operator-index",
-        value_name = "REF",
-        env = "SPOKE_PRECACHE_OPERATOR_INDEX",
+        env = "SPOKE_PRECACHE_ONLY_USED",
         hide_env = true,
-        value_delimiter = ','
+        hide_short_help = true
     )]
-    pub operators_indexes: Vec<Reference>,
-
-    /// Operator to pull (repeatable)
-    ///
-    /// Without a channel, the package's default channel. Is added to `operators.packagesAndChannels`.
-    #[arg(
-        long = "package",
-        value_name = "PKG[:CHANNEL]",
-        env = "SPOKE_PRECACHE_PACKAGE",
-        hide_env = true,
-        value_delimiter = ','
-    )]
-    pub packages: Vec<String>,
-
-    /// Additional image (repeatable)
-    ///
-    /// By tag or digest. Is added to `additionalImages`.
-    #[arg(
-        long = "image",
-        value_name = "REF",
-        env = "SPOKE_PRECACHE_IMAGE",
-        hide_env = true,
-        value_delimiter = ','
-    )]
-    pub images: Vec<Reference>,
-
-    /// Exclude matching release images (repeatable)
-    ///
-    /// The pattern is a basic regular expression, as for grep. Is added to `excludePrecachePatterns`. The variable takes
-    /// one pattern, because a pattern may contain commas.
-    #[arg(
-        long = "exclude",
-        value_name = "PATTERN",
-        env = "SPOKE_PRECACHE_EXCLUDE",
-        hide_env = true
-    )]
-    pub excludes: Vec<String>,
+    pub only_used: bool,
 
     /// Space that must be free, in GiB or with a unit
     ///
@@ -260,11 +250,6 @@ pub struct VersionSpecFlags {
     #[arg(long, value_name = "GiB", env = "SPOKE_PRECACHE_SPACE_REQUIRED", value_parser = parse_space)]
     #[arg(hide_env = true, hide_short_help = true)]
     pub space_required: Option<u64>,
-
-    /// Platform to pull of a multi-architecture image [default: the node's]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "SPOKE_PRECACHE_PLATFORM")]
-    #[arg(hide_env = true, hide_short_help = true)]
-    pub platform: Option<Platform>,
 }
 
 /// Paths of the host. Without a flag, each is found below the host root in the same way as CRI-O finds it.
@@ -560,7 +545,8 @@ mod tests {
             let repeatable = match name.as_str() {
                 "spoke-precache" => 0,
                 "create" => 2,
-                _ => 7,
+                "export" => 6,
+                _ => 9,
             };
             assert_eq!(
                 long.matches("(repeatable)").count(),

@@ -12,6 +12,7 @@
 //!   7  containers/storage is unusable
 //!   8  a registry does not have an image, or its certificate or a rule forbids the request
 //! 124  deadline         128+n  signal n         in both cases another run continues
+//! 124  the upgrade begins, or nothing that is missing can be whole before
 //! ```
 
 use std::time::Duration;
@@ -152,6 +153,9 @@ impl Ending {
     /// What the exit code means, for people; `left` as in [`Self::stop_cause`].
     pub fn meaning(self, left: Option<Duration>) -> String {
         match (self, self.stop_cause(left)) {
+            (Self::Stopped(StopReason::Upgrade(_)), Some((_, why))) => {
+                format!("{why}; CRI-O pulls them during the upgrade")
+            }
             (_, Some((_, why))) => format!("{why}; another run continues from here"),
             (Self::Failed(failure), None) => failure.meaning().to_owned(),
             (Self::Complete | Self::Stopped(_), None) => "every requested image is in the store".to_owned(),
@@ -167,6 +171,10 @@ impl Ending {
         let interrupted = |why: String| (Phase::Interrupted, why);
         Some(match (reason, left) {
             (StopReason::Deadline, _) => (Phase::Timeout, format!("stopped by {reason}")),
+            (StopReason::Upgrade(at), _) => (
+                Phase::Timeout,
+                format!("the missing images cannot be complete before the upgrade begins at {at}"),
+            ),
             (StopReason::Signal(libc::SIGTERM), Some(left)) if left < NEAR => {
                 (Phase::Timeout, format!("stopped by the Job's deadline, {reason}"))
             }
@@ -188,7 +196,7 @@ impl Ending {
         match self {
             Self::Complete => 0,
             Self::Failed(failure) => failure.code(),
-            Self::Stopped(StopReason::Deadline) => 124,
+            Self::Stopped(StopReason::Deadline | StopReason::Upgrade(_)) => 124,
             // The run ends with that error and not with this reason, so this code is never used.
             Self::Stopped(StopReason::FatalError) => Failure::Incomplete.code(),
             Self::Stopped(StopReason::Signal(signal)) => {
@@ -200,6 +208,8 @@ impl Ending {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     #[test]
@@ -291,6 +301,18 @@ mod tests {
             );
         }
         assert_eq!(Ending::Failed(Failure::Space).stop_cause(minutes(0)), None);
+    }
+
+    #[test]
+    fn the_begin_of_the_upgrade_is_a_deadline_that_says_what_is_next() {
+        let at = Timestamp::from_second(1_793_000_000).expect("a time");
+        let ending = Ending::Stopped(StopReason::Upgrade(at));
+        assert_eq!(ending.code(), 124);
+        assert_eq!(
+            ending.meaning(None),
+            "the missing images cannot be complete before the upgrade begins at 2026-10-26T07:33:20Z; \
+             CRI-O pulls them during the upgrade"
+        );
     }
 
     #[test]

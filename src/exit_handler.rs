@@ -22,9 +22,10 @@ use spoke_precache::cli::OutputForm;
 use spoke_precache::cluster::ClusterReporter;
 use spoke_precache::exit_code::{Ending, Failure};
 use spoke_precache::job::{Mode, Outcome};
-use spoke_precache::plan::PlanDocument;
+use spoke_precache::plan::{PlanDocument, UpgradeOutlook};
 use spoke_precache::registry::LimitSettings;
 use spoke_precache::report::{Console, Event, Observer as _, Printable, Recorder, Report};
+use spoke_precache::run_history::RunRecord;
 use spoke_precache::settings::OutputSettings;
 
 /// Kubernetes shows the end of this file in the pod's status.
@@ -51,8 +52,12 @@ pub(crate) struct ExitHandler {
     pub(crate) limit: OnceLock<LimitSettings>,
     /// The Job's deadline, once it is known.
     pub(crate) job_end: OnceLock<Instant>,
+    /// When the upgrade begins, once that is known to `plan`.
+    pub(crate) upgrade: OnceLock<Timestamp>,
     /// Reports to the cluster, if it is reachable.
     pub(crate) cluster_reporter: OnceLock<Arc<ClusterReporter>>,
+    /// Records the run in the history, if it pulls and its spool is known.
+    pub(crate) record: OnceLock<RunRecord>,
     /// How the run ended, once that is certain.
     ending: OnceLock<Ending>,
     /// The exit code, once everything is reported.
@@ -69,7 +74,9 @@ impl ExitHandler {
             recorder: Arc::new(Recorder::new(Timestamp::now)),
             limit: OnceLock::new(),
             job_end: OnceLock::new(),
+            upgrade: OnceLock::new(),
             cluster_reporter: OnceLock::new(),
+            record: OnceLock::new(),
             ending: OnceLock::new(),
             code: OnceLock::new(),
         }
@@ -124,8 +131,8 @@ impl ExitHandler {
         std::process::exit(self.code.get().copied().unwrap_or_else(known).into())
     }
 
-    /// Writes the report and the termination message, then prints the plan or the summary. Printing is last, because
-    /// standard output may be a pipe that is not read.
+    /// Writes the report, the termination message and the history, then prints the plan or the summary. Printing is last,
+    /// because standard output may be a pipe that is not read.
     fn report(&self, ending: Ending, outcome: Option<&Outcome>) -> anyhow::Result<()> {
         let end = self.job_end.get();
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -133,7 +140,10 @@ impl ExitHandler {
             self.recorder.observe(Event::Stopped { phase, why });
         }
         let report = self.recorder.report(ending.code());
-        let meaning = ending.meaning(left);
+        let meaning = match (self.mode, ending) {
+            (Mode::Plan, Ending::Complete) => "the plan is complete; `run` pulls what is missing".to_owned(),
+            _ => ending.meaning(left),
+        };
         let written = self.display.report.as_ref().map(|path| report.write(path));
         report
             .write_termination_message(&meaning, Path::new(TERMINATION_LOG))
@@ -141,11 +151,22 @@ impl ExitHandler {
                 tracing::warn!("cannot write `{TERMINATION_LOG}`: {error}");
                 false
             });
+        if let Some(record) = self.record.get() {
+            let resolved = outcome.map(Outcome::resolved_ids).unwrap_or_default();
+            record.end(&report, &resolved, matches!(ending, Ending::Stopped(_)));
+        }
         let text = self.text(&report, &meaning, outcome)?;
         self.console.end_progress();
         let printed = print(&text);
         written.transpose()?;
         printed
+    }
+
+    /// Whether the plan can be pulled before the upgrade, if the input says when that begins.
+    fn upgrade_outlook(&self, outcome: &Outcome) -> Option<UpgradeOutlook> {
+        let limit = self.limit.get().cloned().unwrap_or_default();
+        let (bytes, at) = (outcome.plan.totals.bytes_to_fetch, *self.upgrade.get()?);
+        Some(UpgradeOutlook::new(bytes, at, &limit, Timestamp::now()))
     }
 
     fn text(&self, report: &Report, meaning: &str, outcome: Option<&Outcome>) -> anyhow::Result<String> {
@@ -158,15 +179,23 @@ impl ExitHandler {
                     .unwrap_or_default();
                 let limit = self.limit.get().cloned().unwrap_or_default();
                 let now = Timestamp::now();
-                let table = outcome.plan.table(&outcome.operators, &space, &limit, now);
-                table + &report.warned()
+                let manifests = outcome.manifests.as_ref();
+                let table = outcome
+                    .plan
+                    .table(&outcome.operators, manifests, &space, &limit, now);
+                let unused = outcome.only_used.as_ref().map(|it| it.line() + "\n");
+                let upgrade = self.upgrade_outlook(outcome).map(|it| format!("{it}\n"));
+                table + &upgrade.unwrap_or_default() + &unused.unwrap_or_default() + &report.warned()
             }
             (Mode::Plan, Some(outcome), OutputForm::Json) => {
                 serde_json::to_string_pretty(&PlanDocument::new(
                     &outcome.plan,
                     &outcome.operators,
+                    outcome.manifests.as_ref(),
                     outcome.space_check.as_ref(),
+                    outcome.only_used.as_ref(),
                     self.limit.get().and_then(|limit| limit.report(Timestamp::now())),
+                    self.upgrade_outlook(outcome),
                 ))?
             }
             (_, _, OutputForm::Text) => report.summary(meaning),

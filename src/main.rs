@@ -14,9 +14,12 @@
 
 mod delta_command;
 mod exit_handler;
+mod export_command;
 mod logging;
 mod session;
 mod spec_command;
+mod standalone;
+mod status_command;
 
 use std::env;
 use std::io::{self, Write as _};
@@ -82,11 +85,21 @@ fn main() -> ExitCode {
         Command::Verify(verify) if verify.repair => (Mode::Repair, &verify.run),
         Command::Verify(verify) => (Mode::Verify, &verify.run),
         Command::Spec(flags) => {
+            let ending = spec_command::run(flags, signals);
+            // A thread that waits for signals is not awaited.
+            std::process::exit(ending.code().into())
+        }
+        Command::Status(flags) => {
             drop(signals);
-            return spec_command::run(flags).code().into();
+            return status_command::run(flags).code().into();
         }
         Command::Delta(flags) => {
             let ending = delta_command::run(flags, signals);
+            // Threads at work are not awaited.
+            std::process::exit(ending.code().into())
+        }
+        Command::Export(flags) => {
+            let ending = export_command::run(flags, signals);
             // Threads at work are not awaited.
             std::process::exit(ending.code().into())
         }
@@ -115,7 +128,8 @@ fn main() -> ExitCode {
         tracing::warn!("signals will end the run without a report: {error}");
     }
     exit_if_main_hangs(&exit, &cancel);
-    let (ending, outcome) = Session::new(flags, &exit, &runtime, &cancel).run();
+    let for_upgrade = matches!(&cli.command, Command::Verify(verify) if verify.for_upgrade);
+    let (ending, outcome) = Session::new(flags, for_upgrade, &exit, &runtime, &cancel).run();
     let code = exit.finish(ending, outcome.as_ref());
     if let Some(reporter) = exit.cluster_reporter.get() {
         let timeout = match cancel.reason() {

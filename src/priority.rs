@@ -16,6 +16,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
+use rustix::process::{getpriority_process, setpriority_process};
+
 /// linux/ioprio.h
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 const IOPRIO_CLASS_SHIFT: u32 = 13;
@@ -59,15 +61,16 @@ impl Niceness {
     /// (sched-nice-design.rst: weight 110 to 1024).
     pub const TALM: Self = Self(10);
 
-    /// Sets the niceness of the calling thread and of the threads that it starts.
+    /// Sets the niceness of the calling thread and of the threads that it starts. A thread with a lower priority keeps it, as
+    /// under `nice -n 19`.
     ///
     /// # Errors
-    /// If the kernel refuses: a process may not raise its priority without `CAP_SYS_NICE`.
+    /// If the kernel refuses.
     pub fn apply(self) -> io::Result<()> {
-        // SAFETY: all arguments are numbers; 0 is the calling thread.
-        match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, self.0.into()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        let niceness = i32::from(self.0);
+        match getpriority_process(None)? >= niceness {
+            true => Ok(()),
+            false => Ok(setpriority_process(None, niceness)?),
         }
     }
 }
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn niceness_changes_one_thread_only() {
+    fn niceness_changes_one_thread_only_and_never_raises_its_priority() {
         let of_this_thread = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             // proc(5): the nineteenth field; the second is in brackets and may contain blanks.
@@ -224,6 +227,7 @@ mod tests {
         let nice = Niceness(before.max(18) + 1);
         let there = std::thread::spawn(move || {
             nice.apply().unwrap();
+            Niceness::TALM.apply().unwrap();
             of_this_thread()
         });
         assert_eq!(there.join().unwrap(), nice.0);

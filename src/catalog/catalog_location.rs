@@ -39,21 +39,24 @@ struct Container {
 }
 
 impl CatalogLocation {
+    /// The paths that [`Self::find`] may open in the image with this config.
+    pub fn paths(config: &[u8]) -> Vec<String> {
+        let labels = labels(config);
+        let labels = [CONFIGS_LABEL, DATABASE_LABEL].map(|name| label(&labels, name).map(str::to_owned));
+        match labels.into_iter().flatten().next() {
+            Some(path) => vec![path],
+            None => vec![CONFIGS.to_owned(), DATABASE.to_owned()],
+        }
+    }
+
     /// Finds the catalog of the image with this config and these files. The label of a file-based catalog takes precedence,
     /// because a migrated index may still have the database's; without a label, the default paths are tried.
     ///
     /// # Errors
     /// If there is no catalog, or a label names a missing path.
     pub fn find(tree: &Tree, config: &[u8]) -> Result<Self, CatalogError> {
-        let image: Option<Image> = serde_json::from_slice(config).ok();
-        let labels = image.and_then(|image| image.config?.labels).unwrap_or_default();
-        let label = |name: &str| {
-            labels
-                .get(name)?
-                .as_deref()
-                .filter(|path| !path.trim().is_empty())
-        };
-        if let Some(path) = label(CONFIGS_LABEL) {
+        let labels = labels(config);
+        if let Some(path) = label(&labels, CONFIGS_LABEL) {
             let wrong_label = |why| CatalogError::WrongLabel {
                 what: "the directory",
                 path: path.to_owned(),
@@ -65,7 +68,7 @@ impl CatalogLocation {
                 None => Err(wrong_label("it does not exist")),
             };
         }
-        if let Some(path) = label(DATABASE_LABEL) {
+        if let Some(path) = label(&labels, DATABASE_LABEL) {
             let wrong_label = |why| CatalogError::WrongLabel {
                 what: "the database",
                 path: path.to_owned(),
@@ -85,6 +88,19 @@ impl CatalogLocation {
             _ => Err(CatalogError::NotACatalog),
         }
     }
+}
+
+fn labels(config: &[u8]) -> BTreeMap<String, Option<String>> {
+    let image: Option<Image> = serde_json::from_slice(config).ok();
+    image.and_then(|image| image.config?.labels).unwrap_or_default()
+}
+
+/// A label that is not blank.
+fn label<'l>(labels: &'l BTreeMap<String, Option<String>>, name: &str) -> Option<&'l str> {
+    labels
+        .get(name)?
+        .as_deref()
+        .filter(|path| !path.trim().is_empty())
 }
 
 fn open(tree: &Tree, path: &str) -> Result<Option<Node>, StoreError> {

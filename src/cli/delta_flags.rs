@@ -10,7 +10,8 @@ use crate::job::DeltaLocation;
 pub struct DeltaFlags {
     /// Download whole layers, and do not look for deltas
     ///
-    /// A delta makes a layer from files of old images that the node still has.
+    /// A delta makes a layer from files of old images that the node still has. Layers in the format `zstd:chunked`, of which
+    /// only some ranges would be needed, are downloaded whole too.
     #[arg(long, env = "SPOKE_PRECACHE_NO_DELTAS")]
     #[arg(hide_env = true, hide_short_help = true)]
     pub no_deltas: bool,

@@ -54,12 +54,15 @@ pub(super) struct StatusAnnotation {
     pub(super) bytes_per_second: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seconds_left: Option<u64>,
-    /// When Kubernetes kills the Job.
+    /// When the run has to end: when Kubernetes kills the Job, or before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) deadline: Option<Time>,
     /// Whether the run ends before that at the current rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_time: Option<bool>,
+    /// How many images will be missing then, by the last forecast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) missing_at_deadline: Option<u64>,
     /// The current failures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) failing: Vec<String>,
@@ -104,9 +107,11 @@ impl StatusAnnotation {
         }
     }
 
-    /// Adds the time and the Job's deadline.
+    /// Adds the time and the Job's deadline, if the run has no earlier one.
     pub(super) fn with_deadline(self, deadline: Option<Timestamp>, now: Timestamp) -> Self {
         let left = |deadline: Timestamp| deadline.duration_since(now).as_secs();
+        let own = self.deadline.map(|Time(deadline)| deadline);
+        let deadline = deadline.into_iter().chain(own).min();
         let in_time = self.seconds_left.zip(deadline);
         Self {
             time: Some(Time(now)),
@@ -134,6 +139,7 @@ impl StatusAnnotation {
                 fetched: totals.bytes_fetched,
                 saved: (totals.bytes_saved > 0).then_some(totals.bytes_saved),
             },
+            deadline: report.deadline.map(|deadline| deadline.time),
             ..Self::default()
         }
     }
@@ -181,6 +187,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::report::{DeadlineReport, DeadlineSource, Event, Observer, Recorder};
 
     #[test]
     fn annotations_stay_below_their_limit_with_any_text() {
@@ -227,6 +234,23 @@ mod tests {
                 "{seconds_left:?} {deadline:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_end_has_the_deadline_of_the_run_if_that_is_earlier_than_the_jobs() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let recorder = Recorder::new(Timestamp::now);
+        let report = DeadlineReport {
+            time: Time(at(20)),
+            source: DeadlineSource::Upgrade,
+        };
+        recorder.observe(Event::Deadline {
+            at: std::time::Instant::now(),
+            report,
+            upgrade_at: Some(report.time),
+        });
+        let status = StatusAnnotation::ended(&recorder.report(124)).with_deadline(Some(at(60)), at(0));
+        assert_eq!(status.deadline.map(|Time(time)| time), Some(at(20)));
     }
 
     #[test]

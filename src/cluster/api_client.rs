@@ -163,7 +163,7 @@ impl Api {
         self.get_at(rule, &path, effort).await
     }
 
-    /// The same for a subresource.
+    /// The same for a subresource, or for a page of a list: the path may have a query.
     pub(super) async fn get_at<T: DeserializeOwned>(
         &self,
         rule: &Rule,
@@ -171,20 +171,18 @@ impl Api {
         effort: Effort,
     ) -> Result<T, ClusterError> {
         let bytes = self.call(rule, path, None, effort).await?;
-        serde_json::from_slice(&bytes).map_err(|error| ClusterError::Unexpected {
-            request: rule.request(),
-            // The parser's message quotes values, and one may be a password.
-            why: format!(
-                "{} at line {}, column {}",
-                match error.classify() {
-                    Category::Data => "a field has another type",
-                    Category::Eof => "it is truncated",
-                    Category::Syntax | Category::Io => "it is not JSON",
-                },
-                error.line(),
-                error.column()
-            ),
-        })
+        parse(rule, &bytes)
+    }
+
+    /// Reads the object `name` as the server sends it.
+    pub(super) async fn get_bytes(
+        &self,
+        rule: &Rule,
+        name: &str,
+        effort: Effort,
+    ) -> Result<Bytes, ClusterError> {
+        let path = rule.path(&self.namespace, name)?;
+        self.call(rule, &path, None, effort).await
     }
 
     /// Sends `body` to the object `name`, or to the collection if the name is empty.
@@ -279,7 +277,12 @@ impl Api {
         token: &SecretString,
     ) -> Result<Bytes, ClusterError> {
         let mut url = self.base.clone();
+        // No name in a path contains a question mark.
+        let (path, query) = path
+            .split_once('?')
+            .map_or((path, None), |(path, query)| (path, Some(query)));
         url.set_path(path);
+        url.set_query(query);
         let method = match rule.verb {
             "patch" => Method::PATCH,
             "create" => Method::POST,
@@ -372,6 +375,24 @@ impl Api {
     fn server(&self) -> String {
         format!("{}:{}", self.account.host, self.account.port)
     }
+}
+
+/// Parses the answer to a request.
+pub(super) fn parse<T: DeserializeOwned>(rule: &Rule, bytes: &[u8]) -> Result<T, ClusterError> {
+    serde_json::from_slice(bytes).map_err(|error| ClusterError::Unexpected {
+        request: rule.request(),
+        // The parser's message quotes values, and one may be a password.
+        why: format!(
+            "{} at line {}, column {}",
+            match error.classify() {
+                Category::Data => "a field has another type",
+                Category::Eof => "it is truncated",
+                Category::Syntax | Category::Io => "it is not JSON",
+            },
+            error.line(),
+            error.column()
+        ),
+    })
 }
 
 /// The beginning of a failure's body. Errors are ignored: the status matters more.

@@ -6,12 +6,16 @@
 //! config.openshift.io/v1 images/cluster              .spec.additionalTrustedCA ─→ ConfigMap, host[..port]
 //! this pod ─ownerReferences→ this Job                 .status.startTime + .spec.activeDeadlineSeconds
 //! clusterversions/version and ConfigMaps              keys and signatures of releases     (cluster_release.rs)
+//! pod templates of CronJobs, Deployments and others   their images, for `--only-used`     (pod_templates.rs)
+//! deployment of the CVO, featuregates/cluster         profile and feature set, for `plan` (manifest_filters.rs)
+//! clusterversions/version and UpgradeConfig           the release, for `--from-cluster`   (upgrade_objects.rs)
 //! ```
 //!
 //! First come the proxy and the certificate authorities: a site that needs them cannot reach any registry without them, and
-//! a later retry would not repair that. So the start waits up to [`PATIENCE`] for an API that is busy or unreachable, such as
-//! that of a single node that has just rebooted, but not for one that refuses. The rest may take up to [`SOON`]. A value that
-//! is still unknown is a warning, except what release signatures need. Only the fields that are named here are read.
+//! a later retry would not repair that. With them comes the release, if it is needed. So the start waits up to [`PATIENCE`]
+//! for an API that is busy or unreachable, such as that of a single node that has just rebooted, but not for one that refuses.
+//! The rest may take up to [`SOON`]. A value that is still unknown is a warning, except what release signatures need. Only the
+//! fields that are named here are read.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -23,9 +27,12 @@ use tokio::time::timeout;
 
 use super::api_client::{Api, Effort};
 use super::cluster_release::{ClusterRelease, ReleaseNeeds};
+use super::kubelet_config::KubeletConfig;
+use super::manifest_filters::ManifestFilters;
 use super::own_job::{OwnJob, Owner};
-use super::pull_credentials_policy::PullVerification;
+use super::pod_templates::PodTemplates;
 use super::rbac::{CONFIG_NAMESPACE, GET_CONFIG_MAP, GET_CONFIGZ, GET_IMAGE_CONFIG, GET_PROXY};
+use super::upgrade_objects::UpgradeObjects;
 use super::{ClusterError, own_job};
 
 /// How long the start waits for a busy API, unless a flag sets it: the API server of a single node restarts within about a
@@ -51,15 +58,19 @@ pub struct ClusterNeeds {
     pub kubelet: bool,
     /// What the verification of a release needs.
     pub release: ReleaseNeeds,
+    /// The pod templates: which images the cluster uses.
+    pub used_images: bool,
+    /// By what the cluster filters the manifests of a release.
+    pub manifest_filters: bool,
+    /// The release that the cluster is asked to install.
+    pub upgrade: bool,
 }
 
 /// Settings from the cluster's API.
 #[derive(Debug, Default)]
 pub struct ClusterInfo {
-    /// The kubelet's `imageGCHighThresholdPercent`.
-    pub image_gc_high_threshold: Option<u8>,
-    /// Whether the kubelet uses images that it did not pull.
-    pub pull_verification: PullVerification,
+    /// The kubelet's settings, if they are known.
+    pub kubelet: Option<KubeletConfig>,
     /// The cluster's proxy, if it has one.
     pub proxy: Option<ClusterProxy>,
     /// Certificate authorities in addition to the system's.
@@ -68,6 +79,12 @@ pub struct ClusterInfo {
     pub owner: Owner,
     /// What the verification of a release needs.
     pub release: ClusterRelease,
+    /// The images of pod templates.
+    pub pod_templates: PodTemplates,
+    /// By what the cluster filters the manifests of a release.
+    pub manifest_filters: ManifestFilters,
+    /// The objects that request a release, or why they are unknown; `None` if they are not needed or there is no API.
+    pub upgrade: Option<Result<UpgradeObjects, ClusterError>>,
     /// The values that are unknown, and why.
     pub warnings: Vec<String>,
 }
@@ -99,14 +116,6 @@ pub struct CaBundle {
 struct Configz {
     #[serde(rename = "kubeletconfig")]
     kubelet_config: KubeletConfig,
-}
-
-#[derive(Default, Deserialize)]
-struct KubeletConfig {
-    #[serde(rename = "imageGCHighThresholdPercent")]
-    image_gc_high_threshold_percent: Option<u8>,
-    #[serde(flatten)]
-    pull_verification: PullVerification,
 }
 
 #[derive(Default, Deserialize)]
@@ -160,35 +169,65 @@ impl ClusterInfo {
     /// Queries the API and waits up to `patience` if it is busy.
     pub async fn query(api: &Api, needs: ClusterNeeds, patience: Duration) -> Self {
         let effort = Effort::patient(patience);
-        let required = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort)) };
-        let (proxy, registry_cas) = with_wait_message(required, patience).await;
+        let upgrade = async {
+            match needs.upgrade {
+                true => Some(UpgradeObjects::query_with(api, effort).await),
+                false => None,
+            }
+        };
+        let required = async { tokio::join!(proxy(api, effort), registry_authorities(api, effort), upgrade) };
+        let (proxy, registry_cas, upgrade) = with_wait_message(required, patience).await;
         let effort = Effort::patient(patience.min(SOON));
         let kubelet = async {
             match needs.kubelet {
                 true => kubelet(api, effort).await,
-                false => Ok(KubeletConfig::default()),
+                false => Ok(None),
             }
         };
-        let release = ClusterRelease::query(api, needs.release, effort);
-        let (kubelet, owner, release) = tokio::join!(kubelet, own_job::find_owner(api, effort), release);
+        let version = upgrade.as_ref().and_then(|upgrade| upgrade.as_ref().ok());
+        let version = version.map(|upgrade| upgrade.version.clone());
+        let release = ClusterRelease::query(api, needs.release, version, effort);
+        let pod_templates = async {
+            match needs.used_images {
+                true => PodTemplates::query(api).await,
+                false => PodTemplates::default(),
+            }
+        };
+        let manifest_filters = async {
+            match needs.manifest_filters {
+                true => ManifestFilters::query(api, effort).await,
+                false => ManifestFilters::unknown("only `plan` asks for it"),
+            }
+        };
+        let owner = own_job::find_owner(api, effort);
+        let (kubelet, owner, release, pod_templates, manifest_filters) =
+            tokio::join!(kubelet, owner, release, pod_templates, manifest_filters);
         let mut unavailable = Unavailable::default();
         let (proxy, trusted) = unavailable
             .value_of("the cluster's proxy", proxy)
             .unwrap_or((None, Ok(Vec::new())));
         let trusted = unavailable.value_of("the cluster's trusted authorities", trusted);
         let registry_cas = unavailable.value_of("the registries' trusted authorities", registry_cas);
-        let kubelet = unavailable
-            .value_of("the kubelet's threshold", kubelet)
-            .unwrap_or_default();
+        let kubelet = unavailable.value_of("the kubelet's threshold", kubelet).flatten();
         let owner = unavailable.value_of("this pod's Job and its deadline", owner);
         Self {
-            image_gc_high_threshold: kubelet.image_gc_high_threshold_percent,
-            pull_verification: kubelet.pull_verification,
+            kubelet,
             proxy,
             ca_bundles: [trusted.unwrap_or_default(), registry_cas.unwrap_or_default()].concat(),
             owner: owner.unwrap_or_default(),
             release,
+            pod_templates,
+            manifest_filters,
+            upgrade,
             warnings: unavailable.warnings(),
+        }
+    }
+
+    /// Nothing, because the API cannot be used.
+    pub fn without(error: ClusterError) -> Self {
+        Self {
+            upgrade: Some(Err(error)),
+            ..Self::default()
         }
     }
 
@@ -237,14 +276,14 @@ impl Unavailable {
     }
 }
 
-async fn kubelet(api: &Api, effort: Effort) -> Result<KubeletConfig, ClusterError> {
+async fn kubelet(api: &Api, effort: Effort) -> Result<Option<KubeletConfig>, ClusterError> {
     let Some(node) = &api.account.node else {
         tracing::debug!("`NODE_NAME` is not set, so the kubelet's threshold is unknown");
-        return Ok(KubeletConfig::default());
+        return Ok(None);
     };
     let path = format!("{}/configz", GET_CONFIGZ.path(&api.namespace, node)?);
     let configz: Configz = api.get_at(&GET_CONFIGZ, &path, effort).await?;
-    Ok(configz.kubelet_config)
+    Ok(Some(configz.kubelet_config))
 }
 
 /// The proxy, and its bundle of authorities, which may fail separately.

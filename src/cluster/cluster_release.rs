@@ -19,12 +19,11 @@ use serde::Deserialize;
 use super::ClusterError;
 use super::api_client::{Api, Effort};
 use super::rbac::{GET_CLUSTER_VERSION, GET_VERIFICATION, LIST_SIGNATURES, MANAGED_NAMESPACE};
+use super::upgrade_objects::VERSION;
+use crate::cluster_version::ClusterVersion;
 
 /// The ConfigMap that the cluster-version operator applies from the payload of the running release.
 const VERIFICATION: &str = "release-verification";
-
-/// The singleton of ClusterVersion.
-const VERSION: &str = "version";
 
 /// The beginning of a key with a signature: the digest's algorithm.
 const SIGNATURE_KEY: &str = "sha256-";
@@ -60,19 +59,6 @@ pub struct ClusterSignature {
     pub bytes: Vec<u8>,
 }
 
-/// What is read of the ClusterVersion.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClusterVersion {
-    /// The image of the newest completed release. During an update this is the release that the cluster comes from: the
-    /// target is `status.desired` from the moment that its payload is loaded.
-    pub completed: Option<String>,
-    /// The image of an update that is not completed. Its operator may have replaced the cluster's keys by its own.
-    pub partial: Option<String>,
-    /// The URLs of `spec.signatureStores`. An empty list differs from none: then the cluster-version operator verifies
-    /// nothing.
-    pub signature_stores: Option<Vec<String>>,
-}
-
 impl ClusterRelease {
     /// No value, for this reason.
     fn unknown(why: &str) -> Self {
@@ -83,10 +69,26 @@ impl ClusterRelease {
         }
     }
 
-    /// Reads what is needed.
-    pub(super) async fn query(api: &Api, needs: ReleaseNeeds, effort: Effort) -> Self {
+    /// Reads what is needed, and always the ClusterVersion, unless it is `known`: it also says which images an update needs
+    /// first.
+    pub(super) async fn query(
+        api: &Api,
+        needs: ReleaseNeeds,
+        known: Option<ClusterVersion>,
+        effort: Effort,
+    ) -> Self {
+        let version = async {
+            if let Some(known) = known {
+                return Ok(known);
+            }
+            let version = api.get::<ClusterVersion>(&GET_CLUSTER_VERSION, VERSION, effort);
+            version.await.map_err(|error| error.to_string())
+        };
         if needs == ReleaseNeeds::default() {
-            return Self::unknown("the flags make it unnecessary");
+            return Self {
+                version: version.await,
+                ..Self::unknown("the flags make it unnecessary")
+            };
         }
         let signatures = async {
             match needs.signatures {
@@ -95,16 +97,13 @@ impl ClusterRelease {
             }
         };
         let verification = api.get::<ConfigMap>(&GET_VERIFICATION, VERIFICATION, effort);
-        let version = api.get::<RawClusterVersion>(&GET_CLUSTER_VERSION, VERSION, effort);
         let (verification, version, signatures) = tokio::join!(verification, version, signatures);
         Self {
             verification: verification
                 .map(|map| map.data.unwrap_or_default())
                 .map_err(|error| error.to_string()),
             signatures,
-            version: version
-                .map(RawClusterVersion::read)
-                .map_err(|error| error.to_string()),
+            version,
         }
     }
 }
@@ -150,101 +149,4 @@ struct ConfigMap {
 #[serde(default)]
 struct Metadata {
     name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawClusterVersion {
-    spec: Spec,
-    status: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    signature_stores: Option<Vec<SignatureStore>>,
-}
-
-#[derive(Deserialize)]
-struct SignatureStore {
-    url: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    history: Option<Vec<HistoryEntry>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct HistoryEntry {
-    state: String,
-    image: String,
-}
-
-impl RawClusterVersion {
-    fn read(self) -> ClusterVersion {
-        // Newest first.
-        let mut history = self.status.history.unwrap_or_default().into_iter().peekable();
-        let partial = history.peek().filter(|entry| entry.state != "Completed");
-        let partial = partial.map(|entry| entry.image.clone());
-        let completed = history.find(|entry| entry.state == "Completed");
-        let stores = self.spec.signature_stores;
-        ClusterVersion {
-            completed: completed.map(|entry| entry.image),
-            partial,
-            signature_stores: stores.map(|stores| stores.into_iter().map(|store| store.url).collect()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use serde_json::json;
-
-    use super::*;
-
-    fn read(object: serde_json::Value) -> ClusterVersion {
-        serde_json::from_value::<RawClusterVersion>(object)
-            .unwrap()
-            .read()
-    }
-
-    #[test]
-    fn the_newest_completed_release_counts() {
-        let version = read(json!({"status": {
-            "desired": {"image": "q/r@sha256:c"},
-            "history": [
-                {"state": "Partial", "image": "q/r@sha256:c"},
-                {"state": "Completed", "image": "q/r@sha256:b", "completionTime": "2026-01-02T03:04:05Z"},
-                {"state": "Completed", "image": "q/r@sha256:a"},
-            ],
-        }}));
-        assert_eq!(version.completed.as_deref(), Some("q/r@sha256:b"));
-        for history in [
-            json!(null),
-            json!([]),
-            json!([{"state": "Partial", "image": "x"}]),
-        ] {
-            assert_eq!(read(json!({"status": {"history": history}})).completed, None);
-        }
-        assert_eq!(read(json!({})), ClusterVersion::default());
-    }
-
-    #[test]
-    fn an_empty_list_of_stores_differs_from_none() {
-        let stores = |spec: serde_json::Value| read(json!({"spec": spec})).signature_stores;
-        assert_eq!(stores(json!({})), None);
-        assert_eq!(stores(json!({"signatureStores": null})), None);
-        assert_eq!(stores(json!({"signatureStores": []})), Some(vec![]));
-        let two =
-            json!({"signatureStores": [{"url": "https://a", "ca": {"name": ""}}, {"url": "https://b"}]});
-        assert_eq!(
-            stores(two),
-            Some(vec!["https://a".to_owned(), "https://b".to_owned()])
-        );
-    }
 }

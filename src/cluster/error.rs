@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a request to the API failed. None of these ends a run.
+/// Why a request to the API failed. None of these ends a run, except what `--from-cluster` needs.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A file of the service account.
@@ -63,6 +63,11 @@ pub enum ClusterError {
         /// The URL's path.
         path: String,
     },
+    /// The cluster has no ClusterVersion.
+    #[error(
+        "there is no ClusterVersion `version`, so this is not OpenShift\nhint: name the release with `--platform-image` or `--config`"
+    )]
+    NoClusterVersion,
     /// This pod is not found by its assumed name.
     #[error(
         "there is no pod `{name}`\nhint: in an Indexed Job or with `hostNetwork`, a pod's host name is not its name; set `POD_NAME` with the downward API"
@@ -123,7 +128,7 @@ impl ClusterError {
     }
 
     /// Whether the request itself is refused: a retry would fail again, while other requests may succeed.
-    pub(super) fn is_refusal(&self) -> bool {
+    pub fn is_refusal(&self) -> bool {
         match self {
             // The next token or the next certificate may be accepted.
             Self::ServiceAccount { .. }

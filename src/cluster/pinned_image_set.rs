@@ -28,7 +28,7 @@ const SETS: usize = 8;
 const NAME: &str = "spoke-precache";
 
 /// The label that selects the MachineConfigPool: the one of single nodes.
-const ROLE: (&str, &str) = ("machineconfiguration.openshift.io/role", "master");
+pub(super) const ROLE: (&str, &str) = ("machineconfiguration.openshift.io/role", "master");
 
 /// The label by which all sets can be deleted together.
 const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "spoke-precache");

@@ -65,6 +65,17 @@ impl PullVerification {
         })
     }
 
+    /// Replaces what a later file has.
+    pub(super) fn override_with(&mut self, later: Self) {
+        if !later.image_pull_credentials_verification_policy.is_empty() {
+            self.image_pull_credentials_verification_policy =
+                later.image_pull_credentials_verification_policy;
+        }
+        if later.preloaded_images_verification_allowlist.is_some() {
+            self.preloaded_images_verification_allowlist = later.preloaded_images_verification_allowlist;
+        }
+    }
+
     /// Whether a pattern matches: a repository, or a prefix that ends with `/*`.
     fn allows(&self, image: &Reference) -> bool {
         let repository = image.repository();

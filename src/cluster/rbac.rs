@@ -28,6 +28,8 @@ pub enum RuleScope {
     Own,
     /// This namespace: a Role there.
     Namespace(&'static str),
+    /// This namespace, which many clusters do not have: a ClusterRole.
+    OptionalNamespace(&'static str),
 }
 
 /// The namespace of the ConfigMaps that OpenShift's configuration refers to.
@@ -35,6 +37,12 @@ pub const CONFIG_NAMESPACE: &str = "openshift-config";
 
 /// The namespace of the ConfigMaps that the cluster-version operator reads and writes.
 pub const MANAGED_NAMESPACE: &str = "openshift-config-managed";
+
+/// The group of the Machine Config Operator.
+const MACHINE_CONFIG: &str = "machineconfiguration.openshift.io";
+
+/// The namespace of the managed-upgrade operator and of its UpgradeConfig (its `config/config.go`).
+const UPGRADE_NAMESPACE: &str = "openshift-managed-upgrade-operator";
 
 const fn rule(group: &'static str, resource: &'static str, verb: &'static str, scope: RuleScope) -> Rule {
     Rule {
@@ -44,6 +52,13 @@ const fn rule(group: &'static str, resource: &'static str, verb: &'static str, s
         verb,
         scope,
         only_with: None,
+    }
+}
+
+const fn list_templates(group: &'static str, resource: &'static str) -> Rule {
+    Rule {
+        only_with: Some("--only-used"),
+        ..rule(group, resource, "list", RuleScope::Cluster)
     }
 }
 
@@ -63,13 +78,23 @@ pub(super) const GET_PROXY: Rule = rule("config.openshift.io", "proxies", "get",
 pub(super) const GET_IMAGE_CONFIG: Rule = rule("config.openshift.io", "images", "get", RuleScope::Cluster);
 /// Reads the certificates that those two refer to.
 pub(super) const GET_CONFIG_MAP: Rule = rule("", "configmaps", "get", RuleScope::Namespace(CONFIG_NAMESPACE));
-/// Reads the completed releases and the signature stores of the cluster. Not sent if flags have keys and stores.
+/// Reads the releases, the capabilities and the signature stores of the cluster, and which release it requests.
 pub(super) const GET_CLUSTER_VERSION: Rule = rule(
     "config.openshift.io",
     "clusterversions",
     "get",
     RuleScope::Cluster,
 );
+/// Reads the cluster's profile in the environment of the cluster-version operator. Only sent by `plan`.
+pub(super) const GET_VERSION_OPERATOR: Rule = rule(
+    "apps",
+    "deployments",
+    "get",
+    RuleScope::Namespace("openshift-cluster-version"),
+);
+/// Reads the cluster's feature set. Only sent by `plan`.
+pub(super) const GET_FEATURE_GATE: Rule =
+    rule("config.openshift.io", "featuregates", "get", RuleScope::Cluster);
 /// Reads the keyrings and the signature stores of the running release. Not sent if flags have keys and stores.
 pub(super) const GET_VERIFICATION: Rule =
     rule("", "configmaps", "get", RuleScope::Namespace(MANAGED_NAMESPACE));
@@ -78,15 +103,37 @@ pub(super) const LIST_SIGNATURES: Rule = Rule {
     verb: "list",
     ..GET_VERIFICATION
 };
+/// Reads which release the managed-upgrade operator is asked to install, and when.
+pub(super) const GET_UPGRADE_CONFIG: Rule = Rule {
+    version: "v1alpha1",
+    only_with: Some("--from-cluster"),
+    ..rule(
+        "upgrade.managed.openshift.io",
+        "upgradeconfigs",
+        "get",
+        RuleScope::OptionalNamespace(UPGRADE_NAMESPACE),
+    )
+};
+/// Lists CronJobs, for the images of their pods.
+pub(super) const LIST_CRON_JOBS: Rule = list_templates("batch", "cronjobs");
+/// Lists Jobs, likewise.
+pub(super) const LIST_JOBS: Rule = list_templates("batch", "jobs");
+/// Lists Deployments, likewise.
+pub(super) const LIST_DEPLOYMENTS: Rule = list_templates("apps", "deployments");
+/// Lists DaemonSets, likewise.
+pub(super) const LIST_DAEMON_SETS: Rule = list_templates("apps", "daemonsets");
+/// Lists StatefulSets, likewise.
+pub(super) const LIST_STATEFUL_SETS: Rule = list_templates("apps", "statefulsets");
+/// Reads the labels of this node, which select its pools.
+pub(super) const GET_NODE: Rule = rule("", "nodes", "get", RuleScope::Cluster);
+/// Lists the pools: whether those of this node have PinnedImageSets.
+pub(super) const LIST_POOLS: Rule = rule(MACHINE_CONFIG, "machineconfigpools", "list", RuleScope::Cluster);
+/// Reads the images of these sets.
+pub(super) const GET_PINS: Rule = rule(MACHINE_CONFIG, "pinnedimagesets", "get", RuleScope::Cluster);
 /// Applies PinnedImageSets (server-side apply).
 pub(super) const PATCH_PINS: Rule = Rule {
     only_with: Some("--pin api"),
-    ..rule(
-        "machineconfiguration.openshift.io",
-        "pinnedimagesets",
-        "patch",
-        RuleScope::Cluster,
-    )
+    ..rule(MACHINE_CONFIG, "pinnedimagesets", "patch", RuleScope::Cluster)
 };
 /// The API server requires this too if the apply creates the object.
 const CREATE_PINS: Rule = Rule {
@@ -100,7 +147,7 @@ pub(super) const DELETE_PINS: Rule = Rule {
 };
 
 /// Every request. The roles in `manifests/` allow exactly these.
-pub const RULES: [Rule; 14] = [
+pub const RULES: [Rule; 25] = [
     GET_CONFIGZ,
     GET_POD,
     GET_JOB,
@@ -110,8 +157,19 @@ pub const RULES: [Rule; 14] = [
     GET_IMAGE_CONFIG,
     GET_CONFIG_MAP,
     GET_CLUSTER_VERSION,
+    GET_VERSION_OPERATOR,
+    GET_FEATURE_GATE,
     GET_VERIFICATION,
     LIST_SIGNATURES,
+    GET_UPGRADE_CONFIG,
+    LIST_CRON_JOBS,
+    LIST_JOBS,
+    LIST_DEPLOYMENTS,
+    LIST_DAEMON_SETS,
+    LIST_STATEFUL_SETS,
+    GET_NODE,
+    LIST_POOLS,
+    GET_PINS,
     PATCH_PINS,
     CREATE_PINS,
     DELETE_PINS,
@@ -141,7 +199,9 @@ impl Rule {
         match self.scope {
             RuleScope::Cluster => {}
             RuleScope::Own => path += &format!("/namespaces/{}", checked(own_namespace)?),
-            RuleScope::Namespace(namespace) => path += &format!("/namespaces/{namespace}"),
+            RuleScope::Namespace(namespace) | RuleScope::OptionalNamespace(namespace) => {
+                path += &format!("/namespaces/{namespace}")
+            }
         }
         let (plural, subresource) = self.split();
         path += &format!("/{plural}");

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::annotations::{FAILING, StatusAnnotation};
 use super::kube_event::KubeEvent;
-use crate::report::{Event, Progress, Step};
+use crate::report::{Event, Progress, Step, Time};
 
-/// How many failures of steps become events. There are eight steps, and a run may repeat a step once.
+/// How many failures of steps become events. A run may repeat a step once.
 const STEP_FAILURES: usize = 16;
 
 /// How long a retried request counts as a current failure.
@@ -20,6 +20,9 @@ pub(super) struct RunState {
     /// The number of images of the largest plan so far.
     wanted: u64,
     step: Option<Step>,
+    /// The deadline, and how many images will be missing then.
+    deadline: Option<Time>,
+    missing: Option<u64>,
     /// The last request that failed and is retried.
     retried: Option<(Instant, String)>,
     /// The images that failed last, and why.
@@ -57,6 +60,8 @@ impl RunState {
                 reason,
                 message,
             } => return self.step_failed(KubeEvent::new(true, reason, &format!("{step:?}: {message}"))),
+            Event::Deadline { report, .. } => self.deadline = Some(report.time),
+            Event::Forecast(forecast) => self.missing = Some(forecast.images),
             Event::Retrying { why, .. } => self.retried = Some((now, why)),
             Event::ImageDone {
                 name,
@@ -77,7 +82,11 @@ impl RunState {
     /// The status to annotate, and its line for people.
     pub(super) fn status(&self, now: Instant) -> (StatusAnnotation, String) {
         let progress = self.progress.snapshot(now);
-        let status = StatusAnnotation::running(&progress, self.step, self.failing(now));
+        let status = StatusAnnotation {
+            deadline: self.deadline,
+            missing_at_deadline: self.missing,
+            ..StatusAnnotation::running(&progress, self.step, self.failing(now))
+        };
         (status, progress.to_string())
     }
 

@@ -6,9 +6,8 @@ use bytes::Bytes;
 
 use crate::cancel::Cancel;
 use crate::oci::{Content, Digest};
+use crate::oci_layout::{OciLayout, OciLayoutError};
 use crate::registry::{RegistryError, Upload};
-
-use super::oci_layout::{OciLayout, OciLayoutError};
 
 /// Where deltas are stored. Clones share its locks.
 #[derive(Clone, Debug)]

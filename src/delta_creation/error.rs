@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use super::destination::DestinationError;
 use super::layer_diff::DiffError;
-use super::oci_layout::OciLayoutError;
 use crate::cancel::Stopped;
 use crate::fetch::FetchError;
 use crate::oci::{DiffId, Digest};
+use crate::oci_layout::OciLayoutError;
 use crate::registry::{Kind, RegistryError};
 use crate::release::PayloadError;
 use crate::report::Size;
 use crate::spool::SpoolError;
 use crate::store::unpack::UnpackError;
+use crate::work_directory::WorkDirectoryError;
 
 /// Why a creation, or the delta of one image, failed.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,9 @@ pub enum CreationError {
         /// The system's error.
         error: io::Error,
     },
+    /// The work directory.
+    #[error(transparent)]
+    WorkDirectory(#[from] WorkDirectoryError),
     /// The deltas cannot be stored.
     #[error(transparent)]
     Destination(#[from] DestinationError),
@@ -121,7 +125,9 @@ impl CreationError {
             Self::Layer { source, .. } => unpacking(source),
             Self::DiffId { .. } => Kind::DigestMismatch,
             Self::Diff(error) => diffing(error),
-            Self::Host { error, .. } => of_system(error),
+            Self::Host { error, .. } | Self::WorkDirectory(WorkDirectoryError { source: error, .. }) => {
+                of_system(error)
+            }
             Self::Destination(DestinationError::Registry(error)) => error.kind(),
             Self::Destination(DestinationError::Layout(error)) => storing(error),
             Self::Stopped(_) => Kind::Stopped,

@@ -30,7 +30,6 @@ mod index_job;
 mod layer_deltas;
 pub mod layer_diff;
 mod named_image;
-mod oci_layout;
 mod payload_layers;
 mod predecessor;
 mod publication;
@@ -40,19 +39,19 @@ mod tar_cache;
 mod wanted_entries;
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cancel::Cancel;
 use crate::fetch::Fetcher;
 use crate::oci::{Descriptor, Digest};
+use crate::oci_layout::OciLayout;
 use crate::registry::{Registries, RegistryError};
 use crate::report::Observer;
 use crate::spool::Spool;
+use crate::work_directory;
 
 pub use config::{CreationConfig, Target};
 pub use creation_report::{
@@ -60,13 +59,11 @@ pub use creation_report::{
 };
 pub use destination::{Destination, DestinationError};
 pub use error::CreationError;
-pub use oci_layout::{OciLayout, OciLayoutError};
 
 use image_pairs::pair_images;
 use index_job::IndexJob;
 use layer_deltas::LayerDeltas;
 use named_image::NamedImage;
-use payload_layers::PayloadLayers;
 use publication::Publication;
 use release_images::{ReleaseImages, Resolver};
 use tar_cache::{TarCache, remove};
@@ -85,8 +82,8 @@ pub async fn run(
     cancel: &Cancel,
 ) -> Result<CreationReport, CreationError> {
     let began = Instant::now();
-    let directory = |name| own_directory(config.work_dir.join(name));
-    own_directory(config.work_dir.clone())?;
+    let directory = |name| work_directory::create(config.work_dir.join(name));
+    work_directory::create(config.work_dir.clone())?;
     let spool = Spool::open(&directory("spool")?)?;
     let (tars, deltas) = (directory("tars")?, directory("deltas")?);
     empty(&deltas)?;
@@ -103,12 +100,11 @@ pub async fn run(
         Target::Layout(path) => Destination::Layout(OciLayout::open(path).map_err(DestinationError::from)?),
     };
     let resolver = Resolver::new(&registries, &config.platform, cancel);
-    let payloads = PayloadLayers { dir: deltas.clone() };
     let mut jobs = Vec::new();
     if let Some(to) = &config.to {
-        let new = resolver.release(to, &tars, &payloads).await?;
+        let new = resolver.release(to, &tars).await?;
         for from in &config.from {
-            let old = resolver.release(from, &tars, &payloads).await?;
+            let old = resolver.release(from, &tars).await?;
             jobs.push(release_job(&old, &new)?);
         }
     }
@@ -195,22 +191,6 @@ fn subject(image: &NamedImage) -> Result<Descriptor, CreationError> {
 fn tag(from: Digest, to: Digest) -> String {
     let [from, to] = [from, to].map(|digest| digest.hex()[..TAG_DIGITS].to_owned());
     format!("delta-{from}-{to}")
-}
-
-/// Creates a directory that only this user can use. One that exists must belong to this user: the default is in a directory
-/// where every user may create it first, and replace the files in it.
-fn own_directory(path: PathBuf) -> Result<PathBuf, CreationError> {
-    let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-    created.map_err(CreationError::host("create", &path))?;
-    let owner = fs::symlink_metadata(&path)
-        .map_err(CreationError::host("examine", &path))?
-        .uid();
-    if owner != rustix::process::geteuid().as_raw() {
-        let error =
-            io::Error::other("it belongs to another user\nhint: name another directory with `--work-dir`");
-        return Err(CreationError::host("use", &path)(error));
-    }
-    Ok(path)
 }
 
 /// Removes what an earlier run left in a directory.

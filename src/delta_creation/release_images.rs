@@ -7,7 +7,7 @@ use futures::stream::{self, StreamExt as _};
 
 use super::error::CreationError;
 use super::named_image::NamedImage;
-use super::payload_layers::PayloadLayers;
+use super::payload_layers::payload;
 use super::tar_cache::TarCache;
 use crate::cancel::Cancel;
 use crate::oci::{Platform, Reference, ResolvedImage};
@@ -68,11 +68,9 @@ impl<'a> Resolver<'a> {
         &self,
         reference: &Reference,
         tars: &TarCache,
-        payloads: &PayloadLayers,
     ) -> Result<ReleaseImages, CreationError> {
         let release = self.named(RELEASE_IMAGE, reference).await?;
-        let payload = payloads.read(&release, tars, self.cancel).await?;
-        let Payload { version, tags } = payload;
+        let Payload { version, tags } = payload(&release, tars, self.cancel).await?;
         let resolved = stream::iter(tags).map(|tag| async move {
             let resolved = self.named(&tag.name, &tag.reference).await;
             resolved.map_err(|error| (tag, error))

@@ -140,6 +140,7 @@ impl TarCache {
             images: images.to_vec(),
             connections: CONNECTIONS,
             is_optional: false,
+            is_on_medium: false,
         };
         Ok(self.fetcher.fetch(request, &self.cancel).await?)
     }

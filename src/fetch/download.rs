@@ -32,13 +32,14 @@ use crate::spool::{Partial, SpoolError, VerifiedBlob};
 
 use super::ROUNDS_FOR_OPTIONAL;
 use super::download_slot::DownloadSlot;
+use super::medium_copy::{self, Copied};
 use super::provenance::{Continuation, Provenance};
 use super::range_allocator::{Allocation, Next};
 use super::ranges::{MIN_BLOB_SIZE, Ranges};
 use super::transfer::{Transfer, on_disk};
 use super::{FetchError, size_mismatch};
 
-/// Downloads the requested blob, or finds it in the spool.
+/// Downloads the requested blob, or copies it from a medium, or finds it in the spool.
 ///
 /// The futures of its steps are boxed: nested in each other they would overflow the stack of a thread in debug builds.
 pub(super) async fn download(transfer: &Transfer<'_>) -> Result<VerifiedBlob, FetchError> {
@@ -61,7 +62,10 @@ pub(super) async fn download(transfer: &Transfer<'_>) -> Result<VerifiedBlob, Fe
     }
     // First the file, which another download of the same digest may have locked, then the slots. In the other order a download
     // with the file could wait for a slot, and one with the slot for the file.
-    let partial = open_partial(transfer).await?;
+    let partial = match medium_copy::copy(transfer, open_partial(transfer).await?).await? {
+        Copied::Whole(found) => return Ok(found),
+        Copied::Rest(partial) => partial,
+    };
     let connections = match transfer.request.size < MIN_BLOB_SIZE {
         true => 1,
         false => transfer.request.connections,
@@ -83,7 +87,7 @@ pub(super) async fn download(transfer: &Transfer<'_>) -> Result<VerifiedBlob, Fe
 }
 
 /// The sources of all images that have the blob, each repository once.
-fn sources(transfer: &Transfer<'_>) -> Result<Vec<PullSource>, FetchError> {
+pub(super) fn sources(transfer: &Transfer<'_>) -> Result<Vec<PullSource>, FetchError> {
     let mut sources = Vec::new();
     let mut seen = HashSet::new();
     let mut refused = None;

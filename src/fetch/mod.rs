@@ -1,4 +1,4 @@
-//! Downloads blobs from registries into the spool: many at a time, each of them once.
+//! Fetches blobs from media and registries into the spool: many at a time, each of them once.
 //!
 //! # Design
 //!
@@ -6,15 +6,21 @@
 //! At most `max_downloads` connections receive blobs at a time (`download_slot`). A blob whose registries are all throttled
 //! releases its slot, and a limit on the rate may allow fewer.
 //!
+//! A blob that media have is copied from there first (`medium_copy`), without a slot. Only what they do not have
+//! is downloaded.
+//!
 //! One blob (`download`) is a task that reads the socket and a blocking thread that hashes and writes (`transfer`). A large
 //! blob is requested in ranges, which are allocated before (`range_allocator`). Idle slots download ranges of it in parallel
 //! (`ranges`): one connection may not fill a long link that loses packets, and the last blob of a run would use one connection
 //! alone. Parallel ranges are stored in files of their own until the contiguous bytes reach them, because the hash of a blob
-//! needs its bytes in order.
+//! needs its bytes in order. If only some ranges of a blob are needed (`parts`), they are stored in the same files, so that a
+//! later download of the whole blob continues with them.
 
 mod download;
 mod download_slot;
 mod error;
+mod medium_copy;
+mod parts;
 mod provenance;
 mod range_allocator;
 mod ranges;
@@ -24,6 +30,7 @@ mod size_mismatch;
 mod transfer;
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +40,7 @@ use crate::cancel::Cancel;
 use crate::oci::{Digest, Reference};
 use crate::registry::Registries;
 use crate::report::Observer;
-use crate::spool::{Spool, VerifiedBlob};
+use crate::spool::{BlobParts, Spool, VerifiedBlob};
 
 pub use error::FetchError;
 
@@ -55,6 +62,8 @@ pub struct BlobRequest {
     pub connections: usize,
     /// Whether the caller has an alternative: then the download gives up soon if all sources fail.
     pub is_optional: bool,
+    /// Whether the caller expects it from a medium, and does not count its bytes as downloaded.
+    pub is_on_medium: bool,
 }
 
 /// Registries limit manifests to 4 MiB.
@@ -93,6 +102,11 @@ impl Fetcher {
         }
     }
 
+    /// Where it downloads from.
+    pub fn registries(&self) -> &Registries {
+        &self.registries
+    }
+
     /// When it was created.
     pub fn since(&self) -> Instant {
         self.since
@@ -101,6 +115,11 @@ impl Fetcher {
     /// Bytes of blobs that were received since then.
     pub fn received(&self) -> u64 {
         self.stats.received()
+    }
+
+    /// Bytes that will be received since the last call although their blobs were expected from media.
+    pub fn take_not_on_media(&self) -> u64 {
+        self.stats.take_not_on_media()
     }
 
     /// How many blobs wait for registries that are throttled, and so do not use the link.
@@ -119,7 +138,27 @@ impl Fetcher {
     /// Downloads the blob into the spool, or finds it there. When the run stops, the received bytes stay in the spool.
     pub async fn fetch(&self, request: BlobRequest, cancel: &Cancel) -> Result<VerifiedBlob, FetchError> {
         let key = (request.digest, request.size);
-        let transfer = Transfer {
+        let transfer = self.transfer(request, cancel);
+        self.once.run(key, Box::pin(download::download(&transfer))).await
+    }
+
+    /// Downloads these ranges of the blob into the spool, as far as they are not there, and returns what the spool has of
+    /// the blob. Its bytes are not verified. `ranges` are in order.
+    ///
+    /// # Errors
+    /// Also if a registry does not send just the range that was requested.
+    pub async fn fetch_ranges(
+        &self,
+        request: BlobRequest,
+        ranges: &[Range<u64>],
+        cancel: &Cancel,
+    ) -> Result<BlobParts, FetchError> {
+        let transfer = self.transfer(request, cancel);
+        Box::pin(parts::download(&transfer, ranges)).await
+    }
+
+    fn transfer<'a>(&'a self, request: BlobRequest, cancel: &'a Cancel) -> Transfer<'a> {
+        Transfer {
             registries: &self.registries,
             spool: &self.spool,
             observer: &*self.observer,
@@ -127,7 +166,6 @@ impl Fetcher {
             stats: &self.stats,
             request,
             cancel,
-        };
-        self.once.run(key, Box::pin(download::download(&transfer))).await
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(super) struct TransferStats {
     received: AtomicU64,
+    not_on_media: AtomicU64,
 }
 
 impl TransferStats {
@@ -17,6 +18,16 @@ impl TransferStats {
 
     pub(super) fn add(&self, bytes: u64) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that will be received although they were expected from a medium.
+    pub(super) fn add_not_on_media(&self, bytes: u64) {
+        self.not_on_media.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// These bytes since the last call.
+    pub(super) fn take_not_on_media(&self) -> u64 {
+        self.not_on_media.swap(0, Ordering::Relaxed)
     }
 }
 

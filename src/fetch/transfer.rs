@@ -11,6 +11,7 @@
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::cancel::Cancel;
 use crate::registry::{Attempts, BlobStream, Registries, RegistryError};
@@ -40,10 +41,20 @@ impl Transfer<'_> {
     pub(super) async fn write(
         &self,
         mut stream: BlobStream,
-        mut partial: Partial,
+        partial: Partial,
         attempts: &mut Attempts,
     ) -> Result<(Partial, Result<(), RegistryError>), SpoolError> {
         let offset = partial.offset();
+        let (chunks, writer) = self.start_writer(partial);
+        let received = self.receive(&mut stream, offset, chunks, attempts).await;
+        Ok((finished(writer).await?, received))
+    }
+
+    /// Starts a thread that appends what it is sent, until the sender is dropped.
+    pub(super) fn start_writer(
+        &self,
+        mut partial: Partial,
+    ) -> (mpsc::Sender<Bytes>, JoinHandle<Result<Partial, SpoolError>>) {
         let (chunks, mut queue) = mpsc::channel::<Bytes>(CHUNKS);
         let writer = tokio::task::spawn_blocking(move || {
             while let Some(chunk) = queue.blocking_recv() {
@@ -51,8 +62,7 @@ impl Transfer<'_> {
             }
             Ok(partial)
         });
-        let received = self.receive(&mut stream, offset, chunks, attempts).await;
-        Ok((finished(writer).await?, received))
+        (chunks, writer)
     }
 
     /// Sends the bytes from `offset` on to the writer, until the end, an error, or the end of the writer.
@@ -100,7 +110,8 @@ pub(super) async fn on_disk<T: Send + 'static>(
     finished(tokio::task::spawn_blocking(work)).await
 }
 
-async fn finished<T>(task: tokio::task::JoinHandle<Result<T, SpoolError>>) -> Result<T, SpoolError> {
+/// Waits for such work.
+pub(super) async fn finished<T>(task: JoinHandle<Result<T, SpoolError>>) -> Result<T, SpoolError> {
     match task.await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -5,6 +5,7 @@ use crate::cancel::Stopped;
 use crate::catalog::PackageRequestError;
 use crate::exit_code::{Ending, Failure};
 use crate::fetch::FetchError;
+use crate::media::MediaError;
 use crate::oci::Digest;
 use crate::preflight::{FilesystemError, NotEnoughSpace};
 use crate::registry::{Kind, RegistryError};
@@ -12,6 +13,7 @@ use crate::spec::PatternError;
 use crate::spool::SpoolError;
 use crate::store::StoreError;
 use crate::store::unpack::UnpackError;
+use crate::used_images::Refusal;
 
 /// An error of the host or of the version spec. No image can be pulled until it is fixed.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,9 @@ pub enum JobError {
     /// The host's files do not state how to reach the registries.
     #[error(transparent)]
     Registries(RegistryError),
+    /// A path of `--blobs-from` is no medium.
+    #[error(transparent)]
+    Media(MediaError),
     /// The free space is unknown.
     #[error(transparent)]
     SpaceUnknown(#[from] FilesystemError),
@@ -45,6 +50,9 @@ pub enum JobError {
         "the disk fails: {0}\nhint: see the kernel's log, repair the disk and run again; downloaded data is kept"
     )]
     Broken(String),
+    /// It is not known which images the node uses.
+    #[error("cannot leave out unused images: {0}")]
+    OnlyUsed(#[from] Refusal),
     /// A file of the host outside the store and the spool.
     #[error("{0}")]
     Local(String),
@@ -76,6 +84,15 @@ impl From<SpoolError> for JobError {
     }
 }
 
+impl From<MediaError> for JobError {
+    fn from(error: MediaError) -> Self {
+        match error {
+            MediaError::Stopped(stopped) => Self::Stopped(stopped),
+            error => Self::Media(error),
+        }
+    }
+}
+
 impl JobError {
     /// The ending of a run that this error ended.
     pub fn ending(&self) -> Ending {
@@ -89,6 +106,7 @@ impl JobError {
     pub fn failure(&self) -> Failure {
         match self {
             Self::Pattern(_) | Self::Packages(_) => Failure::Payload,
+            Self::OnlyUsed(_) | Self::Media(_) => Failure::Usage,
             Self::NotEnoughSpace(_) | Self::Full(_) => Failure::Space,
             Self::Store(_) | Self::Spool(_) | Self::SpaceUnknown(_) | Self::Broken(_) | Self::Local(_) => {
                 Failure::Store

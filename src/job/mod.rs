@@ -16,36 +16,45 @@
 //!
 //! | file | responsibility |
 //! |---|---|
-//! | `config`, `outcome`, `error` | input, result and errors of a run |
+//! | `config`, `run_end`, `outcome`, `error` | input, deadlines, result and errors of a run |
 //! | `reconcile/` | the rounds and their steps |
 //! | `node_storage`, `snapshot` | the store and the spool, now and at one moment |
 //! | `resolve`, `image_states` | resolving images at registries, and what is known about each image |
 //! | `namers/` | release images and operator catalogs: images that name others |
 //! | `signature_policy`, `signed_image`, `stored_signatures` | images with their signatures, checked against the node's signature policy |
 //! | `release_verification` | the release's signature, verified while the release image is pulled |
+//! | `media_blobs` | which blobs are on media |
 //! | `deltas/` | deltas for the images to pull, whose old images the store has |
+//! | `chunked_layers/` | layers in the format `zstd:chunked`, of which the store has many files |
 //! | `authentication` | which manifests are authenticated, by a release or a signature |
 //! | `space`, `size_probe`, `stale_blobs` | whether the plan fits, exact layer sizes, blobs to remove |
 //! | `prefetch/` | downloads for the next round while a release image is pulled |
 //! | `pull/` | from a plan to committed images |
 //! | `verify`, `unrepairable` | reading every layer again, and what a repair cannot fix |
 //! | `status`, `steps` | what the report shows about images and steps |
-//! | `os_images` | which operating system images an update downloads again |
+//! | `os_images`, `os_image_origin` | which operating system images an update downloads again |
+//! | `release_manifests` | the manifests in a release image, and which of them the cluster includes |
+//! | `used_images` | which images of the release this node uses, for `--only-used` |
 
 mod authentication;
+mod chunked_layers;
 mod config;
 mod deltas;
 mod error;
 mod image_states;
+mod media_blobs;
 mod namers;
 mod node_storage;
+mod os_image_origin;
 mod os_images;
 mod outcome;
 mod prefetch;
 mod pull;
 mod reconcile;
+mod release_manifests;
 mod release_verification;
 mod resolve;
+mod run_end;
 mod signature_policy;
 mod signed_image;
 mod size_probe;
@@ -56,6 +65,7 @@ mod status;
 mod steps;
 mod stored_signatures;
 mod unrepairable;
+mod used_images;
 mod verify;
 
 use std::sync::Arc;
@@ -63,18 +73,22 @@ use std::sync::Arc;
 use crate::cancel::Cancel;
 use crate::catalog::PackageRequest;
 use crate::image_request::ImageRequest;
-use crate::report::{Count, Event, Observer, Size, Step};
+use crate::report::{Count, Event, Observer, Size, Step, Time};
 use crate::spec::{Excludes, VersionSpec};
 
-pub use config::{JobConfig, ReleaseSignatureConfig};
+pub use config::{ClusterView, JobConfig, OnlyUsedConfig, ReleaseSignatureConfig, UpgradeConfig};
 pub use deltas::DeltaLocation;
 pub use error::JobError;
 use namers::Naming;
+pub(crate) use namers::operators::{Added, Operators};
+pub(crate) use namers::requests;
 pub use os_images::OsImages;
 pub use outcome::Outcome;
 use reconcile::Reconciler;
+pub use run_end::{RunEnd, UpgradeTime};
 pub use signature_policy::{PolicyFile, SignaturePolicy};
 use steps::Steps;
+pub use used_images::OnlyUsedReport;
 
 /// What a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,14 +144,19 @@ pub async fn run(
             message: message.clone(),
         });
     }
-    if let Some(at) = config.end() {
-        observer.observe(Event::Deadline { at });
+    if let Some((at, report)) = config.end.first() {
+        let upgrade_at = config.end.upgrade.map(|upgrade| Time(upgrade.time));
+        observer.observe(Event::Deadline {
+            at,
+            report,
+            upgrade_at,
+        });
     }
     // Listed first, so that the report of an interrupted run shows them as pending.
     for ImageRequest {
         reference,
         requesters,
-    } in namers::requests(&config.spec)
+    } in requests(&config.spec)
     {
         if let Some(requester) = requesters.first() {
             observer.observe(Event::ImageListed {

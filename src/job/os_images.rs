@@ -13,17 +13,12 @@
 
 use crate::image_request::Requester;
 use crate::plan::{ImageAction, Plan, PlannedImage};
+use crate::release::OsTag;
 use crate::report::Size;
-
-/// Tags of a payload, optionally followed by a stream: `rhel-coreos-9`.
-const TAGS: [&str; 3] = ["rhel-coreos", "stream-coreos", "fedora-coreos"];
-
-/// Tags with this suffix contain packages for an operating system, not an operating system.
-const EXTENSIONS: &str = "-extensions";
 
 /// Where an update takes the operating system from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+pub(super) enum Origin {
     Registry,
     /// The store if the image is pinned, otherwise the registry.
     Pinned,
@@ -33,9 +28,9 @@ enum Origin {
 /// The operating system images of a release that a plan contains; a node runs one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsImages {
-    version: String,
+    pub(super) version: String,
     /// Each tag and the compressed size of its layers.
-    images: Vec<(String, u64)>,
+    pub(super) images: Vec<(String, u64)>,
 }
 
 impl OsImages {
@@ -54,9 +49,14 @@ impl OsImages {
         (!images.is_empty()).then_some(Self { version, images })
     }
 
+    /// Where an update takes them from; `None` if the release is not known here.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        origin(&self.version)
+    }
+
     /// Explains that an update downloads the operating system again. `None` if it uses the store.
     pub fn note(&self, is_pinned: bool) -> Option<String> {
-        let (never, condition, pin) = match origin(&self.version)? {
+        let (never, condition, pin) = match self.origin()? {
             Origin::Registry => ("never ", ": the update downloads it again", ""),
             Origin::Pinned if !is_pinned => (
                 "",
@@ -84,16 +84,28 @@ impl OsImages {
 
 /// The payload's tag of an image with these requesters, if it is an operating system.
 pub(super) fn tag(requesters: &[Requester]) -> Option<&str> {
-    let is_os = |tag: &&str| {
-        let stream = TAGS.iter().find_map(|os| tag.strip_prefix(os));
-        stream.is_some_and(|stream| stream.is_empty() || stream.starts_with('-'))
-            && !tag.ends_with(EXTENSIONS)
-    };
     let tags = requesters.iter().filter_map(|requester| match requester {
         Requester::Release { tag } => Some(tag.as_str()),
         _ => None,
     });
-    tags.into_iter().find(is_os)
+    tags.into_iter().find(|tag| OsTag::of(tag) == Some(OsTag::System))
+}
+
+/// Whether an update to release `version` takes the image of this tag from the store although no container uses it, or why not.
+/// `None` for a tag without an operating system or its extensions.
+pub(super) fn need(tag: &str, version: &str, is_pinned: bool) -> Option<Result<(), String>> {
+    Some(match (OsTag::of(tag)?, origin(version)) {
+        // By `podman pull`, which leaves no container. Extensions only on nodes that have some, or another kernel.
+        (OsTag::MachineOsContent | OsTag::Extensions, _) => Ok(()),
+        (OsTag::System, Some(Origin::Registry)) => Err(format!(
+            "release {version} never takes the operating system from the store"
+        )),
+        (OsTag::System, Some(Origin::Pinned)) if !is_pinned => Err(format!(
+            "release {version} takes the operating system from the store only if a pool of the node has a PinnedImageSet, \
+             which `--pin` makes"
+        )),
+        (OsTag::System, Some(Origin::Pinned | Origin::Store) | None) => Ok(()),
+    })
 }
 
 /// `None` for a version that is not an OpenShift version, such as that of a CI build.
@@ -112,6 +124,23 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn only_an_operating_system_that_the_update_takes_from_the_store_is_needed() {
+        for (tag, version, is_pinned, is_needed) in [
+            ("etcd", "4.16.8", false, None),
+            ("rhel-coreos-tools", "nightly", false, Some(true)),
+            ("rhel-coreos", "4.16.8", true, Some(false)),
+            ("rhel-coreos-10", "4.19.0", false, Some(false)),
+            ("rhel-coreos-10", "4.19.0", true, Some(true)),
+            ("stream-coreos", "4.23.0", false, Some(true)),
+            ("rhel-coreos-extensions", "4.16.8", false, Some(true)),
+            ("machine-os-content", "4.12.0", false, Some(true)),
+        ] {
+            let need = need(tag, version, is_pinned).map(|need| need.is_ok());
+            assert_eq!(need, is_needed, "{tag} {version}");
+        }
+    }
 
     fn note(version: &str, is_pinned: bool) -> Option<String> {
         let images = [("rhel-coreos", 1 << 30), ("rhel-coreos-10", 1 << 29)];
@@ -143,21 +172,5 @@ mod tests {
                  `--exclude '^\"rhel-coreos\\$'` `--exclude '^\"rhel-coreos-10\\$'`"
             )
         );
-    }
-
-    #[test]
-    fn the_tags_of_operating_systems_are_known() {
-        let is_os = |name: &str| tag(&[Requester::Release { tag: name.to_owned() }]).is_some();
-        for name in ["rhel-coreos", "rhel-coreos-8", "rhel-coreos-10", "stream-coreos"] {
-            assert!(is_os(name), "{name}");
-        }
-        for name in [
-            "rhel-coreos-extensions",
-            "rhel-coreos-8-extensions",
-            "rhel-coreosx",
-            "etcd",
-        ] {
-            assert!(!is_os(name), "{name}");
-        }
     }
 }

@@ -67,7 +67,10 @@ impl SignedImages {
                 &self.cancel,
             )
             .await;
-        let Resolved { mut image, source } = resolved.map_err(|error| TaskError::resolving(&error))?;
+        let Resolved { mut image, source } = match resolved {
+            Ok(resolved) => resolved,
+            Err(error) => return Err(self.unresolved(reference, &error).await),
+        };
         let manifest = image.manifest.digest();
         let stored = inventory.signatures_of(manifest);
         let suffices = |signatures: &[Vec<u8>]| {
@@ -78,6 +81,8 @@ impl SignedImages {
         };
         if !stored.is_empty() && suffices(&stored) {
             image.signatures = stored;
+        } else if let Some(signatures) = self.media_signatures(reference, manifest).await {
+            image.signatures = signatures;
         } else if self.registries.has_signature_sources(reference) {
             let download = self
                 .registries
@@ -97,10 +102,61 @@ impl SignedImages {
 
     /// The signatures of an image that the store has by this manifest, and that needs none; none if they are unavailable.
     pub(super) async fn signatures(&self, reference: &Reference, manifest: Digest) -> Vec<Vec<u8>> {
+        if let Some(signatures) = self.media_signatures(reference, manifest).await {
+            return signatures;
+        }
         let download = self
             .registries
             .signatures(reference, None, manifest, &self.cancel);
         self.download_soon(reference, download).await
+    }
+
+    /// The signatures that media have of the image with this manifest; `None` if they do not suffice. No registry is asked
+    /// for the signatures of an image that is on a medium and needs none.
+    async fn media_signatures(&self, reference: &Reference, manifest: Digest) -> Option<Vec<Vec<u8>>> {
+        let on_media = self
+            .registries
+            .in_media(move |media| media.size_of(manifest).is_some());
+        let needs_none = !self.policy.needs_signatures(reference);
+        let signatures = blobs(&self.registries.media_signatures(reference, manifest).await);
+        let suffices = match needs_none {
+            true => !signatures.is_empty() || on_media.await,
+            false => {
+                let checked = self.policy.check(reference, manifest, &signatures);
+                !signatures.is_empty() && checked.refusal.is_none()
+            }
+        };
+        suffices.then_some(signatures)
+    }
+
+    /// The error of an image that could not be resolved. Media do not resolve a tag, because it may have moved since; but
+    /// they know what it was.
+    async fn unresolved(&self, reference: &Reference, error: &RegistryError) -> TaskError {
+        let failed = TaskError::resolving(error);
+        let (TaskError::Image(mut reason), false, None, Some(tag)) = (
+            failed,
+            self.registries.media().is_empty(),
+            reference.digest(),
+            reference.tag(),
+        ) else {
+            return TaskError::resolving(error);
+        };
+        let (repository, tag) = (reference.repository(), tag.to_owned());
+        let known = self.registries.in_media({
+            let repository = repository.clone();
+            move |media| media.tagged(&repository, &tag)
+        });
+        let hint = match known.await {
+            Some(digest) => {
+                format!("a medium has `{repository}@{digest}` for this tag; request the image by this digest")
+            }
+            None => "request the image by its digest to take it from a medium".to_owned(),
+        };
+        reason.message = format!(
+            "{}\nhint: a tag needs a request to its registry; {hint}",
+            reason.message
+        );
+        TaskError::Image(reason)
     }
 
     /// The signatures, or none if they are unavailable or arrive late.

@@ -1,11 +1,12 @@
 //! Finds out how long the tars in blobs are, for an exact estimate of the space: reads a few bytes of each blob from the
-//! spool or its registry.
+//! spool, a medium or its registry.
 //!
 //! Only the estimate depends on it, so an error here is not a failure: the length is guessed instead. Each blob is probed
 //! once in a run, the largest first because they matter most. Each registry gets one probe before the others, so that a
 //! registry without range requests, which starts to send the whole blob, does so once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::namers::RoundScope;
 use super::snapshot::Snapshot;
 use super::{Mode, run_blocking, space};
 use crate::cancel::Cancel;
+use crate::media::MediumBlob;
 use crate::oci::{Digest, Layer, Reference};
 use crate::plan::{LayerTask, Plan, PlannedImage, TarLength, tar_length, tar_length_range};
 use crate::registry::Registries;
@@ -120,6 +122,7 @@ impl SizeProbe {
         for (probe, bytes) in spooled {
             self.record(&probe, &bytes);
         }
+        let remote = self.probe_media(remote, end).await;
         let mut by_registry: BTreeMap<String, Vec<Probe>> = BTreeMap::new();
         for probe in remote {
             let domain = probe.reference.domain().to_owned();
@@ -136,6 +139,33 @@ impl SizeProbe {
         Ok(())
     }
 
+    /// Reads from media until `end`. Returns the probes of blobs that no medium has.
+    async fn probe_media(&mut self, probes: Vec<Probe>, end: Instant) -> Vec<Probe> {
+        if self.registries.media().is_empty() {
+            return probes;
+        }
+        let read = self.registries.in_media(move |media| {
+            let (mut read, mut remote) = (Vec::new(), Vec::new());
+            for probe in probes {
+                let blobs = media.blobs(probe.blob);
+                match blobs.iter().find(|blob| blob.size() == probe.size) {
+                    None => remote.push(probe),
+                    Some(blob) if Instant::now() < end => match bytes_of(blob, &probe.range) {
+                        Ok(bytes) => read.push((probe, bytes)),
+                        Err(error) => tracing::debug!("the length of a tar is guessed: {error}"),
+                    },
+                    Some(_) => {}
+                }
+            }
+            (read, remote)
+        });
+        let (read, remote) = read.await;
+        for (probe, bytes) in read {
+            self.record(&probe, &bytes);
+        }
+        remote
+    }
+
     fn record(&mut self, probe: &Probe, bytes: &[u8]) {
         match tar_length(&probe.media_type, probe.size, bytes) {
             Some(length) => {
@@ -145,7 +175,7 @@ impl SizeProbe {
         }
     }
 
-    /// The whole blob of every layer, also of one that is made from a delta; the largest first.
+    /// The whole blob of every layer whose length is guessed, also of one that is made from a delta; the largest first.
     fn probes(&mut self, plan: &Plan) -> Vec<Probe> {
         let probe = |task: &LayerTask| {
             let Layer {
@@ -155,8 +185,8 @@ impl SizeProbe {
                 ..
             } = &task.layer;
             // Another image of the layer may list another blob for it.
-            let lists_blob = |image: &&PlannedImage| image.layers.iter().any(|it| it.layer.blob == *blob);
-            let mut images = task.images.iter().filter_map(|index| plan.images.get(*index));
+            let lists_blob = |image: &&PlannedImage| image.lists(blob);
+            let mut images = plan.images.iter();
             Some(Probe {
                 blob: *blob,
                 size: *size,
@@ -165,11 +195,26 @@ impl SizeProbe {
                 reference: images.find(lists_blob)?.reference.clone(),
             })
         };
-        let probes = plan.layers.iter().filter_map(probe);
+        // The guess for a tar on a medium is its length there, so no registry is asked.
+        let is_probed = |task: &&LayerTask| {
+            let is_on_medium = task.sources.first().is_some_and(|it| it.medium_tar().is_some());
+            matches!(task.tar, TarLength::Guessed(_)) && !is_on_medium
+        };
+        let guessed = plan.layers.iter().filter(is_probed);
+        let probes = guessed.filter_map(probe);
         let mut probes: Vec<Probe> = probes.filter(|it| self.probed.insert(it.blob)).collect();
         probes.sort_by_key(|probe| std::cmp::Reverse(probe.size));
         probes
     }
+}
+
+/// The bytes of this range.
+fn bytes_of(blob: &MediumBlob, range: &Range<u64>) -> io::Result<Vec<u8>> {
+    let mut reader = blob.open()?;
+    reader.seek(SeekFrom::Start(range.start))?;
+    let mut bytes = Vec::new();
+    reader.take(range.end - range.start).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Sends all probes of one registry.

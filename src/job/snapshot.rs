@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::error::JobError;
 use super::error::Reason;
+use super::media_blobs::MediaBlobs;
 use super::stored_signatures::{StoredSignatureChecker, StoredSignatures};
 use crate::delta::DeltaOption;
 use crate::exit_code::Failure;
@@ -143,22 +144,31 @@ impl Snapshot {
         bytes
     }
 
-    /// What a plan can reuse: those of `layers` that are in the graph root and undamaged, and every spooled blob.
-    /// `deltas` are those that were found, and `tars` are the known lengths of tars.
+    /// What a plan can reuse: those of `layers` that are in the graph root and undamaged, the content of all undamaged layers,
+    /// and every spooled blob. `deltas` are those that were found, `media` what media have, and `tars` are the known lengths of tars.
     pub(super) fn here(
         &self,
         layers: impl Iterator<Item = LayerId>,
         damaged: &HashSet<LayerId>,
         deltas: &HashMap<Digest, Vec<Arc<DeltaOption>>>,
+        media: &MediaBlobs,
         tars: &HashMap<Digest, TarLength>,
     ) -> Present {
+        let mut stored = self.inventory.stored_layers();
+        for layers in stored.values_mut() {
+            layers.retain(|layer| !damaged.contains(&layer.id));
+        }
         Present {
             deltas: deltas.clone(),
+            media: media.found().clone(),
+            medium_tars: media.tars().clone(),
             layers: layers
                 .filter(|id| self.inventory.layer(id).is_some() && !damaged.contains(id))
                 .collect(),
+            stored,
             blobs: self.spooled_bytes(),
             tars: tars.clone(),
+            chunked: HashMap::new(),
         }
     }
 }

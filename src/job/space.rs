@@ -63,7 +63,7 @@ pub(super) fn demand(
     snapshot: &Snapshot,
 ) -> Demand {
     Demand {
-        spool: plan.totals.bytes_to_fetch,
+        spool: plan.totals.bytes_to_spool(),
         store: plan.totals.unpacked_estimate,
         required: match (mode, scope) {
             // `plan` reports whether everything fits, so it needs the namers' contents first.
@@ -83,7 +83,7 @@ pub(super) fn demand(
     }
 }
 
-/// Whether the plan fits even if its layers are much larger than estimated, and if no delta can be used.
+/// Whether the plan fits even if its layers are much larger than estimated, and if no delta and no layer of the store can be used.
 pub(super) fn fits_for_certain(
     config: &JobConfig,
     mode: Mode,
@@ -93,7 +93,11 @@ pub(super) fn fits_for_certain(
 ) -> Result<bool, JobError> {
     let mut demand = demand(config, mode, scope, plan, snapshot);
     demand.store = demand.store.saturating_mul(CERTAIN_HALVES) / 2;
-    demand.spool = plan.totals.bytes_whole;
+    demand.spool = plan
+        .totals
+        .bytes_whole
+        .saturating_add(plan.totals.bytes_from_store)
+        .saturating_add(plan.totals.bytes_from_media);
     // `spaceRequired` does not depend on the layers' sizes.
     demand.required = 0;
     Ok(check(config, demand)?.fits)
@@ -124,7 +128,7 @@ impl SpareSpace {
     /// Subtracts what the plan needs from what is free now.
     pub(super) fn after(plan: &Plan, config: &JobConfig) -> Result<Self, JobError> {
         let demand = Demand {
-            spool: plan.totals.bytes_to_fetch,
+            spool: plan.totals.bytes_to_spool(),
             store: plan.totals.unpacked_estimate,
             ..Demand::default()
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::error::JobError;
 use super::snapshot::Snapshot;
 use crate::oci::Digest;
-use crate::plan::Plan;
+use crate::plan::{LayerSource, Plan};
 use crate::preflight::{FilesystemUse, SpaceCheck};
 use crate::report::Size;
 use crate::spool::{Spool, SpoolEntry};
@@ -19,10 +19,10 @@ const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Blobs that are useless: the plan does not need them, and they are either unpacked in the store already, because a run was
 /// killed between commit and removal, or older than [`MAX_AGE`]. The next run may need the rest, for another release.
 pub(super) fn stale(plan: &Plan, snapshot: &Snapshot, now: SystemTime) -> Vec<SpoolEntry> {
-    // If the delta fails, another one or the whole blob is continued.
+    // If a source fails, another one or the whole blob is continued.
     let fallbacks = plan.layers.iter().flat_map(|task| {
-        let deltas = task.deltas.iter().map(|option| option.delta.blob);
-        deltas.chain([task.layer.blob])
+        let sources = task.sources.iter().filter_map(LayerSource::spooled_blob);
+        sources.chain([task.layer.blob])
     });
     let downloads = plan.blobs.iter().map(|blob| blob.digest);
     let needed: HashSet<Digest> = downloads.chain(fallbacks).collect();

@@ -20,9 +20,11 @@ pub(super) struct StatusReporter {
 /// Bytes of one blob.
 #[derive(Clone, Copy, Default)]
 struct BlobBytes {
-    /// The bytes that were missing when its download started.
+    /// The bytes that were missing when its download, or its copy from a medium, started.
     planned: u64,
-    /// The bytes of these that are listed as an image's.
+    /// They were planned from a medium. If it fails, [`Event::BlobNotOnMedia`] counts them as downloaded.
+    is_copied: bool,
+    /// The bytes of these that are listed as an image's downloads.
     listed: u64,
 }
 
@@ -36,7 +38,7 @@ impl StatusReporter {
     }
 
     /// Lists requested images in the report, so that the report of an interrupted run shows them as pending.
-    pub(super) fn list_requests(&self, requests: &[ImageRequest]) {
+    pub(super) fn list_requests<'a>(&self, requests: impl IntoIterator<Item = &'a ImageRequest>) {
         for request in requests {
             self.list(&request.reference, request.requesters.first(), 0);
         }
@@ -59,6 +61,9 @@ impl StatusReporter {
         let mut bytes = vec![0_u64; plan.images.len()];
         for blob in &plan.blobs {
             let started = self.start(plan, blob);
+            if started.is_copied {
+                continue;
+            }
             let unlisted = started.planned - started.listed;
             started.listed = started.planned;
             if let Some(sum) = blob.images.first().and_then(|first| bytes.get_mut(*first)) {
@@ -75,7 +80,7 @@ impl StatusReporter {
         for blob in blobs {
             self.start(next, blob);
         }
-        self.report_totals(next, 0);
+        self.report_totals(next, (0, 0));
     }
 
     /// A blob that is downloaded again counts once, like one whose download is resumed.
@@ -84,33 +89,55 @@ impl StatusReporter {
             let first = blob.images.first().and_then(|first| plan.images.get(*first));
             if let Some((image, requester)) = first.and_then(|image| Some((image, image.requesters.first()?)))
             {
-                let (blob, label) = (blob.digest, requester.label(&image.reference));
-                self.observer.observe(Event::BlobListed { blob, label });
+                self.observer.observe(Event::BlobListed {
+                    blob: blob.digest,
+                    name: image.reference.to_string(),
+                    label: requester.label(&image.reference),
+                });
             }
-            BlobBytes::default()
+            BlobBytes {
+                is_copied: blob.is_on_medium(),
+                ..BlobBytes::default()
+            }
         });
-        started.planned = started.planned.max(blob.missing());
+        started.planned = started.planned.max(blob.unspooled());
         started
     }
 
-    /// Reports the size of the whole job: the started blobs and `more` bytes.
-    fn report_totals(&self, plan: &Plan, more: u64) {
-        let started = self.started.values().map(|blob| blob.planned);
+    /// Reports the size of the whole job: the started blobs, and `more` bytes to download and to copy.
+    fn report_totals(&self, plan: &Plan, more: (u64, u64)) {
+        let (mut bytes, mut bytes_from_media) = more;
+        for blob in self.started.values() {
+            let sum = match blob.is_copied {
+                true => &mut bytes_from_media,
+                false => &mut bytes,
+            };
+            *sum = sum.saturating_add(blob.planned);
+        }
         self.observer.observe(Event::Planned {
             images: plan.totals.images_wanted,
             present: plan.totals.images_present,
-            bytes: started.fold(more, u64::saturating_add),
+            bytes,
+            bytes_from_media,
         });
     }
 
     /// Reports a new plan: its size, and images that are present, were removed or are excluded. `additional` returns the
     /// additional image store that contains an image.
     pub(super) fn report_plan(&mut self, plan: &Plan, additional: impl Fn(&Reference) -> Option<PathBuf>) {
-        let more = plan.blobs.iter().map(|blob| {
-            let started = self.started.get(&blob.digest).map_or(0, |it| it.planned);
-            blob.missing().saturating_sub(started)
-        });
-        self.report_totals(plan, more.fold(0, u64::saturating_add));
+        let mut more = (0_u64, 0_u64);
+        for blob in &plan.blobs {
+            let started = self.started.get(&blob.digest);
+            let sum = match started.map_or(blob.is_on_medium(), |it| it.is_copied) {
+                true => &mut more.1,
+                false => &mut more.0,
+            };
+            let unspooled = blob
+                .unspooled()
+                .saturating_sub(started.map_or(0, |it| it.planned));
+            *sum = sum.saturating_add(unspooled);
+        }
+        self.report_totals(plan, more);
         for image in &plan.images {
             let was_present = matches!(
                 self.phases.get(&image.reference),
@@ -161,10 +188,11 @@ mod tests {
 
     fn blob(digest: &Digest, size: u64, spooled: u64) -> BlobTask {
         BlobTask {
-            delta: None,
+            source: None,
             digest: *digest,
             size,
             spooled,
+            medium: None,
             layers: Vec::new(),
             images: vec![0],
         }
@@ -175,6 +203,7 @@ mod tests {
         let wanted = ImageToPlan {
             reference: "example.com/a:1".parse().unwrap(),
             requesters: vec![Requester::Additional],
+            rank: None,
             action: ImageAction::Present,
             authenticated: false,
         };
@@ -230,6 +259,7 @@ mod tests {
             let wanted = ImageToPlan {
                 reference: "example.com/a:1".parse().unwrap(),
                 requesters: vec![Requester::Additional],
+                rank: None,
                 action,
                 authenticated: false,
             };

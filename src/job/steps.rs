@@ -2,7 +2,7 @@
 
 use crate::exit_code::{Ending, Failure};
 use crate::plan::PlanTotals;
-use crate::report::{Event, Observer, Step};
+use crate::report::{Condition, Event, Observer, Step};
 
 use super::error::JobError;
 
@@ -20,7 +20,7 @@ impl Steps<'_> {
         self.start(step);
         match action() {
             Ok((result, message)) => {
-                self.end(step, true, "Done", message);
+                self.end(step, true, Condition::AS_EXPECTED, message);
                 Ok(result)
             }
             Err(error) => Err(self.ended_by(step, error)),

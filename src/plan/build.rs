@@ -1,18 +1,21 @@
 //! Builds the plan from the requested images and from what the node already has.
 //!
 //! Three passes over the images by priority: fail images whose manifest contradicts an earlier one; add each missing layer
-//! once, with the blob or the deltas that are cheapest to fetch; add each of these blobs once. Every pass visits a layer once, so 200 images
-//! of 5 layers take milliseconds.
+//! once, with the blob or the sources that are cheapest to fetch; add each of these blobs once. Every pass visits a layer
+//! once, so 200 images of 5 layers take milliseconds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use super::delta_choice::{DeltaChoice, spooled};
+use super::blob_contents::BlobContents;
+use super::blob_sharing::share_blobs;
+use super::source_choice::{SourceChoice, missing, spooled};
 use super::{
-    BlobTask, ExcludedImage, ImageAction, ImageToPlan, LayerAction, LayerTask, Plan, PlanTotals,
-    PlannedImage, PlannedLayer, Present, layer_order, merge_requests,
+    BlobTask, ExcludedImage, ImageAction, ImageToPlan, LayerAction, LayerSource, LayerTask, Plan, PlanTotals,
+    PlannedImage, PlannedLayer, Present, Priority, layer_order, merge_requests,
 };
-use crate::oci::{DiffId, Digest, Reference, ResolvedImage};
+use crate::oci::{Digest, Reference, ResolvedImage};
 
 impl Plan {
     /// Plans `images`, given what is `present`. An image that is requested twice is planned once. An image fails if its
@@ -21,13 +24,20 @@ impl Plan {
         let mut images = merge_requests::merge(images);
         let excluded = merge_requests::excluded(excluded, &images);
         fail_contradictions(&mut images);
-        let authenticated = authenticated_layers(&images);
+        let contents = BlobContents::of(&images);
         let images = images.into_iter().map(|image| planned_image(image, present));
         let mut images: Vec<PlannedImage> = images.collect();
-        let deltas = DeltaChoice::new(&images, authenticated, present);
-        let layers = layer_tasks(&mut images, &deltas);
+        let choice = SourceChoice::new(&images, contents, present);
+        let mut layers = layer_tasks(&mut images, &choice);
+        share_blobs(&mut layers, &images, &choice);
         let blobs = blob_tasks(&mut images, &layers, present);
-        let totals = PlanTotals::of(&images, &excluded, &layers, &blobs);
+        let totals = PlanTotals::of(
+            &images,
+            &excluded,
+            &layers,
+            &blobs,
+            bytes_from_store(&layers, present),
+        );
         Self {
             images,
             excluded,
@@ -95,39 +105,17 @@ fn planned_image(image: ImageToPlan, present: &Present) -> PlannedImage {
         layers: layers.collect(),
         reference: image.reference,
         requesters: image.requesters,
+        rank: image.rank,
         action: image.action,
         bytes: 0,
         delta_bytes: 0,
         bytes_whole: 0,
+        bytes_from_media: 0,
     }
-}
-
-/// The blob and the diffID of each layer of authenticated images, unless another manifest pairs the blob with another diffID:
-/// then one of the two is wrong.
-fn authenticated_layers(images: &[ImageToPlan]) -> HashSet<(Digest, DiffId)> {
-    let layers = || {
-        images.iter().flat_map(|image| {
-            let layers = match &image.action {
-                ImageAction::Pull(resolved) => resolved.layers.as_slice(),
-                ImageAction::Present | ImageAction::Failed(_) => &[],
-            };
-            layers.iter().map(move |layer| (image.authenticated, layer))
-        })
-    };
-    let mut diff_ids: HashMap<Digest, Option<DiffId>> = HashMap::new();
-    for (_, layer) in layers() {
-        let diff_id = layer.diff_id();
-        let known = diff_ids.entry(layer.blob).or_insert(Some(diff_id));
-        *known = known.filter(|known| *known == diff_id);
-    }
-    let pairs = layers()
-        .filter(|(is_authenticated, layer)| *is_authenticated && diff_ids[&layer.blob].is_some())
-        .map(|(_, layer)| (layer.blob, layer.diff_id()));
-    pairs.collect()
 }
 
 /// Each missing layer once; parents first, because images list base layers first.
-fn layer_tasks(images: &mut [PlannedImage], deltas: &DeltaChoice<'_>) -> Vec<LayerTask> {
+fn layer_tasks(images: &mut [PlannedImage], choice: &SourceChoice<'_>) -> Vec<LayerTask> {
     let mut tasks: Vec<LayerTask> = Vec::new();
     let mut positions = HashMap::new();
     for (index, image) in images.iter_mut().enumerate() {
@@ -135,7 +123,7 @@ fn layer_tasks(images: &mut [PlannedImage], deltas: &DeltaChoice<'_>) -> Vec<Lay
             if *action == LayerAction::Reuse {
                 continue;
             }
-            let task = deltas.task(layer);
+            let task = choice.task(layer);
             let position = match positions.entry(layer.id()) {
                 Entry::Vacant(position) => {
                     *action = LayerAction::Fetch;
@@ -145,7 +133,7 @@ fn layer_tasks(images: &mut [PlannedImage], deltas: &DeltaChoice<'_>) -> Vec<Lay
                 }
                 Entry::Occupied(position) => {
                     let known = &mut tasks[*position.get()];
-                    if known.layer.blob != layer.blob && deltas.cost(&task) < deltas.cost(known) {
+                    if known.layer.blob != layer.blob && choice.cost(&task) < choice.cost(known) {
                         let images = std::mem::take(&mut known.images);
                         *known = LayerTask { images, ..task };
                     }
@@ -158,30 +146,50 @@ fn layer_tasks(images: &mut [PlannedImage], deltas: &DeltaChoice<'_>) -> Vec<Lay
     tasks
 }
 
+/// The medium from which a blob is copied, unless the spool has all of it.
+fn medium(blob: &Digest, size: u64, present: &Present) -> Option<Arc<str>> {
+    let medium = present.media.get(blob)?;
+    (spooled(blob, size, present) < size).then(|| Arc::clone(medium))
+}
+
+/// Missing bytes of the blobs whose layers are copied from others in the store.
+fn bytes_from_store(layers: &[LayerTask], present: &Present) -> u64 {
+    let copied = layers.iter().filter(|task| task.stored().is_some());
+    let blobs: HashMap<Digest, u64> = copied.map(|task| (task.layer.blob, task.layer.size)).collect();
+    let missing = blobs.iter().map(|(blob, size)| missing(blob, *size, present));
+    missing.fold(0, u64::saturating_add)
+}
+
 /// Each blob of a task once. Its missing bytes count for the first image that needs it.
 fn blob_tasks(images: &mut [PlannedImage], layers: &[LayerTask], present: &Present) -> Vec<BlobTask> {
-    let mut tasks: Vec<(u8, BlobTask)> = Vec::new();
+    let mut tasks: Vec<(Priority, BlobTask)> = Vec::new();
     let mut positions = HashMap::new();
     let mut whole = HashSet::new();
     for task in layers {
         // Layers are ordered by the first image that needs them, so a blob's first layer has the blob's first image.
         let first = &mut images[task.images[0]];
-        if whole.insert(task.layer.blob) {
-            let missing = task.layer.size - spooled(&task.layer.blob, task.layer.size, present);
+        let is_whole = |source: &LayerSource| source.delta().is_some();
+        if task.sources.first().is_none_or(is_whole) && whole.insert(task.layer.blob) {
+            let missing = missing(&task.layer.blob, task.layer.size, present);
             first.bytes_whole = first.bytes_whole.saturating_add(missing);
         }
         let (digest, size) = task.download();
         let position = *positions.entry(digest).or_insert_with(|| {
             let blob = BlobTask {
                 digest,
-                delta: task.deltas.first().cloned(),
+                source: task.sources.first().cloned(),
                 size,
                 spooled: spooled(&digest, size, present),
+                medium: match task.sources.first().and_then(LayerSource::medium_tar) {
+                    Some(tar) => Some(Arc::clone(&tar.medium)),
+                    None => medium(&digest, size, present),
+                },
                 layers: Vec::new(),
                 images: Vec::new(),
             };
             first.bytes = first.bytes.saturating_add(blob.missing());
-            if blob.delta.is_some() {
+            first.bytes_from_media = first.bytes_from_media.saturating_add(blob.missing_from_medium());
+            if task.delta().is_some() {
                 first.delta_bytes = first.delta_bytes.saturating_add(blob.missing());
             }
             tasks.push((first.priority(), blob));
@@ -199,10 +207,10 @@ fn blob_tasks(images: &mut [PlannedImage], layers: &[LayerTask], present: &Prese
             }
         }
     }
-    for task in layers.iter().filter(|task| !task.deltas.is_empty()) {
+    for task in layers.iter().filter(|task| !task.sources.is_empty()) {
         tasks[positions[&task.download().0]].1.images.extend(&task.images);
     }
-    for (_, blob) in tasks.iter_mut().filter(|(_, blob)| blob.delta.is_some()) {
+    for (_, blob) in tasks.iter_mut().filter(|(_, blob)| blob.source.is_some()) {
         blob.images.sort_unstable();
         blob.images.dedup();
     }

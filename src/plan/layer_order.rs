@@ -1,5 +1,6 @@
 //! Orders layers so that images complete as early as possible: a run that is cut off leaves as many complete images as its
-//! bytes allow. The pull may download the largest blob earlier (`job::pull::scheduler`).
+//! bytes allow. The pull may download the largest blob earlier (`job::pull::scheduler`). During an update this order is one among
+//! the images of a run level.
 //!
 //! Layers form a forest, because each has one parent. A layer costs its missing bytes; the last layer of its chain completes
 //! an image. This is single-machine scheduling with weights and out-tree precedence. Horn (1972, "Single-machine job
@@ -12,7 +13,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 
-use super::{LayerAction, LayerTask, PlannedImage};
+use super::{LayerAction, LayerTask, PlannedImage, Priority};
 
 /// Indexes into `layers`, in the order to pull them; layers of images with higher priority first. `missing` returns the
 /// bytes that a layer costs. `layers` has parents before their children.
@@ -39,7 +40,7 @@ pub(super) fn by_images_per_byte(
     let priority = |task: &LayerTask| images[task.images[0]].priority();
     // The finished blocks above each layer, until the layer's own block takes them.
     let mut above: Vec<BinaryHeap<Block>> = layers.iter().map(|_| BinaryHeap::new()).collect();
-    let mut roots: BinaryHeap<(Reverse<u8>, Block)> = BinaryHeap::new();
+    let mut roots: BinaryHeap<(Reverse<Priority>, Block)> = BinaryHeap::new();
     for (position, task) in layers.iter().enumerate().rev() {
         let mut block = Block {
             images: completes[position],
@@ -160,6 +161,7 @@ mod tests {
                 ImageToPlan {
                     reference: format!("example.com/image-{end}:{number}").parse().unwrap(),
                     requesters: vec![Requester::Additional],
+                    rank: None,
                     action: ImageAction::Pull(Arc::new(ResolvedImage {
                         list: None,
                         manifest: Content::new(config.clone()),

@@ -3,11 +3,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use super::{ExcludedImage, ImageAction, ImageToPlan};
+use super::{ExcludedImage, ImageAction, ImageToPlan, priority};
 use crate::image_request::Requester;
 use crate::oci::Reference;
 
-/// Each reference once, ordered by its most important requester, otherwise in the given order. Duplicates are ordinary:
+/// Each reference once, ordered by its most important requester and by its rank, otherwise in the given order. Duplicates are ordinary:
 /// additional images may name components of the release, and a payload may list one pullspec under several tags.
 pub(super) fn merge(images: Vec<ImageToPlan>) -> Vec<ImageToPlan> {
     let mut positions = HashMap::new();
@@ -21,6 +21,7 @@ pub(super) fn merge(images: Vec<ImageToPlan>) -> Vec<ImageToPlan> {
             Entry::Occupied(position) => {
                 let first = &mut merged[*position.get()];
                 first.authenticated |= image.authenticated;
+                first.rank = [first.rank, image.rank].into_iter().flatten().min();
                 if precedence(&image.action) > precedence(&first.action) {
                     first.action = image.action;
                 }
@@ -35,7 +36,7 @@ pub(super) fn merge(images: Vec<ImageToPlan>) -> Vec<ImageToPlan> {
     for image in &mut merged {
         image.requesters.sort_by_key(Requester::priority);
     }
-    merged.sort_by_key(|image| image.requesters.first().map_or(u8::MAX, Requester::priority));
+    merged.sort_by_key(|image| priority(&image.requesters, image.rank));
     merged
 }
 

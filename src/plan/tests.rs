@@ -4,9 +4,12 @@
 
 mod deltas;
 mod layers;
+mod media;
 mod output;
 mod properties;
+mod release;
 mod requests;
+mod stored;
 
 use bytes::Bytes;
 
@@ -63,6 +66,7 @@ fn image(name: &str, requester: Requester, action: ImageAction) -> ImageToPlan {
     ImageToPlan {
         reference: name.parse().unwrap(),
         requesters: vec![requester],
+        rank: None,
         action,
         authenticated: false,
     }

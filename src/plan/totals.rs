@@ -25,16 +25,29 @@ pub struct PlanTotals {
     pub layers_to_fetch: u64,
     /// Of these, to make from deltas.
     pub layers_from_deltas: u64,
+    /// Of these, to make from chunks of their blobs.
+    pub layers_from_chunks: u64,
+    /// Of these, to copy from layers of the store with the same content.
+    pub layers_from_store: u64,
     /// Layers of images to pull that are in the store, each once.
     pub layers_to_reuse: u64,
     /// Blobs with missing bytes.
     pub blobs_to_fetch: u64,
-    /// Compressed bytes to download: deltas and blobs.
+    /// Compressed bytes to download: deltas, chunks and blobs.
     pub bytes_to_fetch: u64,
-    /// Compressed bytes to download without deltas.
+    /// Compressed bytes to download without deltas and chunks.
     pub bytes_whole: u64,
-    /// The difference: what the deltas save.
+    /// The difference: what deltas and chunks save.
     pub bytes_saved: u64,
+    /// Blobs with bytes to copy from media.
+    pub blobs_from_media: u64,
+    /// Bytes to copy from media, in addition to those to download.
+    pub bytes_from_media: u64,
+    /// The share of the bytes from media that are tars, which are unpacked without a copy in the spool.
+    #[serde(skip)]
+    pub tars_from_media: u64,
+    /// Compressed bytes that are not downloaded because their layers are copied from others in the store.
+    pub bytes_from_store: u64,
     /// Compressed bytes of planned blobs that are already in the spool.
     pub bytes_in_spool: u64,
     /// Estimated disk space in the store of the layers to unpack, in bytes.
@@ -48,11 +61,18 @@ pub struct PlanTotals {
 }
 
 impl PlanTotals {
+    /// Bytes that the plan adds to the spool.
+    pub fn bytes_to_spool(&self) -> u64 {
+        let blobs = self.bytes_from_media.saturating_sub(self.tars_from_media);
+        self.bytes_to_fetch.saturating_add(blobs)
+    }
+
     pub(super) fn of(
         images: &[PlannedImage],
         excluded: &[ExcludedImage],
         layers: &[LayerTask],
         blobs: &[BlobTask],
+        bytes_from_store: u64,
     ) -> Self {
         let count = |is_it: fn(&ImageAction) -> bool| {
             images.iter().filter(|image| is_it(&image.action)).count() as u64
@@ -77,11 +97,20 @@ impl PlanTotals {
             images_excluded: excluded.len() as u64,
             layers_to_fetch: layers.len() as u64,
             layers_to_reuse: reused.len() as u64,
-            layers_from_deltas: layers.iter().filter(|task| !task.deltas.is_empty()).count() as u64,
+            layers_from_deltas: layers.iter().filter(|task| task.delta().is_some()).count() as u64,
+            layers_from_chunks: layers.iter().filter(|task| task.is_chunked()).count() as u64,
+            layers_from_store: layers.iter().filter(|task| task.stored().is_some()).count() as u64,
             blobs_to_fetch: blobs.iter().filter(|blob| blob.missing() > 0).count() as u64,
             bytes_to_fetch,
             bytes_whole,
             bytes_saved: bytes_whole.saturating_sub(bytes_to_fetch),
+            blobs_from_media: blobs.iter().filter(|blob| blob.missing_from_medium() > 0).count() as u64,
+            bytes_from_media: sum(blobs.iter().map(BlobTask::missing_from_medium)),
+            bytes_from_store,
+            tars_from_media: sum(blobs.iter().filter_map(|blob| {
+                let tar = blob.source.as_ref()?.medium_tar()?;
+                Some(tar.size)
+            })),
             bytes_in_spool: sum(blobs.iter().map(|blob| blob.spooled)),
             unpacked_estimate: unpacked(|_| true),
             unpacked_guessed: unpacked(|tar| matches!(tar, TarLength::Guessed(_))),

@@ -82,6 +82,12 @@ impl Space {
         self.capacity - self.available.min(self.capacity)
     }
 
+    /// The same in percent of the capacity.
+    pub fn used_percent(&self) -> u64 {
+        let percent = u128::from(self.used()) * 100 / u128::from(self.capacity.max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+
     /// Bytes that can be filled before the kubelet starts to remove images.
     pub fn headroom(&self, threshold: Threshold) -> u64 {
         self.available.saturating_sub(threshold.reserve(self.capacity))
@@ -96,7 +102,7 @@ impl Space {
                 "`{}` is {} % full; from {threshold} % on the kubelet removes images that no container uses, and the cached \
                  images are such images\nhint: free some space, or pin the images with `--pin`",
                 self.path.display(),
-                u128::from(self.used()) * 100 / u128::from(self.capacity.max(1)),
+                self.used_percent(),
             )
         })
     }

@@ -10,6 +10,7 @@
 //!      ├────── referrers ─→ Referrer*             by the API or by the tag              referrers, referrers_index
 //!      ├────── upload ────→ Upload                blobs and manifests to a repository   upload, upload_body
 //!      ├────── get_signature_file → Bytes         one file by its URL                   signature_file
+//!      ├────── media_signatures → Signature*      what media have of them                media_signatures, media_content
 //!      ├────── attempts ──→ Attempts              the one retry loop                    attempts, retry_context
 //!      │                                          silent and slow sources               watchdog, mirror_speed
 //!      ├────── read_range → Bytes                 a short range of a blob, unverified   read_range
@@ -23,6 +24,8 @@
 //!                              │                  one connection for each blob          blob_connection
 //!                            RateLimiter          the rate of all of them together      rate_limit
 //! ```
+//!
+//! Manifests and configs that a medium has are read there, and no registry is asked for them ([`Registries::with_media`]).
 //!
 //! The bytes of a [`BlobStream`] are not verified; the caller compares their digest (`spool`). Nothing here knows what a
 //! release or an operator is.
@@ -46,6 +49,8 @@ mod failed_request;
 mod http_client;
 mod login;
 mod lookaside;
+mod media_content;
+mod media_signatures;
 mod mirror_speed;
 mod mirrors;
 mod no_proxy;
@@ -63,6 +68,7 @@ mod resolve;
 mod response_monitor;
 mod retry_context;
 mod short_names;
+mod signature_copies;
 mod signature_file;
 mod signatures;
 #[cfg(test)]
@@ -77,6 +83,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::media::Media;
 use crate::oci::Reference;
 use crate::report::Observer;
 
@@ -101,6 +108,7 @@ pub use registries_conf::{ConfText, RegistriesConf, RegistriesConfError};
 pub use registries_d::{RegistriesD, RegistriesDError, SignatureSources};
 pub use resolve::Resolved;
 pub use short_names::ShortNameError;
+pub use signature_copies::{AttachmentCopy, SignatureCopies};
 pub use tls::{ClusterAuthorities, SystemRoots};
 pub use upload::Upload;
 
@@ -174,6 +182,8 @@ pub struct Registries {
     host_root: PathBuf,
     credentials: Credentials,
     trust: Trust,
+    /// Asked before any registry.
+    media: Arc<Media>,
     proxies: Arc<Proxies>,
     dns: DnsResolver,
     idle_timeout: Duration,
@@ -216,6 +226,7 @@ impl Registries {
                 settings.certs_dirs,
                 &proxies,
             )?,
+            media: Arc::default(),
             proxies,
             dns,
             idle_timeout: settings.idle_timeout,

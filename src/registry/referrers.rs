@@ -5,7 +5,7 @@
 //! GET /v2/<repository>/manifests/sha256-<hex>                    where the registry has no such API
 //! ```
 //!
-//! The sources of the image are asked in their order, until one has a referrer of the requested type. The tag is requested
+//! If media have the index under that tag, no registry is asked. The sources of the image are asked in their order, until one has a referrer of the requested type. The tag is requested
 //! from the source that has no such API, whatever registries.conf states about tags: its name follows from the digest, and
 //! mirrors of OpenShift releases usually serve digests only.
 
@@ -93,6 +93,14 @@ impl Registries {
         artifact_type: &str,
         cancel: &Cancel,
     ) -> Result<Vec<Referrer>, RegistryError> {
+        if let Some(index) = self.media_referrers(image, subject).await {
+            let mut list = Referrers::new(subject, artifact_type);
+            match list.add(&index) {
+                Ok(()) if !list.found.is_empty() => return Ok(list.found),
+                Ok(()) => {}
+                Err(error) => tracing::warn!("cannot use the referrers of `{image}` on a medium: {error}"),
+            }
+        }
         let what = format!("the referrers of `{image}`");
         let mut attempts = self.attempts(what, vec![image.to_string()], self.sources(image)?);
         let mut has_answer = false;

@@ -23,15 +23,15 @@ use super::response_monitor::Watchdog;
 pub struct Resolved {
     /// The image.
     pub image: ResolvedImage,
-    /// The source that answered with the manifest of the reference; nothing if all was known. Its name decides where the
+    /// The source that answered with the manifest of the reference; nothing if all was known or on media. Its name decides where the
     /// signatures are.
     pub source: Option<PullSource>,
 }
 
 impl Registries {
     /// Resolves `reference` to the image for `platform`: its index, if it has one, its manifest and its config, each
-    /// verified. What `known` returns for the digest of its bytes, from the store for instance, is not downloaded; a
-    /// reference by digest of which all is known needs no registry.
+    /// verified. What `known` returns for the digest of its bytes, from the store for instance, or what a medium has, is not
+    /// downloaded; a reference by digest of which all is known needs no registry.
     ///
     /// Everything is downloaded from the sources of `reference` as it is: a mirror for tags also has the manifests that its
     /// indexes name.
@@ -79,6 +79,11 @@ impl Registries {
         cancel: &Cancel,
     ) -> Result<Content, RegistryError> {
         let digest = digest.or_else(|| reference.digest());
+        if let Some(digest) = digest
+            && let Some(content) = self.media_content(digest, limit).await
+        {
+            return Ok(content);
+        }
         let target = match digest {
             Some(digest) => digest.to_string(),
             None => reference.tag().unwrap_or_default().to_owned(),
@@ -113,7 +118,9 @@ impl Registries {
                 source,
             })
         };
-        if let Some(content) = digest.and_then(|digest| at_hand(known, digest)) {
+        if let Some(digest) = digest
+            && let Some(content) = self.at_hand(known, digest, MAX_MANIFEST_SIZE).await
+        {
             let manifest = parse(&content, None)?;
             return Ok((content, manifest, None));
         }
@@ -143,6 +150,19 @@ impl Registries {
         read.map(|(content, manifest)| (content, manifest, Some(source)))
     }
 
+    /// The known content, if its digest is right, or else what a medium has.
+    async fn at_hand(
+        &self,
+        known: &(dyn Fn(&Digest) -> Option<Content> + Sync),
+        digest: Digest,
+        limit: u64,
+    ) -> Option<Content> {
+        match known(&digest).filter(|content| content.digest() == digest) {
+            None => self.media_content(digest, limit).await,
+            known => known,
+        }
+    }
+
     async fn config(
         &self,
         reference: &Reference,
@@ -151,14 +171,15 @@ impl Registries {
         known: &(dyn Fn(&Digest) -> Option<Content> + Sync),
         cancel: &Cancel,
     ) -> Result<Content, RegistryError> {
-        if let Some(content) = at_hand(known, image.config) {
+        let limit = image.config_size.min(MAX_CONFIG_SIZE);
+        if let Some(content) = self.at_hand(known, image.config, limit).await {
             return Ok(content);
         }
         let item = Item {
             name: format!("config {}", image.config),
             path: format!("blobs/{}", image.config),
             accept: "*/*".into(),
-            limit: image.config_size.min(MAX_CONFIG_SIZE),
+            limit,
             digest: Some(image.config),
         };
         let attempts = self.attempts(
@@ -253,9 +274,4 @@ impl Item {
 pub(super) struct Answer {
     pub(super) content: Content,
     pub(super) content_type: Option<String>,
-}
-
-/// The known content, if its digest is right.
-fn at_hand(known: &(dyn Fn(&Digest) -> Option<Content> + Sync), digest: Digest) -> Option<Content> {
-    known(&digest).filter(|content| content.digest() == digest)
 }

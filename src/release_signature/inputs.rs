@@ -86,8 +86,8 @@ impl Inputs {
 /// Whether an update to this release has begun, perhaps a forced one, which is not verified.
 fn is_being_applied(release: &Reference, cluster: &ClusterRelease) -> bool {
     let version = cluster.version.as_ref().ok();
-    let partial = version.and_then(|version| version.partial.as_deref());
-    let partial = partial.and_then(|image| image.parse::<Reference>().ok());
+    let partial = version.and_then(|version| version.partial());
+    let partial = partial.and_then(|entry| entry.image.parse::<Reference>().ok());
     partial.is_some_and(|image| image.digest().is_some() && image.digest() == release.digest())
 }
 
@@ -96,7 +96,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::cluster::ClusterVersion;
+    use crate::cluster_version::{ClusterVersion, HistoryEntry};
     use crate::oci::Digest;
 
     /// Its operator may have replaced the cluster's keys by its own.
@@ -109,12 +109,14 @@ mod tests {
             (Some(other), false),
             (None, false),
         ] {
+            let mut version = ClusterVersion::default();
+            version.status.history.extend(partial.map(|image| HistoryEntry {
+                state: "Partial".to_owned(),
+                image,
+                ..HistoryEntry::default()
+            }));
             let cluster = ClusterRelease {
-                version: Ok(ClusterVersion {
-                    completed: None,
-                    partial,
-                    signature_stores: None,
-                }),
+                version: Ok(version),
                 ..ClusterRelease::default()
             };
             let release = release.parse().unwrap();

@@ -19,6 +19,7 @@ mod inputs;
 mod keyring_file;
 mod reasons;
 mod running_release;
+mod signature_download;
 mod signature_store;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ mod verification_config_map;
 
 pub use inputs::Inputs;
 pub use keyring_file::{KeyringFileError, NamedKeyring, read_keyring_files};
+pub use running_release::find as find_verification_config_map;
+pub use signature_download::download;
 pub use signature_store::{StoreUrl, StoreUrlError};
 pub use verdict::{Satisfied, Verdict};
 pub use verification::verify;

@@ -42,7 +42,7 @@ pub(super) fn of_running_release(
 ) -> Result<VerificationConfigMap, String> {
     let image = match &cluster.version {
         Ok(version) => {
-            let completed = version.completed.as_deref();
+            let completed = version.completed().map(|entry| &entry.image[..]);
             completed_image(completed, inventory, platform)?
         }
         Err(why) => operator_image(store, inventory)
@@ -87,8 +87,8 @@ fn operator_image<'i>(store: &Store, inventory: &'i Inventory) -> Result<&'i Sto
     image.ok_or_else(|| format!("the image of container `{container}` is not in the store"))
 }
 
-/// The first ConfigMap with the annotation.
-pub(super) fn find(payload: &Tree) -> Result<VerificationConfigMap, String> {
+/// The first ConfigMap with the annotation in the manifests of a release. The error is a reason for messages.
+pub fn find(payload: &Tree) -> Result<VerificationConfigMap, String> {
     for directory in DIRECTORIES {
         let path = Path::new(directory);
         let opened = payload.open(path).map_err(|error| error.to_string())?;

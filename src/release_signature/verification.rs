@@ -1,6 +1,7 @@
 //! Searches a release's signatures, in the order of the cluster-version operator, and concludes the verdict.
 //!
 //! ```text
+//! media, if they have any
 //! --signature-store given:  these stores, and nothing else
 //! else  1. signatures in ConfigMaps of the cluster
 //!       2. the stores of ClusterVersion `spec.signatureStores`; if it is set, 3 is left out
@@ -23,6 +24,7 @@ use super::reasons::Reasons;
 use super::signature_store::{Found, StoreSearch, StoreUrl};
 use super::verdict::Verdict;
 use crate::cancel::Cancel;
+use crate::cluster_version::SignatureStore;
 use crate::oci::{Digest, Reference};
 use crate::registry::Registries;
 
@@ -148,6 +150,10 @@ struct Search<'a, 'k> {
 
 impl Search<'_, '_> {
     async fn run(&mut self, inputs: &Inputs) -> Asked {
+        self.media_signatures().await;
+        if self.examination.is_done() {
+            return Asked::Nothing;
+        }
         if !inputs.signature_stores.is_empty() {
             return self.stores(&inputs.signature_stores).await;
         }
@@ -156,8 +162,8 @@ impl Search<'_, '_> {
             return Asked::Nothing;
         }
         let version = inputs.cluster.version.as_ref().ok();
-        if let Some(urls) = version.and_then(|version| version.signature_stores.as_deref()) {
-            return self.custom_stores(urls).await;
+        if let Some(stores) = version.and_then(|version| version.spec.signature_stores.as_deref()) {
+            return self.custom_stores(stores).await;
         }
         match &inputs.config_map {
             Ok(config_map) => self.stores(&config_map.stores).await,
@@ -166,6 +172,22 @@ impl Search<'_, '_> {
                 Asked::Nothing
             }
         }
+    }
+
+    /// What a medium has can verify the release. It is no answer of a store: a damaged file there refuses nothing.
+    async fn media_signatures(&mut self) {
+        let (digest, is_answered) = (self.digest, self.examination.is_answered);
+        let read = self
+            .registries
+            .in_media(move |media| media.release_signatures(digest));
+        for (number, signature) in read.await.into_iter().enumerate() {
+            let origin = format!("signature {} on the media", number + 1);
+            self.examination.examine(&signature, &origin, Timestamp::now());
+            if self.examination.is_done() {
+                break;
+            }
+        }
+        self.examination.is_answered = is_answered;
     }
 
     /// Any suffix of a key is good: the operator begins with `-0`, oc with `-1`, and oc-mirror numbers several releases.
@@ -190,10 +212,10 @@ impl Search<'_, '_> {
     }
 
     /// The stores of the ClusterVersion, which replace the others even if they have no signature.
-    async fn custom_stores(&mut self, urls: &[String]) -> Asked {
+    async fn custom_stores(&mut self, named: &[SignatureStore]) -> Asked {
         let mut stores = Vec::new();
-        for url in urls {
-            match url.parse::<StoreUrl>() {
+        for store in named {
+            match store.url.parse::<StoreUrl>() {
                 Ok(store) => stores.push(store),
                 Err(error) => self
                     .examination
@@ -201,7 +223,7 @@ impl Search<'_, '_> {
                     .add(&format!("`spec.signatureStores` of the ClusterVersion: {error}")),
             }
         }
-        if urls.is_empty() {
+        if named.is_empty() {
             let why = "`spec.signatureStores` of the ClusterVersion is an empty list";
             self.examination.reasons.add(why);
         }

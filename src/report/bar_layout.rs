@@ -49,7 +49,8 @@ pub(super) fn total_line(width: usize, progress: &ProgressSnapshot) -> String {
     let images = format!("images {}/{}", progress.images_here, progress.images);
     let sizes = (bytes > 0).then(|| format!("{} of {}", Size(fetched), Size(bytes)));
     let percentage = (bytes > 0).then(|| format!("{} %", percent(fetched, bytes)));
-    let rate = (progress.downloads > 0).then(|| format!("{}/s", Size(progress.rate)));
+    let rate = (progress.downloads + progress.copies > 0)
+        .then(|| format!("{}/s", Size(progress.rate.saturating_add(progress.copy_rate))));
     let left = progress.time_left().map(|left| format!("{} left", Span(left)));
     let images = Some(images);
     let join = |parts: &[&Option<String>]| {

@@ -211,10 +211,12 @@ mod tests {
                 images: 3,
                 present: 0,
                 bytes: 30 * MIB,
+                bytes_from_media: 0,
             });
             for (name, size) in [("one", 10), ("two", 20)] {
                 observer.observe(Event::BlobListed {
                     blob: blob(name),
+                    name: "example.com/image:1".to_owned(),
                     label: ImageLabel::new(Some(name), "example.com/image:1"),
                 });
                 observer.observe(Event::BlobStarted {
@@ -274,6 +276,7 @@ mod tests {
                 images: 1,
                 present: 0,
                 bytes: 10 * MIB,
+                bytes_from_media: 0,
             };
             let started = Event::BlobStarted {
                 blob: blob("one"),
@@ -308,6 +311,7 @@ mod tests {
             images: 1,
             present: 0,
             bytes: 100 * MIB,
+            bytes_from_media: 0,
         });
         std::thread::scope(|scope| {
             for thread in 0..4 {

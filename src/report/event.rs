@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
-    ImageLabel, LimitReport, OperatorReport, Phase, SignaturePolicyReport, SignatureReport, TimeLeft,
+    DeadlineReport, Forecast, ImageLabel, LimitReport, OperatorReport, Phase, SignaturePolicyReport,
+    SignatureReport, Time, TimeLeft, UpgradeReport,
 };
 use crate::oci::Digest;
 
@@ -28,7 +29,7 @@ impl Observer for Fanout {
 }
 
 /// A step of a run; each becomes a condition of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Step {
     /// The version spec was read.
     Spec,
@@ -48,10 +49,12 @@ pub enum Step {
     Pull,
     /// The store was read again and contains every requested image.
     Verify,
+    /// An upgrade finds every image in the store. Only with `verify --for-upgrade`, so not in [`Step::ALL`].
+    UpgradeReady,
 }
 
 impl Step {
-    /// All steps, in the order of a run.
+    /// The steps of every run, in their order.
     pub const ALL: [Self; 9] = [
         Self::Spec,
         Self::Store,
@@ -78,7 +81,7 @@ pub enum RequesterKind {
 }
 
 /// How far an image is; the JSON field is named `state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImagePhase {
     /// It was in the store before.
@@ -88,7 +91,7 @@ pub enum ImagePhase {
     /// It could not be pulled.
     Failed,
     /// It is in the store, but damaged. The report calls it failed, and the reason describes the damage.
-    #[serde(rename = "failed")]
+    #[serde(rename = "failed", skip_deserializing)]
     Damaged,
     /// A pattern excludes it.
     Excluded,
@@ -137,6 +140,11 @@ pub enum Event {
         /// A sentence for people.
         message: String,
     },
+    /// A release's payload was read.
+    ReleaseRead {
+        /// The release's version.
+        version: String,
+    },
     /// The signature policy of the node is known.
     SignaturePolicy(SignaturePolicyReport),
     /// An image's stored or downloaded signatures were checked.
@@ -146,6 +154,8 @@ pub enum Event {
         /// The result.
         signatures: SignatureReport,
     },
+    /// It is known whether an upgrade finds its images in the store.
+    UpgradeAssessed(Arc<UpgradeReport>),
     /// A reader of the report should know this; the run continues.
     Warned {
         /// For people.
@@ -169,7 +179,13 @@ pub enum Event {
     Deadline {
         /// The moment.
         at: Instant,
+        /// The same for people.
+        report: DeadlineReport,
+        /// When the upgrade begins, also if the deadline is earlier.
+        upgrade_at: Option<Time>,
     },
+    /// What will be missing at the deadline. Sent as soon as that is known, and again if it changes by much.
+    Forecast(Forecast),
     /// An image is listed, wanted or excluded; its result follows. A later plan may list it again.
     ImageListed {
         /// The normalised reference.
@@ -192,15 +208,19 @@ pub enum Event {
         present: u64,
         /// Unique compressed bytes to download in this run, including those that earlier plans downloaded.
         bytes: u64,
+        /// Unique compressed bytes to copy from media, in addition.
+        bytes_from_media: u64,
     },
     /// A blob is planned, and may start soon.
     BlobListed {
         /// Digest of the compressed blob.
         blob: Digest,
-        /// The first image that needs it.
+        /// The normalised reference of the first image that needs it.
+        name: String,
+        /// The name of this image for people.
         label: ImageLabel,
     },
-    /// The download of a blob starts; `resumed` bytes are in the spool already.
+    /// The download of a blob starts, or its copy from a medium; `resumed` bytes are in the spool already.
     BlobStarted {
         /// Digest of the compressed blob.
         blob: Digest,
@@ -222,6 +242,29 @@ pub enum Event {
         blob: Digest,
         /// How many bytes since the last such event.
         bytes: u64,
+    },
+    /// New bytes of a blob were copied from a medium.
+    BlobCopied {
+        /// Which blob.
+        blob: Digest,
+        /// The path of the medium.
+        medium: Arc<str>,
+        /// How many bytes since the last such event.
+        bytes: u64,
+    },
+    /// A blob that was planned from a medium is downloaded, because no medium has it any more.
+    BlobNotOnMedia {
+        /// Which blob.
+        blob: Digest,
+        /// Its bytes that are not in the spool.
+        bytes: u64,
+    },
+    /// Something on a medium is damaged, wrong or unreadable; the run continues without it.
+    MediumFailed {
+        /// The path of the medium.
+        medium: Arc<str>,
+        /// What is wrong, and what is used instead.
+        reason: String,
     },
     /// A blob is in the spool and its digest matched.
     BlobVerified {
@@ -274,18 +317,36 @@ pub enum Event {
         /// Length in bytes of the blob that was not downloaded.
         whole_bytes: u64,
     },
-    /// A delta could not be downloaded or applied. Another one or the blob is downloaded instead.
-    DeltaFailed {
+    /// A layer was made from some chunks of its blob and from files of this node.
+    ChunksUsed {
         /// The normalised reference of the first image that needs the layer.
         name: String,
-        /// Digest of the delta. It counts once, also if several layers were to be made from it.
-        delta: Digest,
-        /// The cause, and what is downloaded instead.
+        /// Digest of the blob.
+        blob: Digest,
+        /// Bytes of it that were downloaded.
+        bytes: u64,
+        /// Its length in bytes.
+        whole_bytes: u64,
+    },
+    /// No layer could be made from what the plan had chosen, for instance a delta. Another source or the blob is used instead.
+    SourceFailed {
+        /// The normalised reference of the first image that needs the layer.
+        name: String,
+        /// Digest of the delta or of the other source. It counts once, also if several layers were to be made from it.
+        source: Digest,
+        /// The cause, and what is used instead.
         reason: String,
         /// Bytes of it that were downloaded in vain.
         bytes: u64,
         /// Missing bytes of what is downloaded instead.
         more_bytes: u64,
+    },
+    /// A layer was unpacked from another layer of the store with the same content.
+    LayerCopied {
+        /// Digest of the blob that was not downloaded. It counts once, also if several layers have it.
+        blob: Digest,
+        /// Length of that blob in bytes.
+        bytes: u64,
     },
     /// Layers of images to pull are in the store already.
     LayersReused {

@@ -5,9 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::completion_estimate::TimeEstimate;
+use super::media_report::{MAX_NAMED, MediaCounts, MediumBytes};
 use super::progress::{Progress, ProgressSnapshot};
 use super::{
-    Count, Event, ImageLabel, ImagePhase, Observer, OperatorReport, OperatorState, Printable, Size, Span,
+    Count, DeadlineSource, Event, Forecast, ImageLabel, ImagePhase, Observer, OperatorReport, OperatorState,
+    Printable, Size, Span,
 };
 
 /// How often failed attempts, or waits, are logged. When a link goes down, every blob on it fails, and again at every
@@ -39,6 +41,7 @@ pub struct EventLog {
 struct State {
     progress: Progress,
     estimate: TimeEstimate,
+    media: MediaCounts,
     /// Listed images by reference: the label, and the compressed bytes to download for it.
     images: HashMap<String, (ImageLabel, u64)>,
 }
@@ -69,6 +72,7 @@ impl Throttle {
 struct Image {
     label: ImageLabel,
     bytes: u64,
+    media: Vec<MediumBytes>,
     progress: ProgressSnapshot,
 }
 
@@ -102,6 +106,19 @@ impl EventLog {
         });
     }
 
+    fn forecast(&self, forecast: &Forecast) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = forecast.line(|name| match (self.names, state.images.get(name)) {
+            (ImageNames::Short | ImageNames::Field, Some((label, _))) => label.to_string(),
+            _ => Printable(name).to_string(),
+        });
+        drop(state);
+        match forecast.images {
+            0 => tracing::info!("{line}"),
+            _ => tracing::warn!("{line}"),
+        }
+    }
+
     fn waiting(&self, why: &str) {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let allowed = waits.allow(Instant::now());
@@ -129,10 +146,14 @@ impl EventLog {
             0 => String::new(),
             bytes => format!(", {}", Size(bytes)),
         };
+        let media = image.media.iter();
+        let media: String = media
+            .map(|it| format!(", {} from medium `{}`", Size(it.bytes), it.medium))
+            .collect();
         let reason = reason.unwrap_or("the reason is unknown");
         let text = match phase {
             ImagePhase::Present => format!("Skipping existing image {name}{count}"),
-            ImagePhase::Pulled => format!("Pulled {name}{count}{size}"),
+            ImagePhase::Pulled => format!("Pulled {name}{count}{size}{media}"),
             ImagePhase::Failed | ImagePhase::Damaged => format!("Failed {name}{count}: {reason}"),
             ImagePhase::Excluded => format!("Excluded {name}: {reason}"),
             ImagePhase::Pending => format!("Pending {name}"),
@@ -156,10 +177,14 @@ impl Observer for EventLog {
         }
         let mut locked = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (state, now) = (&mut *locked, Instant::now());
-        let is_new_plan =
-            matches!(event, Event::Planned { bytes, .. } if bytes != state.progress.snapshot(now).bytes);
+        let is_new_plan = matches!(event, Event::Planned { bytes, bytes_from_media, .. } if bytes.saturating_add(bytes_from_media) != state.progress.snapshot(now).bytes);
         state.progress.note(&event, now);
-        let estimates = state.estimate.note(&event, now, || state.progress.snapshot(now));
+        state.media.note(&event);
+        let failures = match &event {
+            Event::MediumFailed { medium, .. } => state.media.failures(medium),
+            _ => 0,
+        };
+        let estimate = state.estimate.note(&event, now, || state.progress.snapshot(now));
         let image = state.image(&event, now);
         let plan = is_new_plan.then(|| state.progress.snapshot(now));
         // Released before anything is logged: a slow reader of the log must not hold up a download for longer than its
@@ -170,19 +195,22 @@ impl Observer for EventLog {
                 self.image_done(name, *state, reason.as_deref(), &image);
             }
             (Event::Planned { images, present, .. }, _, Some(plan)) if plan.bytes > plan.fetched => {
+                let media = match plan.to_copy {
+                    0 => String::new(),
+                    bytes => format!(", {} to copy from media", Size(bytes)),
+                };
                 tracing::info!(
-                    "{} wanted, {present} present, {} to download",
+                    "{} wanted, {present} present, {} to download{media}",
                     Count(*images as usize, "image"),
-                    Size(plan.bytes - plan.fetched)
+                    Size(plan.to_download())
                 );
             }
+            (Event::MediumFailed { medium, reason }, _, _) => medium_failed(medium, reason, failures),
+            (Event::Forecast(forecast), _, _) => self.forecast(forecast),
             _ => log(&event),
         }
-        for estimate in estimates {
-            match estimate.is_warning() {
-                true => tracing::warn!("{estimate}"),
-                false => tracing::info!("{estimate}"),
-            }
+        if let Some(estimate) = estimate {
+            tracing::info!("{estimate}");
         }
     }
 }
@@ -205,6 +233,7 @@ impl State {
                 Some(Image {
                     label,
                     bytes,
+                    media: self.media.of_image(name).to_vec(),
                     progress: self.progress.snapshot(now),
                 })
             }
@@ -219,6 +248,20 @@ fn for_each_line(text: &str, log: impl Fn(Printable<'_>, bool)) {
     for (index, line) in text.lines().enumerate() {
         log(Printable(line), index == 0);
     }
+}
+
+/// Logs a failure of a medium. `failures` is its number.
+fn medium_failed(medium: &str, reason: &str, failures: u64) {
+    let more = match failures == MAX_NAMED as u64 {
+        true => "\nfurther failures of this medium are logged at level debug",
+        false => "",
+    };
+    for_each_line(&format!("medium `{medium}`: {reason}{more}"), |line, _| {
+        match failures <= MAX_NAMED as u64 {
+            true => tracing::warn!("{line}"),
+            false => tracing::debug!("{line}"),
+        }
+    });
 }
 
 /// Logs events that need nothing else.
@@ -255,33 +298,72 @@ fn log(event: &Event) {
             Size(*bytes),
             Size(*whole_bytes)
         ),
-        Event::DeltaFailed { name, reason, .. } => {
+        Event::ChunksUsed {
+            blob,
+            bytes,
+            whole_bytes,
+            ..
+        } => tracing::debug!(
+            "made a layer from files of this node and {} of the blob `{blob}` instead of {}",
+            Size(*bytes),
+            Size(*whole_bytes)
+        ),
+        Event::SourceFailed { name, reason, .. } => {
             for_each_line(&format!("`{name}`: {reason}"), |line, _| tracing::warn!("{line}"));
+        }
+        Event::LayerCopied { blob, bytes } => {
+            tracing::debug!(
+                "copied the layer of `{blob}` from another one in the store: {} less",
+                Size(*bytes)
+            );
         }
         Event::LayersReused { layers } => {
             tracing::debug!("{layers} layers of images to pull are in the store already");
         }
         Event::BlobStarted { blob, size, resumed } => {
             tracing::debug!(
-                "downloading `{blob}`: {}, of which {} are in the spool",
+                "fetching `{blob}`: {}, of which {} are in the spool",
                 Size(*size),
                 Size(*resumed)
             );
         }
-        Event::BlobVerified { blob } => tracing::debug!("downloaded and verified `{blob}`"),
+        Event::BlobNotOnMedia { blob, bytes } => {
+            tracing::debug!(
+                "downloading `{blob}`, which was planned from a medium: {}",
+                Size(*bytes)
+            );
+        }
+        Event::Deadline {
+            report,
+            upgrade_at: Some(upgrade),
+            ..
+        } => match report.source {
+            DeadlineSource::Upgrade => tracing::info!("{report}"),
+            _ => tracing::info!("{report}, before the upgrade begins at {upgrade}"),
+        },
+        Event::BlobVerified { blob } => tracing::debug!("fetched and verified `{blob}`"),
         Event::BlobAbandoned { blob } => tracing::debug!("stopped the download of `{blob}`"),
         // A warning has the same message. `verify` logs each image's signatures; other runs have hundreds of images.
+        Event::UpgradeAssessed(upgrade) => {
+            for obstacle in &upgrade.obstacles {
+                for_each_line(&obstacle.message, |line, _| tracing::warn!("{line}"));
+            }
+        }
         Event::StepInconclusive { .. }
+        | Event::ReleaseRead { .. }
         | Event::SignaturesChecked { .. }
         | Event::RateLimited { .. }
         | Event::Planned { .. }
         | Event::Deadline { .. }
+        | Event::Forecast(_)
         | Event::Stopped { .. }
         | Event::ImageListed { .. }
         | Event::ImageDone { .. }
         | Event::BlobListed { .. }
         | Event::BlobReceived { .. }
         | Event::BlobRepeated { .. }
+        | Event::BlobCopied { .. }
+        | Event::MediumFailed { .. }
         | Event::LayerCommitted { .. }
         | Event::Requested { .. }
         | Event::Waiting { .. }
@@ -379,6 +461,7 @@ mod tests {
                 images: 190,
                 present: 2,
                 bytes: 43_200_000,
+                bytes_from_media: 0,
             },
             Event::ImageDone {
                 name: name.to_owned(),

@@ -16,10 +16,12 @@ mod bar_layout;
 mod completion_estimate;
 mod conditions;
 mod console;
+mod deadline_report;
 mod event;
 mod event_log;
 mod human_format;
 mod image_label;
+mod media_report;
 mod operator_report;
 mod pending_reasons;
 mod printable;
@@ -38,6 +40,7 @@ mod terminal;
 mod termination_message;
 mod timestamp;
 mod transfer_rate;
+mod upgrade_report;
 
 #[cfg(test)]
 mod terminal_emulator;
@@ -46,10 +49,12 @@ mod tests;
 
 pub use conditions::{Condition, Status};
 pub use console::{Console, LogLine, LogWriter, ProgressMode};
+pub use deadline_report::{DeadlineReport, DeadlineSource, Forecast};
 pub use event::{Event, Fanout, ImagePhase, Observer, Operation, RequesterKind, Step};
 pub use event_log::{EventLog, ImageNames};
 pub use human_format::{Count, Size, Span};
 pub use image_label::ImageLabel;
+pub use media_report::{MediumBytes, MediumReport};
 pub use operator_report::{OperatorReport, OperatorState};
 pub use printable::Printable;
 pub use progress::{Progress, ProgressSnapshot};
@@ -62,6 +67,10 @@ pub use run_report::{ImageReport, LimitReport, Phase, Report, ReportTotals};
 pub use signature_report::{SignaturePolicyReport, SignatureReport};
 pub use talm_log::{TalmFormat, TalmLog};
 pub use timestamp::Time;
+pub use upgrade_report::{
+    Obstacle, ObstacleKind, OsImageOrigin, OsImageReport, UpgradeDisk, UpgradeImage, UpgradeReport,
+    UpgradeState, Verdict,
+};
 
 /// The `apiVersion` of every document that this program writes.
 pub const API_VERSION: &str = "spoke-precache/v1";

@@ -97,6 +97,7 @@ mod tests {
             delta: None,
             delta_bytes: 0,
             fallback_reason: None,
+            media: Vec::new(),
         };
         let mut images: Vec<ImageReport> = ["a.io/x:1", "a.io/y:1", "b.io/z:1"].iter().map(image).collect();
         images[2].state = ImagePhase::Pulled;

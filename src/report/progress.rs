@@ -16,12 +16,18 @@ pub struct Progress {
     here: HashSet<String>,
     failed: HashSet<String>,
     bytes: u64,
-    /// Bytes that are downloaded instead of deltas that failed. No plan counts them.
+    /// Bytes that are downloaded instead of sources that failed. No plan counts them.
     fallback_bytes: u64,
-    failed_deltas: HashSet<Digest>,
+    failed_sources: HashSet<Digest>,
+    /// Bytes to copy from media, by the last plan, and those of them that are downloaded instead.
+    bytes_from_media: u64,
+    not_on_media: u64,
+    /// Bytes that were copied from media.
+    copied: u64,
     fetched: u64,
     blobs: HashMap<Digest, Blob>,
     rate: TransferRate,
+    copy_rate: TransferRate,
     rest: TimeLeft,
 }
 
@@ -32,6 +38,8 @@ struct Blob {
     position: u64,
     size: u64,
     active: bool,
+    /// Its last bytes came from a medium.
+    is_copied: bool,
 }
 
 /// How far the run is at one moment.
@@ -43,14 +51,20 @@ pub struct ProgressSnapshot {
     pub images_here: u64,
     /// Of these, failed.
     pub images_failed: u64,
-    /// Compressed bytes to download in this run, by the last plan.
+    /// Compressed bytes to download or to copy from media in this run, by the last plan.
     pub bytes: u64,
-    /// Of these, downloaded.
+    /// Of these, downloaded or copied.
     pub fetched: u64,
-    /// Bytes per second.
+    /// Of the missing bytes, those to copy from media.
+    pub to_copy: u64,
+    /// Downloaded bytes per second.
     pub rate: u64,
+    /// Bytes per second from media.
+    pub copy_rate: u64,
     /// Blobs that are being downloaded.
     pub downloads: u64,
+    /// Blobs that are being copied from media.
+    pub copies: u64,
     /// Estimates the time left.
     pub rest: TimeLeft,
 }
@@ -63,14 +77,16 @@ impl Progress {
                 images,
                 present,
                 bytes,
+                bytes_from_media,
             } => {
                 self.images = *images;
                 self.present = *present;
                 self.bytes = *bytes;
+                self.bytes_from_media = *bytes_from_media;
             }
-            Event::DeltaFailed {
-                delta, more_bytes, ..
-            } if self.failed_deltas.insert(*delta) => {
+            Event::SourceFailed {
+                source, more_bytes, ..
+            } if self.failed_sources.insert(*source) => {
                 self.fallback_bytes = self.fallback_bytes.saturating_add(*more_bytes);
             }
             Event::RateLimited { rest, .. } => self.rest = rest.clone(),
@@ -83,14 +99,21 @@ impl Progress {
                         position: *resumed,
                         size: *size,
                         active: true,
+                        is_copied: false,
                     },
                 );
             }
             Event::BlobReceived { blob, bytes } => {
                 self.rate.add(*bytes, now);
-                self.change(*blob, |blob| {
-                    blob.position = blob.position.saturating_add(*bytes).min(blob.size)
-                });
+                self.change(*blob, |blob| blob.add(*bytes, false));
+            }
+            Event::BlobCopied { blob, bytes, .. } => {
+                self.copy_rate.add(*bytes, now);
+                self.copied = self.copied.saturating_add(*bytes);
+                self.change(*blob, |blob| blob.add(*bytes, true));
+            }
+            Event::BlobNotOnMedia { bytes, .. } => {
+                self.not_on_media = self.not_on_media.saturating_add(*bytes);
             }
             Event::BlobRepeated { bytes, .. } => self.rate.add(*bytes, now),
             Event::BlobVerified { blob } => self.change(*blob, |blob| {
@@ -132,15 +155,25 @@ impl Progress {
     /// How far the run is `now`.
     pub fn snapshot(&self, now: Instant) -> ProgressSnapshot {
         let bytes = self.bytes.saturating_add(self.fallback_bytes);
+        let bytes = bytes.saturating_add(self.bytes_from_media);
+        // A blob of the spool that turns out to be damaged is downloaded in addition to the plan.
+        let fetched = self.fetched.min(bytes);
+        let no_more = self.copied.saturating_add(self.not_on_media);
+        let active = |is_copied| {
+            let active = self.blobs.values().filter(|blob| blob.active);
+            active.filter(|blob| blob.is_copied == is_copied).count() as u64
+        };
         ProgressSnapshot {
             images: self.images,
             images_here: self.present.max(self.here.len() as u64),
             images_failed: self.failed.len() as u64,
             bytes,
-            // A blob of the spool that turns out to be damaged is downloaded in addition to the plan.
-            fetched: self.fetched.min(bytes),
+            fetched,
+            to_copy: self.bytes_from_media.saturating_sub(no_more).min(bytes - fetched),
             rate: self.rate.per_second(now),
-            downloads: self.blobs.values().filter(|blob| blob.active).count() as u64,
+            copy_rate: self.copy_rate.per_second(now),
+            downloads: active(false),
+            copies: active(true),
             rest: self.rest.clone(),
         }
     }
@@ -150,18 +183,36 @@ impl Blob {
     fn fetched(self) -> u64 {
         self.position.saturating_sub(self.spooled)
     }
+
+    fn add(&mut self, bytes: u64, is_copied: bool) {
+        self.position = self.position.saturating_add(bytes).min(self.size);
+        self.is_copied = is_copied;
+    }
 }
 
 impl ProgressSnapshot {
     /// Whether anything is left to do.
     pub(super) fn is_busy(&self) -> bool {
-        self.downloads > 0 || self.images_here + self.images_failed < self.images
+        self.downloads + self.copies > 0 || self.images_here + self.images_failed < self.images
     }
 
-    /// How long the remaining downloads take at this rate, if bytes arrive.
+    /// The missing bytes to download.
+    pub fn to_download(&self) -> u64 {
+        (self.bytes - self.fetched).saturating_sub(self.to_copy)
+    }
+
+    /// How long the remaining downloads and copies take at these rates, if bytes arrive.
     pub fn time_left(&self) -> Option<Duration> {
-        let left = self.bytes - self.fetched;
-        (self.downloads > 0 && self.rate > 0 && left > 0).then(|| self.rest.of(left, self.rate))
+        let (download, copy) = (self.to_download(), self.to_copy);
+        let downloads =
+            (self.downloads > 0 && self.rate > 0 && download > 0).then(|| self.rest.of(download, self.rate));
+        let copies = (self.copies > 0 && self.copy_rate > 0 && copy > 0)
+            .then(|| Duration::from_secs(copy / self.copy_rate));
+        match (download, downloads) {
+            // The downloads wait, for how long nobody knows.
+            (1.., None) => None,
+            _ => downloads.max(copies),
+        }
     }
 }
 
@@ -190,9 +241,12 @@ impl fmt::Display for ProgressSnapshot {
                 Size(self.rate),
                 self.downloads
             )?;
-            if let Some(left) = self.time_left() {
-                write!(f, ", {} left", Span(left))?;
-            }
+        }
+        if self.copies > 0 {
+            write!(f, ", {}/s from media", Size(self.copy_rate))?;
+        }
+        if let Some(left) = self.time_left() {
+            write!(f, ", {} left", Span(left))?;
         }
         Ok(())
     }
@@ -246,7 +300,8 @@ mod tests {
                 Event::Planned {
                     images: 3,
                     present: 1,
-                    bytes: 100 * MIB
+                    bytes: 100 * MIB,
+                    bytes_from_media: 0,
                 },
                 0
             ),
@@ -296,12 +351,59 @@ mod tests {
             images: 1,
             present: 0,
             bytes: 101 * MIB,
+            bytes_from_media: 0,
         };
         for event in [limited, planned, started("a", 101, 0), received("a", 1)] {
             progress.note(&event, now);
         }
         let text = progress.snapshot(now).to_string();
         assert!(text.ends_with("1.0 MiB/s in 1 download, 10 s left"), "{text}");
+    }
+
+    #[test]
+    fn bytes_from_media_count_and_do_not_change_the_rate_of_the_link() {
+        let now = Instant::now();
+        let mut progress = Progress::default();
+        let copied = |name: &str, bytes: u64| Event::BlobCopied {
+            blob: digest(name),
+            medium: "/media/a".into(),
+            bytes: bytes * MIB,
+        };
+        let mut text_after = |events: &[Event]| {
+            events.iter().for_each(|event| progress.note(event, now));
+            progress.snapshot(now).to_string()
+        };
+        let planned = Event::Planned {
+            images: 1,
+            present: 0,
+            bytes: 20 * MIB,
+            bytes_from_media: 100 * MIB,
+        };
+        let begun = [planned, started("a", 60, 0), copied("a", 30)];
+        assert_eq!(
+            text_after(&begun),
+            "images 0/1, 30.0 MiB of 120.0 MiB (25 %), 30.0 MiB/s from media"
+        );
+        // The rest of it is downloaded.
+        let not_there = Event::BlobNotOnMedia {
+            blob: digest("a"),
+            bytes: 30 * MIB,
+        };
+        let text = text_after(&[not_there, started("a", 60, 30), received("a", 10)]);
+        assert_eq!(
+            text,
+            "images 0/1, 40.0 MiB of 120.0 MiB (33 %), 10.0 MiB/s in 1 download, 4 s left"
+        );
+        let rest = [
+            Event::BlobVerified { blob: digest("a") },
+            started("b", 40, 0),
+            copied("b", 40),
+            Event::BlobVerified { blob: digest("b") },
+            started("c", 20, 0),
+            received("c", 20),
+            Event::BlobVerified { blob: digest("c") },
+        ];
+        assert_eq!(text_after(&rest), "images 0/1, 120.0 MiB of 120.0 MiB (100 %)");
     }
 
     #[test]
@@ -314,6 +416,7 @@ mod tests {
                     images,
                     present,
                     bytes,
+                    bytes_from_media: 0,
                 },
                 now,
             );

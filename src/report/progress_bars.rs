@@ -115,9 +115,11 @@ impl Observer for ProgressBars {
         }
         match event {
             Event::Planned { .. } => self.total.enable_steady_tick(TICK),
-            Event::BlobListed { blob, label } => self.name(blob, label.component().to_owned()),
+            Event::BlobListed { blob, label, .. } => self.name(blob, label.component().to_owned()),
             Event::BlobStarted { blob, size, resumed } => self.start(blob, size, resumed),
-            Event::BlobReceived { blob, bytes } => self.advance(blob, bytes),
+            Event::BlobReceived { blob, bytes } | Event::BlobCopied { blob, bytes, .. } => {
+                self.advance(blob, bytes);
+            }
             Event::BlobVerified { blob } | Event::BlobAbandoned { blob } => self.end(blob),
             _ => (),
         }

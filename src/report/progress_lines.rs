@@ -87,6 +87,7 @@ mod tests {
             images: 2,
             present: 0,
             bytes: 1 << 20,
+            bytes_from_media: 0,
         });
         for _ in 0..2 {
             let line = lines.recv_timeout(Duration::from_secs(10)).unwrap();

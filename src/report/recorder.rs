@@ -1,15 +1,17 @@
 //! Collects the events of a run and makes the report from them, at any time.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 
 use super::conditions::Conditions;
+use super::media_report::MediaCounts;
 use super::pending_reasons::PendingReasons;
 use super::{
-    API_VERSION, Event, ImagePhase, ImageReport, LimitReport, Observer, OperatorReport, OperatorState, Phase,
-    Report, ReportTotals, RequesterKind, SignaturePolicyReport, Time,
+    API_VERSION, DeadlineReport, Event, Forecast, ImagePhase, ImageReport, LimitReport, Observer,
+    OperatorReport, OperatorState, Phase, Report, ReportTotals, RequesterKind, SignaturePolicyReport, Time,
+    UpgradeReport,
 };
 use crate::oci::Digest;
 
@@ -22,6 +24,7 @@ pub struct Recorder {
 
 struct Record {
     conditions: Conditions,
+    version: Option<String>,
     operators: Vec<OperatorReport>,
     /// Indexes of `operators`, by package and channel.
     operator_indexes: HashMap<(String, String), Vec<usize>>,
@@ -30,12 +33,15 @@ struct Record {
     image_indexes: HashMap<String, usize>,
     /// Bytes that an earlier run had downloaded of each started blob, without those that were discarded since.
     resumed: HashMap<Digest, u64>,
-    /// The deltas that were applied, and those that failed.
-    deltas: HashSet<Digest>,
+    /// The deltas that were applied, the sources that failed, and the blobs of copied layers.
+    sources: HashSet<Digest>,
     /// By the last plan.
     bytes_planned: u64,
-    /// Bytes that are downloaded instead of deltas that failed. No plan counts them.
+    /// Bytes that are downloaded instead of sources that failed. No plan counts them.
     fallback_bytes: u64,
+    /// Bytes that are downloaded although they were planned from media. No plan counts them.
+    not_on_media: u64,
+    media: MediaCounts,
     /// Bytes of blobs that were not downloaded because of deltas, and bytes of deltas.
     bytes_saved: (u64, u64),
     /// Counted from events, except images, operators and what other fields count.
@@ -43,8 +49,12 @@ struct Record {
     waits: PendingReasons,
     limit_rate: Option<LimitReport>,
     signature_policy: Option<SignaturePolicyReport>,
+    upgrade: Option<Arc<UpgradeReport>>,
     warnings: Vec<String>,
     stopped: Option<(Phase, String)>,
+    deadline: Option<DeadlineReport>,
+    upgrade_at: Option<Time>,
+    forecast: Option<Forecast>,
 }
 
 impl Recorder {
@@ -56,21 +66,28 @@ impl Recorder {
             began,
             record: Mutex::new(Record {
                 conditions: Conditions::new(began),
+                version: None,
                 operators: Vec::new(),
                 operator_indexes: HashMap::new(),
                 images: Vec::new(),
                 image_indexes: HashMap::new(),
                 resumed: HashMap::new(),
-                deltas: HashSet::new(),
+                sources: HashSet::new(),
                 bytes_planned: 0,
                 fallback_bytes: 0,
+                not_on_media: 0,
+                media: MediaCounts::default(),
                 bytes_saved: (0, 0),
                 totals: ReportTotals::default(),
                 waits: PendingReasons::default(),
                 limit_rate: None,
                 signature_policy: None,
+                upgrade: None,
                 warnings: Vec::new(),
                 stopped: None,
+                deadline: None,
+                upgrade_at: None,
+                forecast: None,
             }),
         }
     }
@@ -81,6 +98,9 @@ impl Recorder {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut images = record.images.clone();
         record.waits.set_reasons(&mut images);
+        for image in &mut images {
+            image.media = record.media.of_image(&image.name).to_vec();
+        }
         // By requester: a catalog's images are listed after the version spec's.
         images.sort_by_key(|image| (image.state == ImagePhase::Excluded, image.source));
         let (phase, reason) = match &record.stopped {
@@ -93,14 +113,20 @@ impl Recorder {
             phase,
             exit_code,
             reason,
+            version: record.version.clone(),
             start_time: Time(self.began),
             complete_time: Time(now),
             conditions: record.conditions.list(now),
             totals: record.totals(),
             operators: record.operators.clone(),
             images,
+            media: record.media.media().to_vec(),
             limit_rate: record.limit_rate.clone(),
+            deadline: record.deadline,
+            upgrade_at: record.upgrade_at,
+            forecast: record.forecast.clone().filter(|_| phase != Phase::Succeeded),
             signature_policy: record.signature_policy.clone(),
+            upgrade: record.upgrade.as_deref().cloned(),
             warnings: record.warnings.clone(),
         }
     }
@@ -109,6 +135,7 @@ impl Recorder {
 impl Observer for Recorder {
     fn observe(&self, event: Event) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.media.note(&event);
         match event {
             Event::StepStarted(step) => record.conditions.start(step, (self.clock)()),
             Event::StepEnded {
@@ -124,10 +151,12 @@ impl Observer for Recorder {
             } => record
                 .conditions
                 .end_unknown(step, reason, &message, (self.clock)()),
+            Event::ReleaseRead { version } => record.version = Some(version),
             Event::SignaturePolicy(policy) => record.signature_policy = Some(policy),
             Event::SignaturesChecked { name, signatures } => {
                 record.image(name).signatures = Some(signatures);
             }
+            Event::UpgradeAssessed(upgrade) => record.upgrade = Some(upgrade),
             Event::Warned { message } => {
                 if !record.warnings.contains(&message) {
                     record.warnings.push(message);
@@ -159,13 +188,14 @@ impl Observer for Recorder {
                 bytes,
                 whole_bytes,
             } => record.apply(name, delta, source, bytes, whole_bytes),
-            Event::DeltaFailed {
+            Event::SourceFailed {
                 name,
-                delta,
+                source,
                 reason,
                 bytes,
                 more_bytes,
-            } => record.fall_back(name, delta, reason, bytes, more_bytes),
+            } => record.fall_back(name, source, reason, bytes, more_bytes),
+            Event::LayerCopied { blob, bytes } => record.copy(blob, bytes),
             Event::LayersReused { layers } => record.totals.layers_reused += layers,
             Event::LayerCommitted { .. } => record.totals.layers_pulled += 1,
             Event::ImageDone { name, state, reason } => record.set_phase(name, state, reason),
@@ -174,10 +204,19 @@ impl Observer for Recorder {
                 record.waits.failed(operation, why)
             }
             Event::WaitEnded { operation } => record.waits.ended(&operation),
-            Event::Deadline { .. }
-            | Event::BlobListed { .. }
+            Event::Deadline {
+                report, upgrade_at, ..
+            } => (record.deadline, record.upgrade_at) = (Some(report), upgrade_at),
+            Event::Forecast(forecast) => record.forecast = Some(forecast).filter(|it| it.images > 0),
+            Event::BlobCopied { bytes, .. } => record.totals.bytes_from_media += bytes,
+            Event::BlobNotOnMedia { bytes, .. } => {
+                record.not_on_media = record.not_on_media.saturating_add(bytes);
+            }
+            Event::BlobListed { .. }
+            | Event::MediumFailed { .. }
             | Event::BlobVerified { .. }
-            | Event::BlobAbandoned { .. } => (),
+            | Event::BlobAbandoned { .. }
+            | Event::ChunksUsed { .. } => (),
         }
     }
 }
@@ -195,6 +234,7 @@ impl Record {
                 delta: None,
                 delta_bytes: 0,
                 fallback_reason: None,
+                media: Vec::new(),
             });
             self.images.len() - 1
         });
@@ -229,7 +269,7 @@ impl Record {
     }
 
     fn apply(&mut self, name: String, delta: Digest, source: Digest, bytes: u64, whole_bytes: u64) {
-        if self.deltas.insert(delta) {
+        if self.sources.insert(delta) {
             self.bytes_saved.0 = self.bytes_saved.0.saturating_add(whole_bytes);
             self.bytes_saved.1 = self.bytes_saved.1.saturating_add(bytes);
             let image = self.image(name);
@@ -238,8 +278,15 @@ impl Record {
         }
     }
 
-    fn fall_back(&mut self, name: String, delta: Digest, reason: String, bytes: u64, more_bytes: u64) {
-        if self.deltas.insert(delta) {
+    fn copy(&mut self, blob: Digest, bytes: u64) {
+        self.totals.layers_from_store += 1;
+        if self.sources.insert(blob) {
+            self.totals.bytes_from_store = self.totals.bytes_from_store.saturating_add(bytes);
+        }
+    }
+
+    fn fall_back(&mut self, name: String, source: Digest, reason: String, bytes: u64, more_bytes: u64) {
+        if self.sources.insert(source) {
             self.bytes_saved.1 = self.bytes_saved.1.saturating_add(bytes);
             self.fallback_bytes = self.fallback_bytes.saturating_add(more_bytes);
             self.image(name).fallback_reason.get_or_insert(reason);
@@ -274,7 +321,10 @@ impl Record {
             images_present: count(ImagePhase::Present),
             images_pulled: count(ImagePhase::Pulled),
             images_failed: count(ImagePhase::Failed) + count(ImagePhase::Damaged),
-            bytes_planned: self.bytes_planned.saturating_add(self.fallback_bytes),
+            bytes_planned: self
+                .bytes_planned
+                .saturating_add(self.fallback_bytes)
+                .saturating_add(self.not_on_media),
             bytes_saved: self.bytes_saved.0.saturating_sub(self.bytes_saved.1),
             bytes_resumed: self.resumed.values().sum(),
             ..self.totals

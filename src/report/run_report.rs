@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    Condition, ImagePhase, OperatorReport, RequesterKind, SignaturePolicyReport, SignatureReport, Time,
+    Condition, DeadlineReport, Forecast, ImagePhase, MediumBytes, MediumReport, OperatorReport,
+    RequesterKind, SignaturePolicyReport, SignatureReport, Time, UpgradeReport,
 };
 
 /// The report. [`super::Recorder::report`] makes it at any time: after an early stop, images are pending and steps
@@ -22,6 +23,9 @@ pub struct Report {
     /// What stopped it early, if anything did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The version of the release, once its payload was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// When the run began.
     pub start_time: Time,
     /// When it ended.
@@ -35,12 +39,27 @@ pub struct Report {
     pub operators: Vec<OperatorReport>,
     /// Each image that is wanted: the release's, the operators', the additional ones; then those that are excluded.
     pub images: Vec<ImageReport>,
+    /// The media that were used, or of which something failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub media: Vec<MediumReport>,
     /// The rate limit, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_rate: Option<LimitReport>,
+    /// When the run had to end, if anything ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineReport>,
+    /// When the upgrade begins, if an UpgradeConfig states it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upgrade_at: Option<Time>,
+    /// The last forecast of what would be missing then, if the run did not succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Forecast>,
     /// The signature policy of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signature_policy: Option<SignaturePolicyReport>,
+    /// Whether an upgrade finds its images in the store; only with `verify --for-upgrade`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<UpgradeReport>,
     /// Warnings for the reader; none of them ended the run.
     pub warnings: Vec<String>,
 }
@@ -102,15 +121,22 @@ pub struct ReportTotals {
     pub operators_failed: u64,
     /// Layers that this run committed to the store.
     pub layers_pulled: u64,
+    /// Of these, copied from layers of the store with the same content.
+    pub layers_from_store: u64,
     /// Layers of images to pull that were in the store before.
     pub layers_reused: u64,
-    /// Compressed bytes that the plans found missing, and what is downloaded instead of deltas that failed.
+    /// Compressed bytes that the plans found missing, and what is downloaded instead of sources and blobs of
+    /// media that failed.
     pub bytes_planned: u64,
     /// Downloaded bytes of blobs; more than planned if some had to be downloaded again.
     pub bytes_fetched: u64,
+    /// Bytes of blobs that were copied from media.
+    pub bytes_from_media: u64,
     /// Bytes of an earlier run in the spool that this run used. Bytes that were wrong and were downloaded again do not
     /// count.
     pub bytes_resumed: u64,
+    /// Bytes of the blobs that were not downloaded because their layers were copied.
+    pub bytes_from_store: u64,
     /// Bytes that deltas saved: the blobs of the layers made from deltas, minus all deltas, also those that failed.
     pub bytes_saved: u64,
 }
@@ -153,9 +179,12 @@ pub struct ImageReport {
     /// Bytes of the deltas that were applied for it.
     #[serde(skip_serializing_if = "is_zero")]
     pub delta_bytes: u64,
-    /// Why a delta for it could not be used, for the first that failed.
+    /// Why a delta or a layer of the store could not be used for it, for the first that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_reason: Option<String>,
+    /// What of it came from media, without blobs that are counted with another image.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub media: Vec<MediumBytes>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use super::conditions::Status;
-use super::{Count, ImagePhase, OperatorState, Phase, Printable, Report, RequesterKind, Size, Span, Step};
+use super::{
+    Condition, Count, ImagePhase, OperatorState, Phase, Printable, Report, RequesterKind, Size, Span, Step,
+};
 
 /// Pending images that are listed one by one: after an outage all of them wait for the same thing.
 const WAITING: usize = 10;
@@ -59,6 +61,9 @@ impl Report {
             Span(self.complete_time.since(self.start_time)),
             Size(totals.bytes_resumed)
         );
+        for medium in &self.media {
+            let _ = writeln!(text, "medium:    {}", indented(&medium.to_string(), INDENT));
+        }
         if totals.bytes_saved > 0 {
             let images = self.images.iter().filter(|image| image.delta.is_some()).count();
             let _ = writeln!(
@@ -66,6 +71,14 @@ impl Report {
                 "deltas:    {} saved, for {}",
                 Size(totals.bytes_saved),
                 Count(images, "image")
+            );
+        }
+        if totals.layers_from_store > 0 {
+            let _ = writeln!(
+                text,
+                "copied:    {} from others in the store, which saved {}",
+                Count(totals.layers_from_store as usize, "layer"),
+                Size(totals.bytes_from_store)
             );
         }
         let mut fallbacks = self.images.iter().filter_map(|image| {
@@ -76,7 +89,7 @@ impl Report {
             let images = 1 + fallbacks.count();
             let _ = writeln!(
                 text,
-                "fallback:  deltas for {} could not be used; {}:\n{INDENT}{}",
+                "fallback:  planned sources for {} could not be used; {}:\n{INDENT}{}",
                 Count(images, "image"),
                 Printable(name),
                 indented(reason, INDENT)
@@ -110,6 +123,9 @@ impl Report {
             more => {
                 let _ = writeln!(text, "pending:   {more} more; the report has their reasons");
             }
+        }
+        if let Some(upgrade) = &self.upgrade {
+            text.push_str(&upgrade.lines());
         }
         text.push_str(&self.warned());
         let _ = writeln!(text, "exit code {}: {meaning}", self.exit_code);
@@ -157,7 +173,12 @@ impl Report {
         let (phase, failed) = (self.phase, self.totals.operators_failed);
         let damaged = self.in_state(ImagePhase::Damaged).count() as u64;
         match (self.totals.images_missing(), self.unlisted()) {
-            _ if wanted == 0 && phase == Phase::Succeeded => format!("{phase:?}: no image is requested"),
+            _ if wanted == 0 && phase == Phase::Succeeded => {
+                let mut conditions = self.conditions.iter();
+                let why = conditions.find(|it| it.reason == Condition::NOTHING_REQUESTED);
+                let why = why.map_or("no image is requested", |it| it.message.as_str());
+                format!("{phase:?}: {}", Printable(why))
+            }
             _ if wanted == 0 => format!("{phase:?}: the run ended before any image was checked"),
             (_, Some(why)) if wanted == 1 => format!("{phase:?}: {why}"),
             (_, Some(why)) => {

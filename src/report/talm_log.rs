@@ -287,7 +287,7 @@ mod tests {
         Event::StepEnded {
             step,
             ok,
-            reason: "Done",
+            reason: "AsExpected",
             message: String::new(),
         }
     }

@@ -87,13 +87,14 @@ fn eventful() -> Vec<Event> {
     let release = "example.com/release:4.18";
     vec![
         Event::StepStarted(Step::Spec),
-        ended(Step::Spec, true, "Read", "5 images"),
+        ended(Step::Spec, true, "AsExpected", "5 images"),
         // The release image is planned and pulled by itself.
         listed(release, RequesterKind::Release, 3 << 20),
         Event::Planned {
             images: 1,
             present: 0,
             bytes: 3 << 20,
+            bytes_from_media: 0,
         },
         Event::BlobStarted {
             blob: blob("a"),
@@ -141,6 +142,7 @@ fn eventful() -> Vec<Event> {
             images: 3,
             present: 1,
             bytes: (3 << 20) + 12,
+            bytes_from_media: 0,
         },
         Event::LayersReused { layers: 2 },
         done(
@@ -169,7 +171,7 @@ fn the_report_is_the_documented_json() {
     let not_reached = |step: &str| {
         serde_json::json!({
             "type": step, "status": "Unknown", "reason": "NotReached",
-            "message": "the run did not reach this step", "lastProbeTime": time(4), "lastTransitionTime": time(0),
+            "message": "The run did not reach this step", "lastProbeTime": time(4), "lastTransitionTime": time(0),
         })
     };
     assert_eq!(
@@ -184,7 +186,7 @@ fn the_report_is_the_documented_json() {
             "completeTime": "2026-11-18T11:06:44Z",
             "conditions": [
                 {
-                    "type": "Spec", "status": "True", "reason": "Read", "message": "5 images",
+                    "type": "Spec", "status": "True", "reason": "AsExpected", "message": "5 images",
                     "startTime": time(1), "completeTime": time(2),
                     "lastProbeTime": time(2), "lastTransitionTime": time(2),
                 },
@@ -193,7 +195,7 @@ fn the_report_is_the_documented_json() {
                 not_reached("Preflight"),
                 {
                     "type": "Pull", "status": "Unknown", "reason": "Unfinished",
-                    "message": "the run ended before this step did",
+                    "message": "The run ended before this step did",
                     "startTime": time(3), "lastProbeTime": time(4), "lastTransitionTime": time(3),
                 },
                 not_reached("Verify"),
@@ -201,8 +203,8 @@ fn the_report_is_the_documented_json() {
             "totals": {
                 "imagesWanted": 3, "imagesPresent": 0, "imagesPulled": 1, "imagesFailed": 1,
                 "operatorsWanted": 2, "operatorsFound": 1, "operatorsFailed": 0,
-                "layersPulled": 1, "layersReused": 2,
-                "bytesPlanned": (3 << 20) + 12, "bytesFetched": 3 << 20, "bytesResumed": 1 << 20, "bytesSaved": 0,
+                "layersPulled": 1, "layersFromStore": 0, "layersReused": 2,
+                "bytesPlanned": (3 << 20) + 12, "bytesFetched": 3 << 20, "bytesFromMedia": 0, "bytesResumed": 1 << 20, "bytesFromStore": 0, "bytesSaved": 0,
             },
             "operators": [
                 {
@@ -366,9 +368,9 @@ fn what_deltas_save_is_counted_once_for_each_delta_and_without_those_that_failed
         bytes,
         whole_bytes,
     };
-    let failed = |delta| Event::DeltaFailed {
+    let failed = |delta| Event::SourceFailed {
         name: "example.com/b:1".to_owned(),
-        delta: blob(delta),
+        source: blob(delta),
         reason: "the old image has no regular file `usr/bin/b`".to_owned(),
         bytes: 1 << 20,
         more_bytes: 40 << 20,
@@ -382,6 +384,7 @@ fn what_deltas_save_is_counted_once_for_each_delta_and_without_those_that_failed
                 images: 2,
                 present: 0,
                 bytes: 8 << 20,
+                bytes_from_media: 0,
             },
             applied("example.com/a:1", "first", 2 << 20, 100 << 20),
             applied("example.com/a:1", "second", 5 << 20, 50 << 20),
@@ -412,7 +415,7 @@ fn what_deltas_save_is_counted_once_for_each_delta_and_without_those_that_failed
     for line in [
         "Succeeded: all 2 images are in the store; received 48.0 MiB instead of 190.0 MiB\n",
         "deltas:    142.0 MiB saved, for 1 image\n",
-        "fallback:  deltas for 1 image could not be used; example.com/b:1:\n           the old image has no regular file",
+        "fallback:  planned sources for 1 image could not be used; example.com/b:1:\n           the old image has no regular file",
     ] {
         assert!(summary.contains(line), "{line}: {summary}");
     }
@@ -428,7 +431,7 @@ fn a_run_that_fails_early_is_not_called_complete() {
     assert_eq!(
         report.termination_message("arguments or version spec unusable"),
         "UnrecoverableError: the run ended before any image was checked (exit code 2: arguments or version spec unusable); \
-         Spec: Unusable: no `platform.image`"
+         Spec: Unusable: No `platform.image`"
     );
 }
 

@@ -67,7 +67,7 @@ pub(super) fn may_be_ended(flags: &Flags, cluster: &ClusterInfo) -> bool {
 
 /// The kubelet's own threshold, if it is valid.
 pub(super) fn threshold(cluster: &ClusterInfo) -> Option<Threshold> {
-    let percent = cluster.image_gc_high_threshold?;
+    let percent = cluster.kubelet.as_ref()?.image_gc_high_threshold?;
     match Threshold::new(percent) {
         Ok(threshold) => {
             tracing::info!("the kubelet removes images when the disk is {threshold} % full");

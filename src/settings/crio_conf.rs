@@ -1,4 +1,4 @@
-//! Parses crio.conf and its drop-ins: the settings of the store, of pulling images and of the signature policy.
+//! Parses crio.conf and its drop-ins: the settings of the store, of pulling and pinning images and of the signature policy.
 //!
 //! CRI-O starts with the settings of storage.conf, then reads `/etc/crio/crio.conf`, then every file below
 //! `/etc/crio/crio.conf.d` in the order of their names, with any suffix (`pkg/config/config.go`: `UpdateFromDropInFile`,
@@ -16,6 +16,7 @@ use toml::Table;
 
 use super::host_files::is_present;
 use crate::store::{Setting, StoreOptions, lowered};
+use crate::upgrade_readiness::PinPatterns;
 
 /// The main file, which is optional.
 const FILE: &str = "etc/crio/crio.conf";
@@ -37,6 +38,10 @@ pub(super) struct CrioConf {
     pub(super) signature_policy: Option<PathBuf>,
     /// `[crio.image] signature_policy_dir`: the directory of the policies of namespaces.
     pub(super) signature_policy_dir: Option<PathBuf>,
+    /// `[crio.image] pinned_images`: patterns of the images that the kubelet does not remove.
+    pub(super) pinned_images: Vec<String>,
+    /// `[crio.image] pause_image`, which CRI-O pins too. The default depends on its version.
+    pub(super) pause_image: Option<String>,
 }
 
 /// How CRI-O treats a short name that could be several images.
@@ -72,12 +77,20 @@ struct Image {
     insecure_registries: Option<Vec<String>>,
     signature_policy: Option<String>,
     signature_policy_dir: Option<String>,
+    pinned_images: Option<Vec<String>>,
+    pause_image: Option<String>,
     /// Only validated: in either mode it is unknown here which image a pod gets.
     #[serde(rename = "short_name_mode")]
     _short_name_mode: Option<ShortNameMode>,
 }
 
 impl CrioConf {
+    /// What CRI-O pins.
+    pub(super) fn pins(&self) -> PinPatterns {
+        let patterns = self.pinned_images.iter().chain(&self.pause_image);
+        PinPatterns::new(patterns.map(String::as_str))
+    }
+
     /// Adds the settings of one file with this path; those of the store are added to `options`.
     pub(super) fn add(
         &mut self,
@@ -119,6 +132,12 @@ impl CrioConf {
         }
         if let Some(registries) = image.insecure_registries {
             self.insecure_registries = registries;
+        }
+        if let Some(patterns) = image.pinned_images {
+            self.pinned_images = patterns;
+        }
+        if let Some(pause_image) = image.pause_image {
+            self.pause_image = Some(pause_image);
         }
         Ok(())
     }
@@ -180,6 +199,8 @@ mod tests {
             insecure_registries: vec!["r:1".into()],
             signature_policy: Some("/p".into()),
             signature_policy_dir: Some("/d".into()),
+            pinned_images: vec!["a".into()],
+            pause_image: Some("p".into()),
         };
         assert_eq!(conf, expected);
         let storage = options.resolve();
@@ -192,8 +213,9 @@ mod tests {
             [Path::new("/a"), Path::new("/b")]
         );
         assert!(storage.unsupported.is_empty());
-        let text = "[crio.image]\nglobal_auth_file = \"\"\nshort_name_mode = \"\"\ninsecure_registries = []\nsignature_policy = \"\"\nsignature_policy_dir = \"\"";
+        let text = "[crio.image]\nglobal_auth_file = \"\"\nshort_name_mode = \"\"\ninsecure_registries = []\nsignature_policy = \"\"\nsignature_policy_dir = \"\"\npinned_images = []";
         conf.add(text, Path::new("c"), &mut options).unwrap();
+        conf.pause_image = None;
         assert_eq!(conf, CrioConf::default());
     }
 

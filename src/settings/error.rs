@@ -20,6 +20,27 @@ pub enum SettingsError {
     /// The version spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// `--from-cluster` without an API.
+    #[error(
+        "`--from-cluster` needs the API of the cluster, and no service account is mounted\n\
+         hint: run it in a pod that has one, as in `manifests/overlays/standalone`; elsewhere, give the output of `oc get \
+         clusterversion version -o yaml` with `--config`"
+    )]
+    NoServiceAccount,
+    /// `--from-cluster` and an API that does not say which release is requested.
+    #[error("cannot read from the cluster's API which release is requested: {why}")]
+    Cluster {
+        /// Why.
+        why: String,
+        /// Whether the API refuses the request, so that another run does not help.
+        is_refusal: bool,
+    },
+    /// The files request no release, and nothing else is requested.
+    #[error("there is nothing to export: {why}")]
+    NothingToExport {
+        /// Why.
+        why: String,
+    },
     /// The version spec is missing.
     #[error("there is no version spec in `{}`: {why}\nhint: mount the ConfigMap there, set another directory or a file with `--config`, or name images with `--platform-image` and `--image`", path.display())]
     NoSpec {
@@ -35,6 +56,32 @@ pub enum SettingsError {
         path: PathBuf,
         /// Why.
         source: DocumentError,
+    },
+    /// Files without a usable version spec, together.
+    #[error("cannot use the version spec: {0}")]
+    Documents(DocumentError),
+    /// A directory with keys and with documents.
+    #[error(
+        "`{}` has the key `{key}` of a mounted ConfigMap and the document `{document}`\n\
+         hint: put them into different directories, and give one of them",
+        path.display()
+    )]
+    KeysAndDocuments {
+        /// The directory.
+        path: PathBuf,
+        /// The first key.
+        key: String,
+        /// The first document.
+        document: String,
+    },
+    /// A directory of keys is not the only source.
+    #[error(
+        "`{}` has the keys of a mounted ConfigMap, a complete version spec, which cannot be combined with another `--config`",
+        path.display()
+    )]
+    KeysAndMore {
+        /// The directory.
+        path: PathBuf,
     },
     /// A file of a flag cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
@@ -153,8 +200,14 @@ impl SettingsError {
             | Self::SignaturePolicy { is_flag: false, .. }
             | Self::RegistriesConf(_) => Failure::Store,
             Self::Spec(_)
+            | Self::NoServiceAccount
+            | Self::NothingToExport { .. }
+            | Self::Cluster { is_refusal: true, .. }
             | Self::NoSpec { .. }
             | Self::Document { .. }
+            | Self::Documents(_)
+            | Self::KeysAndDocuments { .. }
+            | Self::KeysAndMore { .. }
             | Self::Unreadable { .. }
             | Self::SignaturePolicy { is_flag: true, .. }
             | Self::ReleaseKeys(_)
@@ -162,7 +215,18 @@ impl SettingsError {
             | Self::Proxy { .. }
             | Self::Missing { .. }
             | Self::Environment { .. } => Failure::Usage,
+            Self::Cluster {
+                is_refusal: false, ..
+            } => Failure::Incomplete,
             Self::Report(error) => Failure::of_report(error).unwrap_or(Failure::Usage),
+        }
+    }
+
+    /// The reason of the step's condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Cluster { .. } => "ClusterUnavailable",
+            error => error.failure().reason(),
         }
     }
 
@@ -182,8 +246,14 @@ impl SettingsError {
             | Self::Proxy { .. } => Step::Resolve,
             Self::ReleaseKeys(_) => Step::ReleaseVerified,
             Self::Spec(_)
+            | Self::NoServiceAccount
+            | Self::NothingToExport { .. }
+            | Self::Cluster { .. }
             | Self::NoSpec { .. }
             | Self::Document { .. }
+            | Self::Documents(_)
+            | Self::KeysAndDocuments { .. }
+            | Self::KeysAndMore { .. }
             | Self::Unreadable { .. }
             | Self::ShortName(_)
             | Self::Report(_)

@@ -1,5 +1,6 @@
 //! Finds the directory where the host's root file system is mounted, and files below it.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use super::SettingsError;
@@ -42,8 +43,20 @@ impl HostRoot {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The directories of the settings of containers/image on the host: the user's, then the system's. The user is root, as for
+    /// CRI-O. Only `export` and `delta create` run as another user, who may not look into root's, and has settings below `HOME`
+    /// as with skopeo.
+    pub(super) fn containers_dirs(&self) -> [PathBuf; 2] {
+        let is_root = rustix::process::geteuid().is_root();
+        let home = match env::var_os("HOME") {
+            Some(home) if self.0 == Path::new("/") && !is_root => home.into(),
+            _ => PathBuf::from("root"),
+        };
+        [home.join(".config/containers"), "etc/containers".into()]
+    }
+
     /// A file of the host, if it exists.
-    pub(super) fn file(&self, path: &str) -> Result<Option<ConfText>, SettingsError> {
+    pub(super) fn file(&self, path: impl AsRef<Path>) -> Result<Option<ConfText>, SettingsError> {
         let path = self.join(path);
         Ok(read_if_present(&path)?.map(|text| ConfText { path, text }))
     }
@@ -52,7 +65,7 @@ impl HostRoot {
     pub(super) fn named_or_first(
         &self,
         named: Option<&Path>,
-        paths: &[&str],
+        paths: &[impl AsRef<Path>],
     ) -> Result<Option<ConfText>, SettingsError> {
         if let Some(path) = named {
             let text = read(path).map_err(|source| SettingsError::Unreadable {

@@ -21,15 +21,13 @@ const CA_BUNDLES: [&str; 2] = [
 /// Directories with a directory of certificates for each registry.
 const CERTS_DIRS: [&str; 2] = ["etc/containers/certs.d", "etc/docker/certs.d"];
 
-/// The paths of registries.conf; a directory with the suffix `.d` contains its drop-ins. CRI-O passes no path to
-/// containers/image and runs as root, so root's own file replaces the system's. CRI-O does not read the vendor's file in
-/// usr/share, which podman 6 reads (1.37 with containers/image 5.38).
-const REGISTRIES_CONF: &str = "etc/containers/registries.conf";
-const ROOTS_REGISTRIES_CONF: &str = "root/.config/containers/registries.conf";
+/// registries.conf; the directory with the suffix `.d` contains its drop-ins. CRI-O passes no path to containers/image and
+/// runs as root, so root's own file replaces the system's. CRI-O does not read the vendor's file in usr/share, which podman 6
+/// reads (1.37 with containers/image 5.38).
+const REGISTRIES_CONF: &str = "registries.conf";
 
-/// The directories of registries.d. Root's own replaces the system's, even if it is empty (`docker/registries_d.go`).
-const REGISTRIES_D: &str = "etc/containers/registries.d";
-const ROOTS_REGISTRIES_D: &str = "root/.config/containers/registries.d";
+/// The directory of registries.d. Root's own replaces the system's, even if it is empty (`docker/registries_d.go`).
+const REGISTRIES_D: &str = "registries.d";
 
 impl HostRoot {
     /// The settings for requests to registries.
@@ -73,20 +71,22 @@ impl HostRoot {
     /// registries.conf, or an empty text if it does not exist, and its drop-ins.
     fn registries_conf(&self, paths: &RegistryPaths) -> Result<Vec<ConfText>, SettingsError> {
         let named = paths.registries_conf.as_deref();
-        let main = match self.named_or_first(named, &[ROOTS_REGISTRIES_CONF, REGISTRIES_CONF])? {
+        let [users, systems] = self.containers_dirs();
+        let files = [&users, &systems].map(|dir| dir.join(REGISTRIES_CONF));
+        let main = match self.named_or_first(named, &files)? {
             Some(file) => file,
             None => ConfText {
-                path: self.join(REGISTRIES_CONF),
+                path: self.join(systems.join(REGISTRIES_CONF)),
                 text: String::new(),
             },
         };
-        let drop_ins_of = |path| self.join(format!("{path}.d"));
+        let drop_ins_below = |dir: &Path| self.join(dir).join(format!("{REGISTRIES_CONF}.d"));
         let dirs = match &paths.registries_conf_dir {
             Some(dir) => vec![dir.clone()],
-            None if named.is_none() && main.path == self.join(ROOTS_REGISTRIES_CONF) => {
-                vec![drop_ins_of(ROOTS_REGISTRIES_CONF)]
+            None if named.is_none() && main.path.starts_with(self.join(&users)) => {
+                vec![drop_ins_below(&users)]
             }
-            None => vec![drop_ins_of(REGISTRIES_CONF), drop_ins_of(ROOTS_REGISTRIES_CONF)],
+            None => vec![drop_ins_below(&systems), drop_ins_below(&users)],
         };
         let mut files = vec![main];
         for dir in dirs {
@@ -97,10 +97,13 @@ impl HostRoot {
 
     /// The files of registries.d; none if there is no such directory.
     fn registries_d(&self, named: Option<&Path>) -> Result<Vec<ConfText>, SettingsError> {
+        let [users, systems] = self
+            .containers_dirs()
+            .map(|dir| self.join(dir.join(REGISTRIES_D)));
         let dir = match named {
             Some(dir) => dir.to_owned(),
-            None if is_present(&self.join(ROOTS_REGISTRIES_D)) => self.join(ROOTS_REGISTRIES_D),
-            None => self.join(REGISTRIES_D),
+            None if is_present(&users) => users,
+            None => systems,
         };
         drop_ins(&dir, ".yaml")
     }
@@ -158,11 +161,13 @@ mod tests {
         let both = "etc/containers/registries.d/a.yaml: {}, etc/containers/registries.d/b.yaml: {}";
         assert_eq!(read(None), both);
 
-        fs::create_dir_all(dir.path().join(ROOTS_REGISTRIES_D)).expect("a directory");
+        let roots = "root/.config/containers/registries.d";
+        fs::create_dir_all(dir.path().join(roots)).expect("a directory");
         assert_eq!(read(None), "", "root's own directory counts even if it is empty");
         write("root/.config/containers/registries.d/c.yaml");
         assert_eq!(read(None), "root/.config/containers/registries.d/c.yaml: {}");
 
-        assert_eq!(read(Some(&dir.path().join(REGISTRIES_D))), both);
+        let systems = dir.path().join("etc/containers/registries.d");
+        assert_eq!(read(Some(&systems)), both);
     }
 }

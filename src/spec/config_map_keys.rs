@@ -24,7 +24,7 @@ pub(super) const EXCLUDES: &str = "excludePrecachePatterns";
 pub(super) const ADDITIONAL_IMAGES: &str = "additionalImages";
 pub(super) const SPACE_REQUIRED: &str = "spaceRequired";
 
-pub(super) const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 6] = [
     PLATFORM_IMAGE,
     OPERATORS_INDEXES,
     OPERATORS_PACKAGES,
@@ -32,6 +32,11 @@ pub(super) const KNOWN: [&str; 6] = [
     ADDITIONAL_IMAGES,
     SPACE_REQUIRED,
 ];
+
+/// Whether the hub mounts a key of this name.
+pub fn is_key(name: &str) -> bool {
+    KNOWN.contains(&name)
+}
 
 /// What the hub's `fmt.Sprintf("%s", nil)` writes for a missing image.
 const GO_NIL: &str = "%!s(<nil>)";
@@ -43,7 +48,7 @@ pub fn from_keys(keys: &BTreeMap<String, Vec<u8>>) -> Result<(VersionSpec, Vec<S
         .keys()
         .map(String::as_str)
         .filter(|name| !name.starts_with(".."))
-        .partition(|name| KNOWN.contains(name));
+        .partition(|name| is_key(name));
     if known.is_empty() {
         return Err(SpecError::NoKeys {
             found: unknown.into_iter().map(str::to_owned).collect(),

@@ -1,6 +1,6 @@
 //! Defines the version spec: the images that the next upgrade needs, as the hub or a person specifies them.
 //!
-//! [`from_keys`] parses the keys of the mounted ConfigMap, [`from_document`] a file, [`VersionSpec::merge`] adds the command
+//! [`from_keys`] parses the keys of the mounted ConfigMap, [`SpecInput`] files with objects, [`VersionSpec::merge`] adds the command
 //! line's values, and [`VersionSpec::validate`] refuses a spec that would succeed without doing anything.
 //! [`VersionSpec::to_yaml`] and its siblings print it. [`Excludes`] are the compiled exclude patterns. Nothing here does
 //! I/O; the caller passes the bytes of files.
@@ -15,8 +15,8 @@ mod printer;
 mod space_required;
 
 pub use bre_error::BreError;
-pub use config_map_keys::from_keys;
-pub use document::{DocumentError, SpecDocument, TextPosition, from_document};
+pub use config_map_keys::{from_keys, is_key};
+pub use document::{DocumentError, NamedByFlags, SpecDocument, SpecInput, TextPosition, from_document};
 pub use exclude_patterns::{Excludes, Hit, HitPosition, PatternError};
 pub use space_required::{SpaceRequiredError, parse_space};
 

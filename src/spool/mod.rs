@@ -28,10 +28,12 @@
 //! since its last record, which are some MiB or a few seconds of the link.
 //!
 //! A range is a file of its own. So no file has holes, and a range is verified like the first bytes. It is appended to
-//! the first bytes and removed when they reach it ([`Partial::append_range`]).
+//! the first bytes and removed when they reach it ([`Partial::append_range`]). If only some ranges of a blob are needed,
+//! they are read where they are ([`BlobParts`]).
 //!
 //! All files of a blob are removed with the blob. A journal without a blob is removed when the spool is opened.
 
+mod blob_parts;
 mod directory;
 mod error;
 mod file_names;
@@ -62,6 +64,7 @@ use prefix_hash::PrefixHash;
 use state::SpoolState;
 use syncer::Syncer;
 
+pub use blob_parts::BlobParts;
 pub use error::SpoolError;
 pub use listing::SpoolEntry;
 pub use partial::Partial;
@@ -151,6 +154,11 @@ impl Spool {
         self.0.ranges_of(digest).iter().map(|names| names.start).collect()
     }
 
+    /// Those bytes of this blob that are present, for reading. They have not been verified.
+    pub fn parts(&self, digest: &Digest) -> Result<BlobParts, SpoolError> {
+        BlobParts::of(Arc::clone(&self.0), digest)
+    }
+
     /// All blobs in the spool, whole and partial, in no order. Files with other names are ignored.
     pub fn list(&self) -> Result<Vec<SpoolEntry>, SpoolError> {
         listing::list(&self.0.dir.fd, &self.0.dir.path)
@@ -168,18 +176,25 @@ impl Spool {
         }
     }
 
-    /// These bytes of a blob, if the spool at `path` contains them, whole or partial. They are not verified, and the
-    /// lock is not taken, as in [`list_unlocked`](Self::list_unlocked).
+    /// These bytes of a blob, if the spool at `path` contains them: in the whole blob, in its first bytes, or in a range
+    /// with the same start. They are not verified, and the lock is not taken, as in
+    /// [`list_unlocked`](Self::list_unlocked).
     pub fn peek(path: &Path, digest: &Digest, range: Range<u64>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(range.end.checked_sub(range.start)?).ok()?];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        [whole(digest), FileNames::first(digest).partial()]
-            .into_iter()
-            .find_map(|name| {
-                let file = File::from(rustix::fs::open(path.join(name), flags, Mode::empty()).ok()?);
-                file.read_exact_at(&mut bytes, range.start).ok()?;
-                Some(bytes.clone())
-            })
+        let start = range.start;
+        let same_start = FileNames { blob: *digest, start };
+        [
+            (whole(digest), start),
+            (FileNames::first(digest).partial(), start),
+            (same_start.partial(), 0),
+        ]
+        .into_iter()
+        .find_map(|(name, offset)| {
+            let file = File::from(rustix::fs::open(path.join(name), flags, Mode::empty()).ok()?);
+            file.read_exact_at(&mut bytes, offset).ok()?;
+            Some(bytes.clone())
+        })
     }
 
     /// Removes all files of the blob, whole or partial. A blob that is not present is not an error.

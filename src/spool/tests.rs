@@ -7,8 +7,16 @@ use super::*;
 
 const TEXT: &[u8] = b"a layer's bytes as they travel";
 
+/// Waits for a lock that a child of another test has inherited: between fork and exec it holds every lock of this process.
 fn spool(dir: &tempfile::TempDir) -> Spool {
-    Spool::open(&dir.path().join("spool")).expect("a spool")
+    let path = dir.path().join("spool");
+    for _ in 0..1000 {
+        match Spool::open(&path) {
+            Err(SpoolError::Busy { .. }) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            opened => return opened.expect("a spool"),
+        }
+    }
+    panic!("the lock of `{}` is held", path.display());
 }
 
 fn dir() -> tempfile::TempDir {

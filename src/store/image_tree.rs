@@ -154,6 +154,28 @@ impl Tree {
         Ok(Some(bytes))
     }
 
+    /// The entries of the directory at `path`, sorted by the bytes of their names; `None` if the path does not exist. The
+    /// kernel limits a name to 255 bytes.
+    ///
+    /// # Errors
+    /// If it is not a directory, or has more than `limit` entries, hidden ones included.
+    pub fn read_directory(
+        &self,
+        path: &str,
+        limit: usize,
+    ) -> Result<Option<Vec<DirectoryEntry>>, StoreError> {
+        let reason = match self.open(Path::new(path))? {
+            None => return Ok(None),
+            Some(Node::Directory(directory)) => return directory.entries(Path::new(path), limit).map(Some),
+            Some(Node::File(_)) => "it is a regular file, not a directory".to_owned(),
+            Some(Node::Other(kind)) => format!("it is {kind}, not a directory"),
+        };
+        Err(StoreError::Unreadable {
+            path: path.to_owned(),
+            reason,
+        })
+    }
+
     /// Opens the target of `path` and follows a symlink in its last component; `None` if the path does not exist.
     ///
     /// # Errors

@@ -249,7 +249,7 @@ impl Inventory {
     }
 
     /// The images of all stores, in the order of the search.
-    pub(super) fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
+    pub fn all_images(&self) -> impl Iterator<Item = &StoredImage> {
         self.locations().flat_map(|location| &self.at(location).images)
     }
 

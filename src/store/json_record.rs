@@ -15,7 +15,7 @@ use super::atomic_file;
 use super::error::StoreError;
 
 /// The largest layers.json or images.json that is read: some hundred thousand records.
-const FILE_LIMIT: u64 = 512 << 20;
+pub(super) const FILE_LIMIT: u64 = 512 << 20;
 
 /// A JSON object as an ordered list of fields.
 #[derive(Clone, Debug, Default)]

@@ -4,6 +4,7 @@
 //! The new layer has the same content on other parents, or replaces a layer with damaged attributes. The unpacker
 //! compares the diffID, so the stored layer needs no check before.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -20,7 +21,22 @@ use super::store::Store;
 use super::store_location::StoreLocation;
 use super::tar_split::{Assembler, FileEvent, TarSplitError};
 use super::unpack::DIRECTORY;
-use crate::oci::{DiffId, LayerId};
+use crate::oci::{DiffId, Digest, LayerId};
+
+/// A layer whose tar can be recreated, as its record describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredLayer {
+    /// The store that has it.
+    pub location: StoreLocation,
+    /// Its id.
+    pub id: LayerId,
+    /// SHA-256 of its tar.
+    pub diff_id: DiffId,
+    /// Length of its tar in bytes.
+    pub tar_size: u64,
+    /// Digest and length of the blob that it was unpacked from.
+    pub blob: Option<(Digest, u64)>,
+}
 
 type Listener = fn(FileEvent<'_>) -> Result<(), TarSplitError>;
 
@@ -33,6 +49,23 @@ pub struct LayerTar {
 }
 
 impl Inventory {
+    /// Every complete layer whose record states its tar, by diffID: those of the graph root first, and in each store
+    /// the mountable ones first.
+    pub fn stored_layers(&self) -> HashMap<DiffId, Vec<StoredLayer>> {
+        let mut layers: HashMap<DiffId, Vec<StoredLayer>> = HashMap::new();
+        for location in self.locations() {
+            let store = self.at(location);
+            let complete = || store.records.views().filter(|view| view.is_complete());
+            let stored = complete().filter_map(|view| StoredLayer::of(view, location));
+            let (mountable, others): (Vec<_>, Vec<_>) =
+                stored.partition(|layer| store.layer(&layer.id).is_some());
+            for layer in mountable.into_iter().chain(others) {
+                layers.entry(layer.diff_id).or_default().push(layer);
+            }
+        }
+        layers
+    }
+
     /// The layers that have this tar according to their records, or whose id is `own`, with the store of each.
     pub fn layers_with(&self, diff_id: DiffId, own: &LayerId) -> Vec<(StoreLocation, LayerId)> {
         let own = own.to_string();
@@ -43,6 +76,21 @@ impl Inventory {
             ids.filter_map(move |view| Some((location, LayerId::from_hex(&view.id)?)))
         };
         self.locations().flat_map(of_store).collect()
+    }
+}
+
+impl StoredLayer {
+    fn of(view: &LayerView, location: StoreLocation) -> Option<Self> {
+        let digest = view.compressed_diff_digest.as_deref();
+        let digest = digest.and_then(|digest| digest.parse().ok());
+        let size = view.compressed_size.and_then(|size| u64::try_from(size).ok());
+        Some(Self {
+            location,
+            id: LayerId::from_hex(&view.id)?,
+            diff_id: view.diff_id()?,
+            tar_size: view.size()?,
+            blob: digest.zip(size),
+        })
     }
 }
 

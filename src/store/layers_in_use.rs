@@ -14,12 +14,14 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
+use super::container_records;
 use super::error::{StoreError, io_error};
 use super::escaped_name::EscapedName;
+use super::host_state::HostState;
 use super::json_record;
 use super::layer_dir;
 use super::layers_json::LayerView;
@@ -27,32 +29,10 @@ use super::layout::Layout;
 use super::store::Store;
 use crate::oci::LayerId;
 
-/// Digits of a container's id in messages, as podman and crictl show it.
-const SHORT_ID: usize = 12;
-
-/// Paths to the host's state of running containers, as this process sees them.
-#[derive(Clone, Debug, Default)]
-pub struct HostState {
-    /// The run root.
-    pub run_root: PathBuf,
-    /// The mount table of this process.
-    pub mount_table: PathBuf,
-    /// The host's `/proc`, with a mount table for each process. Without it only this process's mounts count.
-    pub proc: PathBuf,
-}
-
 /// The layers in use, with a description of the user.
 #[derive(Debug, Default)]
 pub struct LayersInUse {
     layers: HashMap<LayerId, String>,
-}
-
-#[derive(Deserialize)]
-struct ContainerView {
-    id: String,
-    names: Option<Vec<String>>,
-    image: Option<String>,
-    layer: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -90,16 +70,13 @@ impl Store {
             .map(|(image, _)| (image.id, image.layer))
             .collect();
         let mut used: Vec<(String, String)> = Vec::new();
+        for container in container_records::read_all(&roots)? {
+            let user = container.description();
+            let top = container.image.and_then(|image| tops.get(&image)?.clone());
+            used.extend(container.layer.map(|layer| (layer, user.clone())));
+            used.extend(top.map(|layer| (layer, user)));
+        }
         for root in roots {
-            for name in ["containers.json", "volatile-containers.json"] {
-                let path = root.join("overlay-containers").join(name);
-                for (container, _) in json_record::read::<ContainerView>(&path)? {
-                    let user = container.description();
-                    let top = container.image.and_then(|image| tops.get(&image)?.clone());
-                    used.extend(container.layer.map(|layer| (layer, user.clone())));
-                    used.extend(top.map(|layer| (layer, user)));
-                }
-            }
             let path = root.join("overlay-layers/mountpoints.json");
             for (mount, _) in json_record::read::<MountPoint>(&path)? {
                 if mount.count != Some(0) {
@@ -166,16 +143,6 @@ impl LayersInUse {
             Some(user) => (*layer, user.to_owned()),
         };
         Err(StoreError::InUse { layer, user })
-    }
-}
-
-impl ContainerView {
-    fn description(&self) -> String {
-        let id = EscapedName::new(self.id.as_bytes().get(..SHORT_ID).unwrap_or(self.id.as_bytes()));
-        match self.names.iter().flatten().next() {
-            Some(name) => format!("container `{}` ({id})", EscapedName::new(name.as_bytes())),
-            None => format!("container {id}"),
-        }
     }
 }
 
@@ -276,6 +243,8 @@ impl LinkNames<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::path::PathBuf;
+
     use super::*;
     use crate::store::StorageConf;
 

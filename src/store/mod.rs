@@ -9,6 +9,7 @@
 //! OldImageFiles                                  the files of stored images that deltas read
 //! Store::tree                                    reads files and directories of an image without a mount
 //! Store::pod_container_image                     the image of a container that CRI-O has created
+//! Store::container_records                       the containers of CRI-O and podman, running or ended
 //! Inventory::check_layer, check_links, check_data   reads everything again and reports each damage
 //! Store::repair_layers, repair_links, repair_image  replaces damaged parts under the same ids
 //! ```
@@ -24,11 +25,13 @@ mod atomic_file;
 mod capabilities;
 mod check;
 mod conf;
+mod container_records;
 mod durable_layers;
 mod error;
 mod escaped_name;
 mod expected_layer;
 mod go_time;
+mod host_state;
 mod image_commit;
 mod image_completeness;
 mod image_lookup;
@@ -70,15 +73,17 @@ pub use capabilities::require_root;
 pub use check::{Damage, LayerDamage, LayerState};
 pub(crate) use conf::lowered;
 pub use conf::{Setting, StorageConf, StorageConfError, StoreOptions};
+pub use container_records::{ContainerRecord, ContainerRecords, PodContainer};
 pub use error::StoreError;
 pub use escaped_name::EscapedName;
 pub use expected_layer::{ExpectedLayer, LayerBlob};
+pub use host_state::HostState;
 pub use image_commit::ImageCommit;
 pub use image_tree::{Directory, DirectoryEntry, FileKind, Node, Tree};
 pub use inventory::{Inventory, LayerRecord, StoredImage};
 pub use layer_commit::LayerCommit;
-pub use layer_tar::LayerTar;
-pub use layers_in_use::{HostState, LayersInUse};
+pub use layer_tar::{LayerTar, StoredLayer};
+pub use layers_in_use::LayersInUse;
 pub use old_image_files::OldImageFiles;
 pub use stage::{Stage, StagedLayer, StagingLayer};
 pub use stage_dir::await_removal;

@@ -1,4 +1,4 @@
-//! Opens files of stored images, from which deltas make the layers of new images.
+//! Opens files of stored images, from which deltas and chunks make the layers of new images.
 //!
 //! A delta names a file by the number of an old image and a path in it. The path is resolved in the merged view of the
 //! image's layers (`image_tree.rs`), so it never leaves them. Only regular files are opened. A symlink in the last
@@ -39,8 +39,8 @@ const MAX_PATH: usize = 4095;
 /// The old images of one delta, by their numbers.
 pub struct OldImageFiles {
     store: Arc<Store>,
-    stage: Arc<Stage>,
-    budget: Arc<SpaceBudget>,
+    /// Where scratch files are, and their space; none if only files are read.
+    scratch: Option<(Arc<Stage>, Arc<SpaceBudget>)>,
     images: Vec<LocalSource>,
     /// The tree that was read last. Only one is open, because each has a descriptor for every layer.
     open: RefCell<Option<(TreeName, Tree)>>,
@@ -52,6 +52,16 @@ struct LocalSource {
     layers: Option<Vec<LayerId>>,
     /// The objects of the node's ostree repository, if they are also in the image.
     ostree_objects: Option<PathBuf>,
+}
+
+impl LocalSource {
+    fn in_store(inventory: &Inventory, source: &DeltaSource) -> Self {
+        let image = inventory.image(&ImageId::of_config(source.config));
+        Self {
+            layers: image.and_then(|image| inventory.chain_of(image)),
+            ostree_objects: None,
+        }
+    }
 }
 
 /// Which tree is open.
@@ -72,20 +82,32 @@ impl OldImageFiles {
         ostree_objects: &Path,
         sources: &[DeltaSource],
     ) -> Self {
-        let locate = |source: &DeltaSource| {
-            let image = inventory.image(&ImageId::of_config(source.config));
-            LocalSource {
-                layers: image.and_then(|image| inventory.chain_of(image)),
-                ostree_objects: source.ostree_commit.is_some().then(|| ostree_objects.to_owned()),
-            }
+        let locate = |source: &DeltaSource| LocalSource {
+            ostree_objects: source.ostree_commit.is_some().then(|| ostree_objects.to_owned()),
+            ..LocalSource::in_store(inventory, source)
         };
         Self {
             store,
-            stage,
-            budget,
+            scratch: Some((stage, budget)),
             images: sources.iter().map(locate).collect(),
             open: RefCell::new(None),
         }
+    }
+
+    /// The files of these images in the store, for reading only.
+    pub fn in_store(store: Arc<Store>, inventory: &Inventory, sources: &[DeltaSource]) -> Self {
+        let locate = |source| LocalSource::in_store(inventory, source);
+        Self {
+            store,
+            scratch: None,
+            images: sources.iter().map(locate).collect(),
+            open: RefCell::new(None),
+        }
+    }
+
+    /// The regular file at `path` of the image of this number. None if there is no such file, or if it cannot be opened.
+    pub fn file(&self, image: usize, path: &[u8]) -> Option<File> {
+        self.find(image, &plain(path)?).ok().flatten()
     }
 
     fn find(&self, number: usize, path: &Path) -> Result<Option<File>, StoreError> {
@@ -148,8 +170,9 @@ impl Sources for OldImageFiles {
     }
 
     fn scratch_file(&self, length: u64) -> io::Result<ScratchFile> {
-        let space = self.budget.take(length).ok_or(io::ErrorKind::StorageFull)?;
-        Ok(ScratchFile::new(self.stage.scratch_file()?, space))
+        let (stage, budget) = self.scratch.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let space = budget.take(length).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(ScratchFile::new(stage.scratch_file()?, space))
     }
 }
 

@@ -1,26 +1,11 @@
 //! Finds the image of a pod's container by the name that CRI-O gives to the container.
-//!
-//! ```text
-//! overlay-containers/{containers,volatile-containers}.json
-//!   [{"names": ["k8s_<container>_<pod>_<namespace>_<uid>_<attempt>"], "image": "<id>", "created": "<RFC 3339>"}]
-//! ```
-//!
-//! None of the parts contains `_`, so no user can imitate a container of another namespace.
 
 use jiff::Timestamp;
-use serde::Deserialize;
 
+use super::container_records::{self, PodContainer};
 use super::error::StoreError;
-use super::json_record;
 use super::store::Store;
 use crate::oci::ImageId;
-
-#[derive(Deserialize)]
-struct ContainerView {
-    names: Option<Vec<String>>,
-    image: Option<String>,
-    created: Option<String>,
-}
 
 impl Store {
     /// The image of the container `container` of a pod in `namespace`. The newest container counts; it may have ended.
@@ -30,31 +15,23 @@ impl Store {
         container: &str,
     ) -> Result<Option<ImageId>, StoreError> {
         let mut newest: Option<(Option<Timestamp>, ImageId)> = None;
-        for file in ["containers.json", "volatile-containers.json"] {
-            let path = self.layout.root().join("overlay-containers").join(file);
-            for (view, _) in json_record::read::<ContainerView>(&path)? {
-                let is_meant = |name: &String| is_container(name, namespace, container);
-                if !view.names.iter().flatten().any(is_meant) {
-                    continue;
-                }
-                let Some(image) = view.image.and_then(|id| ImageId::from_hex(&id)) else {
-                    continue;
-                };
-                // `None` is before every time.
-                let created = view.created.and_then(|time| time.parse().ok());
-                if newest.as_ref().is_none_or(|(newest, _)| *newest < created) {
-                    newest = Some((created, image));
-                }
+        for view in container_records::read_all(&[self.layout.root()])? {
+            let mut pods = view.names.iter().flatten();
+            let is_meant = |it: PodContainer| it.container == container && it.namespace == namespace;
+            if !pods.any(|name| PodContainer::of_name(name).is_some_and(is_meant)) {
+                continue;
+            }
+            let Some(image) = view.image.and_then(|id| ImageId::from_hex(&id)) else {
+                continue;
+            };
+            // `None` is before every time.
+            let created = view.created.and_then(|time| time.parse().ok());
+            if newest.as_ref().is_none_or(|(newest, _)| *newest < created) {
+                newest = Some((created, image));
             }
         }
         Ok(newest.map(|(_, image)| image))
     }
-}
-
-fn is_container(name: &str, namespace: &str, container: &str) -> bool {
-    let parts: Vec<&str> = name.split('_').collect();
-    matches!(parts[..], ["k8s", of_container, _, of_namespace, _, _]
-        if of_container == container && of_namespace == namespace)
 }
 
 #[cfg(test)]

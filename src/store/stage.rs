@@ -164,10 +164,10 @@ impl StagedLayer {
         &self.spec
     }
 
-    /// Notes that the layer was made from a delta: its blob was never seen, so only the manifest states the blob's digest,
-    /// length and compression. If the manifest is authenticated, the record repeats them. Otherwise it omits them: they
-    /// could name a blob of another image, which then would get this layer instead of its own.
-    pub fn made_from_delta(self, is_authenticated: bool) -> Self {
+    /// Notes that the layer was made without its blob, for instance from a delta: only the manifest states the blob's
+    /// digest, length and compression. If the manifest is authenticated, the record repeats them. Otherwise it omits them:
+    /// they could name a blob of another image, which then would get this layer instead of its own.
+    pub fn with_unseen_blob(self, is_authenticated: bool) -> Self {
         let origin = match is_authenticated {
             true => LayerOrigin::Blob(Compression::of_media_type(&self.spec.media_type)),
             false => LayerOrigin::Unknown,

@@ -101,7 +101,7 @@ fn a_spool_on_another_file_system_needs_space_of_its_own() {
     enlarge(&spool, 8);
     world.run(&args).exits(0);
     let left: Vec<_> = fs::read_dir(&spool).unwrap().flatten().collect();
-    assert_eq!(left.len(), 1, "only the lock: {left:?}");
+    assert_eq!(left.len(), 2, "only the lock and the history: {left:?}");
     sound(&world);
 }
 

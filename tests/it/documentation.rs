@@ -13,16 +13,18 @@ use spoke_precache::exit_code::{Ending, Failure};
 const DIRECTORIES: [&str; 6] = ["", "benches", "container", "fuzz", "manifests", "tests"];
 
 /// Flags on the pages that are flags of other programs: podman, oc, cargo, buildah.
-const FLAGS_OF_OTHERS: [&str; 21] = [
+const FLAGS_OF_OTHERS: [&str; 24] = [
     "--all",
     "--all-targets",
     "--authfile",
     "--bench",
+    "--dir",
     "--docker-password",
     "--docker-server",
     "--docker-username",
     "--example",
     "--field-selector",
+    "--format",
     "--from-file",
     "--lib",
     "--locked",
@@ -33,6 +35,7 @@ const FLAGS_OF_OTHERS: [&str; 21] = [
     "--rm",
     "--target",
     "--test",
+    "--to-dir",
     "--type",
     "--volume",
 ];
@@ -78,10 +81,15 @@ fn the_table_of_flags_has_every_flag_and_no_other() {
         .filter_map(|flag| flag.split_whitespace().next())
         .map(str::to_owned)
         .collect();
-    // `verify` alone takes `--repair`.
-    let common: BTreeSet<String> = written.iter().filter(|flag| *flag != "repair").cloned().collect();
+    // `verify` alone takes these.
+    let of_verify = ["repair", "for-upgrade"].map(str::to_owned);
+    let common: BTreeSet<String> = written
+        .iter()
+        .filter(|flag| !of_verify.contains(flag))
+        .cloned()
+        .collect();
     let command = Cli::command();
-    let with_own_flags = |command: &&Command| command.get_name() != "delta";
+    let with_own_flags = |command: &&Command| !["delta", "export"].contains(&command.get_name());
     for command in command.get_subcommands().filter(with_own_flags) {
         let flags: Vec<_> = command
             .get_arguments()
@@ -115,20 +123,38 @@ fn delta_create(command: &Command) -> &Command {
 }
 
 #[test]
-fn the_table_of_flags_of_delta_create_has_every_flag_and_no_other() {
-    let table = section("container/deltas.md", "## Flags of `delta create`");
+fn the_tables_of_commands_with_flags_of_their_own_have_every_flag_and_no_other() {
+    let command = Cli::command();
+    let export = command.find_subcommand("export").expect("`export` exists");
+    for (page, heading, command) in [
+        (
+            "container/deltas.md",
+            "## Flags of `delta create`",
+            delta_create(&command),
+        ),
+        ("container/export.md", "## Flags of `export`", export),
+    ] {
+        let table = section(page, heading);
+        assert_eq!(flags_in(&table), flags_of(command), "{page}");
+    }
+}
+
+/// The flags in the first column of a table.
+fn flags_in(table: &str) -> BTreeSet<String> {
     let cells = table
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     let words = cells.flat_map(|cell| cell.split('`'));
     let flags = words.filter_map(|word| word.strip_prefix("--")?.split_whitespace().next());
-    let written: BTreeSet<String> = flags.map(str::to_owned).collect();
-    let command = Cli::command();
-    let flags = delta_create(&command).get_arguments();
+    flags.map(str::to_owned).collect()
+}
+
+fn flags_of(command: &Command) -> BTreeSet<String> {
+    let flags = command.get_arguments();
     let names = flags
         .filter_map(|flag| flag.get_long())
         .filter(|name| *name != "help");
-    assert_eq!(written, names.map(str::to_owned).collect());
+    names.map(str::to_owned).collect()
 }
 
 #[test]
@@ -231,9 +257,11 @@ fn the_program_accepts_every_command_and_every_file_exists() {
 fn every_flag_that_a_page_names_exists() {
     let command = Cli::command();
     let verify = command.find_subcommand("verify").expect("`verify` exists");
+    let export = command.find_subcommand("export").expect("`export` exists");
     let own: BTreeSet<String> = verify
         .get_arguments()
         .chain(delta_create(&command).get_arguments())
+        .chain(export.get_arguments())
         .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
         .chain(["--help".to_owned()])
         .collect();

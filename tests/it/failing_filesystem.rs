@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,6 +21,7 @@ use fuser::{
 /// What is asked of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
+    Lookup,
     Open,
     Create,
     Read,
@@ -45,6 +47,10 @@ struct Rules {
     rule: Option<Rule>,
     seen: u64,
     failed: u64,
+    /// Bytes that cannot be read, of files whose names contain this.
+    damaged: Option<(String, Range<u64>)>,
+    /// How many reads still succeed. After the last one nothing does.
+    reads_left: Option<u64>,
 }
 
 /// A mounted file system; unmounted when dropped.
@@ -81,6 +87,16 @@ impl Failing {
         };
     }
 
+    /// From now on the bytes at `range` of files whose names contain `name` cannot be read.
+    pub(crate) fn damage(&self, name: &str, range: Range<u64>) {
+        self.rules.lock().unwrap().damaged = Some((name.to_owned(), range));
+    }
+
+    /// Answers so many reads, and after that every operation with EIO: a disk that somebody has unplugged.
+    pub(crate) fn unplug_after(&self, reads: u64) {
+        self.rules.lock().unwrap().reads_left = Some(reads);
+    }
+
     /// Ends the failures. Returns how many operations failed.
     pub(crate) fn end_faults(&self) -> u64 {
         std::mem::take(&mut *self.rules.lock().unwrap()).failed
@@ -108,6 +124,14 @@ const ROOT: u64 = 1;
 impl Passthrough {
     fn check(&self, op: Op, name: &str) -> io::Result<()> {
         let mut rules = self.rules.lock().unwrap();
+        match &mut rules.reads_left {
+            Some(0) => {
+                rules.failed += 1;
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            Some(left) if op == Op::Read => *left -= 1,
+            _ => {}
+        }
         let Some(rule) = rules
             .rule
             .filter(|rule| rule.op == op && name.contains(rule.name))
@@ -120,6 +144,19 @@ impl Passthrough {
         }
         rules.failed += 1;
         Err(io::Error::from_raw_os_error(rule.errno))
+    }
+
+    /// Fails if the file has damaged bytes here.
+    fn check_bytes(&self, name: &str, range: Range<u64>) -> io::Result<()> {
+        let mut rules = self.rules.lock().unwrap();
+        let is_damaged = rules.damaged.as_ref().is_some_and(|(damaged, bytes)| {
+            name.contains(damaged) && bytes.start < range.end && range.start < bytes.end
+        });
+        if !is_damaged {
+            return Ok(());
+        }
+        rules.failed += 1;
+        Err(io::Error::from_raw_os_error(libc::EIO))
     }
 
     fn node(&self, inode: u64) -> io::Result<&Node> {
@@ -209,7 +246,8 @@ fn reply_empty(reply: ReplyEmpty, result: io::Result<()>) {
 
 impl Filesystem for Passthrough {
     fn lookup(&mut self, _: &Request<'_>, _parent: u64, name: &OsStr, reply: ReplyEntry) {
-        match self.enter(name, &read_write()) {
+        let checked = self.check(Op::Lookup, &name.to_string_lossy());
+        match checked.and_then(|()| self.enter(name, &read_write())) {
             Ok(attr) => reply.entry(&TTL, &attr, 0),
             Err(error) => reply.error(errno(&error)),
         }
@@ -303,10 +341,11 @@ impl Filesystem for Passthrough {
         _owner: Option<u64>,
         reply: ReplyData,
     ) {
-        let mut bytes = vec![0; size as usize];
+        let (mut bytes, begin) = (vec![0; size as usize], offset as u64);
         let read = self
             .check(Op::Read, self.name(inode))
-            .and_then(|()| self.node(inode)?.file.read_at(&mut bytes, offset as u64));
+            .and_then(|()| self.check_bytes(self.name(inode), begin..begin + u64::from(size)))
+            .and_then(|()| self.node(inode)?.file.read_at(&mut bytes, begin));
         match read {
             Ok(length) => reply.data(&bytes[..length]),
             Err(error) => reply.error(errno(&error)),

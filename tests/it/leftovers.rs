@@ -206,7 +206,11 @@ fn two_agents_with_spools_of_their_own_share_a_store() {
         "{first}{second}"
     );
     for spool in [spool_a, spool_b] {
-        assert_eq!(fs::read_dir(spool).unwrap().count(), 1, "only the lock");
+        assert_eq!(
+            fs::read_dir(spool).unwrap().count(),
+            2,
+            "only the lock and the history"
+        );
     }
     world.verify(&args).exits(0);
 }

@@ -49,12 +49,12 @@ fn spool(world: &TestNode) -> PathBuf {
     world.host().join("var/lib/containers/spoke-precache")
 }
 
-/// The names in the spool, without the lock, and how long the files are.
+/// The names in the spool, without the lock and the history, and how long the files are.
 fn spooled(world: &TestNode) -> Vec<(String, u64)> {
     let items = fs::read_dir(spool(world)).into_iter().flatten().flatten();
     let mut files: Vec<_> = items
         .map(|item| (item.file_name().to_string_lossy().into_owned(), item.path()))
-        .filter(|(name, _)| name != "lock")
+        .filter(|(name, _)| name != "lock" && name != "history.json")
         .map(|(name, path)| (name, fs::metadata(path).map_or(0, |metadata| metadata.len())))
         .collect();
     files.sort();

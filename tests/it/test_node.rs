@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+// Benches include this file too, so the path is explicit.
+#[path = "conditions.rs"]
+mod conditions;
+
 /// The program under test: the one just built, or `SPOKE_PRODUCT`, for a release build.
 pub(crate) fn product() -> PathBuf {
     let built = || PathBuf::from(env!("CARGO_BIN_EXE_spoke-precache"));
@@ -146,18 +150,31 @@ impl TestNode {
         self.start("verify", args).wait()
     }
 
+    /// `spoke-precache status ARGS` to its end.
+    pub(crate) fn status(&self, args: &[&str]) -> Run {
+        self.start("status", args).wait()
+    }
+
     /// Starts the product on this node. It gets the host root, the spec if there is one, and a report file.
     pub(crate) fn start(&self, verb: &str, args: &[&str]) -> Running {
         self.start_under(&[], verb, args)
     }
 
     /// Starts it under strace, which kills it on entering the `nth` of these calls; each thread counts for itself.
+    ///
+    /// The lock of the history is held meanwhile: its calls would come before the first of every other thread.
     pub(crate) fn start_to_kill(&self, calls: &str, nth: u64, verb: &str, args: &[&str]) -> Running {
+        let spool = self.graph_root().with_file_name("spoke-precache");
+        fs::create_dir_all(&spool).expect("creating the spool's directory");
+        let lock = fs::File::open(&spool).expect("opening the spool's directory");
+        lock.try_lock().expect("nobody else holds the lock");
         let (trace, inject) = (
             format!("trace={calls}"),
             format!("inject={calls}:signal=KILL:when={nth}"),
         );
-        self.start_with_faults(&["-e", &trace, "-e", &inject], verb, args)
+        let mut running = self.start_with_faults(&["-e", &trace, "-e", &inject], verb, args);
+        running.history_lock = Some(lock);
+        running
     }
 
     /// Starts it under strace with these options, which injects faults and prints nothing.
@@ -217,6 +234,7 @@ impl TestNode {
             report,
             stdout,
             stderr,
+            history_lock: None,
         }
     }
 }
@@ -243,6 +261,8 @@ pub(crate) struct Running {
     report: PathBuf,
     stdout: PathBuf,
     stderr: PathBuf,
+    /// Held until the end, so that the run does not write the history.
+    history_lock: Option<fs::File>,
 }
 
 impl Running {
@@ -293,7 +313,7 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         };
         let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
-        Run {
+        let run = Run {
             code: status
                 .code()
                 .unwrap_or_else(|| 1000 + status.signal().unwrap_or(0)),
@@ -303,7 +323,10 @@ impl Running {
             stdout: read(&self.stdout),
             stderr: read(&self.stderr),
             report: serde_json::from_str(&read(&self.report)).unwrap_or(Value::Null),
-        }
+        };
+        let flaws = conditions::flaws(&run.report);
+        assert!(flaws.is_empty(), "conditions: {flaws:#?}\n{run}");
+        run
     }
 }
 

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use serde_json::Value;
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::delta::artifact::DELTA_INDEX;
-use spoke_precache::delta_creation::{Destination, OciLayout, OciLayoutError};
+use spoke_precache::delta_creation::Destination;
 use spoke_precache::oci::Digest;
+use spoke_precache::oci_layout::{OciLayout, OciLayoutError};
 use spoke_precache::registry::{RegistrySettings, referrers_tag};
 
 use crate::daemon::{Daemon, PASSWORD, USER};

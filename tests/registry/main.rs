@@ -11,6 +11,7 @@ mod http2;
 mod layouts;
 mod login;
 mod manifests;
+mod media;
 #[path = "../it/notice.rs"]
 mod notice;
 mod parallel_ranges;
@@ -127,6 +128,7 @@ pub(crate) fn request(bytes: &Bytes, from: &[String]) -> BlobRequest {
         connections: 1,
         images: from.iter().map(|name| reference(name)).collect(),
         is_optional: false,
+        is_on_medium: false,
     }
 }
 

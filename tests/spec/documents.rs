@@ -62,6 +62,12 @@ fn every_file_of_the_hub_is_read_or_named() {
             "config-pre-cache/precachingconfig.yaml: PreCachingConfig `example-ns/example-config`",
             "deploy-pre-caching/pre-caching-config-cr.yaml: PreCachingConfig `default/pre-caching-config`",
             "deploy-pre-caching/pre-caching-config-overrides-configmap.yaml: ConfigMap `cluster-group-upgrade-overrides`",
+            "samples-precache/catsrc-child-policy.yaml: Policy `my-cluster/default.common-catalog-source-policy`",
+            "samples-precache/catsrc-parent-policy.yaml: Policy `default/common-catalog-source-policy`",
+            "samples-precache/cluster-version-child-policy.yaml: Policy `my-cluster/default.common-cluster-version-policy`",
+            "samples-precache/cluster-version-parent-policy.yaml: Policy `default/common-cluster-version-policy`",
+            "samples-precache/operator-child-policy.yaml: Policy `my-cluster/default.common-operator-policy`",
+            "samples-precache/operator-parent-policy.yaml: Policy `default/common-operator-policy`",
         ]
     );
     // The assertions of a test: a PreCachingConfig, and the ConfigMap of overrides beside it. Each alone is read.

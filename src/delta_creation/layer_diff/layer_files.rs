@@ -135,7 +135,7 @@ impl LayerFiles {
             }
             ListedKind::Opaque => return self.opaque.push(path.to_vec()),
             ListedKind::Directory => Node::Directory,
-            ListedKind::Other => Node::Other,
+            ListedKind::Symlink(_) | ListedKind::Other => Node::Other,
             ListedKind::HardLink(target) => match self.nodes.get(target.as_slice()) {
                 Some(&Node::File(index)) => {
                     self.files[index].aliases.push(Arc::clone(&path));

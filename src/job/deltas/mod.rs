@@ -27,7 +27,7 @@ use crate::cancel::Cancel;
 use crate::delta::DeltaOption;
 use crate::delta::artifact::{DeltaArtifact, DeltaIndex};
 use crate::image_request::Requester;
-use crate::oci::{Digest, ImageId, LayerId, Reference, ResolvedImage};
+use crate::oci::{Digest, ImageId, Layer, LayerId, Reference, ResolvedImage};
 use crate::plan::{ImageAction, ImageToPlan};
 use crate::registry::Registries;
 use crate::report::{Count, Size};
@@ -98,23 +98,33 @@ impl Deltas {
         &self.found
     }
 
-    /// Looks for deltas of the images to pull. `release` is the release image and the digest of its manifest. Asks nothing
-    /// if no layer is missing or damaged, or if the store has only images that are requested.
+    /// Looks for deltas of the images to pull, except for the layers that are `on_media`. `release` is the release image and
+    /// the digest of its manifest. Asks nothing if no such layer is missing or damaged, if each is copied from another layer
+    /// of the store, or if the store has only images that are requested.
     pub(super) async fn find(
         &mut self,
         images: &[ImageToPlan],
         release: Option<(Reference, Digest)>,
         snapshot: &Snapshot,
         damaged: &HashSet<LayerId>,
+        on_media: &HashMap<Digest, Arc<str>>,
         cancel: &Cancel,
     ) {
         let inventory = &snapshot.inventory;
         let targets: Vec<Target<'_>> = images.iter().filter_map(Target::of).collect();
-        let missing = missing_layers(&targets, inventory, damaged);
+        let mut missing = missing_layers(&targets, inventory, damaged);
+        missing.retain(|blob, _| !on_media.contains_key(blob));
+        let stored = inventory.stored_layers();
+        let is_downloaded = |layer: &Layer| {
+            let mut same = stored.get(&layer.diff_id()).into_iter().flatten();
+            missing.contains_key(&layer.blob) && same.all(|layer| damaged.contains(&layer.id))
+        };
+        let mut layers = targets.iter().flat_map(|target| &target.image.layers);
+        let needs_download = layers.any(is_downloaded);
         let requested: HashSet<ImageId> = snapshot.images().map(|image| image.id).collect();
         let ids = targets.iter().map(|target| target.image.id()).collect();
         let local = LocalSources::new(inventory, self.ostree_objects.clone(), ids);
-        if self.locations.is_none() || missing.is_empty() || !local.has_other_than(&requested) {
+        if self.locations.is_none() || !needs_download || !local.has_other_than(&requested) {
             return;
         }
         let lookups = self.lookups(&targets, release);

@@ -2,7 +2,7 @@
 //! catalog. A run pulls and reads them first, and then requests the images that they name.
 
 pub(super) mod catalog;
-pub(super) mod operators;
+pub(crate) mod operators;
 pub(super) mod release;
 
 use std::collections::HashSet;
@@ -12,9 +12,11 @@ use crate::catalog::PackageRequest;
 use crate::image_request::{ImageRequest, Requester};
 use crate::oci::{Digest, Reference};
 use crate::plan::{ExcludedImage, Plan};
+use crate::release::manifests::{ReleaseManifests, UpgradeRank};
 use crate::report::Step;
 use crate::spec::{Excludes, VersionSpec};
 use operators::Operators;
+use release::Filter;
 
 use super::image_states::ImageStates;
 use super::snapshot::Snapshot;
@@ -53,7 +55,7 @@ impl Namer {
 
 /// What is requested so far, and which namers are not read yet.
 pub(super) struct Naming {
-    pub(super) excludes: Arc<Excludes>,
+    pub(super) filter: Filter,
     pub(super) packages: Arc<[PackageRequest]>,
     pub(super) namers: Vec<Namer>,
     pub(super) operators: Operators,
@@ -62,6 +64,10 @@ pub(super) struct Naming {
     pub(super) excluded: Vec<ExcludedImage>,
     /// The release's version, once its payload is read.
     pub(super) version: Option<String>,
+    /// What the cluster includes of the release's manifests, once they are read.
+    pub(super) manifests: Option<ReleaseManifests>,
+    /// Whether the cluster is already updating to the release: then images are pulled in the order of the update.
+    pub(super) is_updating: bool,
     read: HashSet<Namer>,
 }
 
@@ -71,13 +77,18 @@ impl Naming {
         let indexes = spec.operators_indexes.iter().cloned();
         let release = spec.platform_image.iter().cloned().map(Namer::Release);
         Self {
-            excludes: Arc::new(excludes),
+            filter: Filter {
+                excludes: Arc::new(excludes),
+                only_used: None,
+            },
             operators: Operators::new(&packages),
             packages: packages.into(),
             requests: requests(spec),
             namers: release.chain(indexes.map(Namer::Index)).collect(),
             excluded: Vec::new(),
             version: None,
+            manifests: None,
+            is_updating: false,
             read: HashSet::new(),
         }
     }
@@ -129,6 +140,16 @@ impl Naming {
         Some((release.clone(), resolved.or_else(stored)?))
     }
 
+    /// When the running update needs an image; `None` for all images if no update to the release runs.
+    pub(super) fn rank(&self, request: &ImageRequest) -> Option<UpgradeRank> {
+        let manifests = self.manifests.as_ref().filter(|_| self.is_updating)?;
+        let ranks = request.requesters.iter().filter_map(|requester| match requester {
+            Requester::Release { tag } => Some(manifests.upgrade_rank(tag)),
+            _ => None,
+        });
+        ranks.min()
+    }
+
     pub(super) fn indexes(&self) -> impl Iterator<Item = &Reference> {
         self.namers.iter().filter_map(|namer| match namer {
             Namer::Index(reference) => Some(reference),
@@ -138,7 +159,7 @@ impl Naming {
 }
 
 /// Requests for the images that the version spec names.
-pub(super) fn requests(spec: &VersionSpec) -> Vec<ImageRequest> {
+pub(crate) fn requests(spec: &VersionSpec) -> Vec<ImageRequest> {
     let of = |images: &[Reference], requester: Requester| {
         let request = |image: &Reference| ImageRequest::new(image.clone(), requester.clone());
         images.iter().map(request).collect::<Vec<_>>()

@@ -13,7 +13,7 @@ use crate::spec::shown;
 use super::super::error::Reason;
 
 /// Every requested operator.
-pub(in crate::job) struct Operators(Vec<Operator>);
+pub(crate) struct Operators(Vec<Operator>);
 
 /// One channel of one package.
 struct Operator {
@@ -27,14 +27,14 @@ struct Operator {
 }
 
 /// What one catalog added.
-pub(in crate::job) struct Added {
-    pub(in crate::job) requests: Vec<ImageRequest>,
-    pub(in crate::job) rows: Vec<OperatorReport>,
-    pub(in crate::job) warnings: Vec<String>,
+pub(crate) struct Added {
+    pub(crate) requests: Vec<ImageRequest>,
+    pub(crate) rows: Vec<OperatorReport>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Operators {
-    pub(in crate::job) fn new(requests: &[PackageRequest]) -> Self {
+    pub(crate) fn new(requests: &[PackageRequest]) -> Self {
         let channels = requests
             .iter()
             .flat_map(|request| request.channels.iter().map(move |channel| (request, channel)));
@@ -49,13 +49,13 @@ impl Operators {
     }
 
     /// How many rows have this state.
-    pub(in crate::job) fn count(&self, state: OperatorState) -> usize {
+    pub(crate) fn count(&self, state: OperatorState) -> usize {
         let rows = self.0.iter().flat_map(|operator| &operator.rows);
         rows.filter(|row| row.state == state).count()
     }
 
     /// The current rows of all operators; one that no catalog has contributed to is pending.
-    pub(in crate::job) fn rows(&self) -> Vec<OperatorReport> {
+    pub(crate) fn rows(&self) -> Vec<OperatorReport> {
         let rows = self.0.iter().flat_map(|operator| {
             let pending = OperatorReport::pending(&operator.package, &operator.channel);
             let pending = operator.rows.is_empty().then_some(pending);
@@ -65,12 +65,12 @@ impl Operators {
     }
 
     /// The failures so far.
-    pub(in crate::job) fn failures(&self) -> impl Iterator<Item = Failure> {
+    pub(crate) fn failures(&self) -> impl Iterator<Item = Failure> {
         self.0.iter().filter_map(|operator| operator.failure)
     }
 
     /// Adds the contents of the catalog of `index`.
-    pub(in crate::job) fn add(&mut self, index: &Reference, catalog: Catalog) -> Added {
+    pub(crate) fn add(&mut self, index: &Reference, catalog: Catalog) -> Added {
         let mut added = Added {
             requests: Vec::new(),
             rows: Vec::new(),
@@ -105,7 +105,7 @@ impl Operators {
 
     /// Marks operators as failed that no catalog contains, after every readable catalog was read. `unread` are the index
     /// images that are unavailable or unreadable, and why.
-    pub(in crate::job) fn conclude(&mut self, unread: &[(Reference, Failure)]) -> Vec<OperatorReport> {
+    pub(crate) fn conclude(&mut self, unread: &[(Reference, Failure)]) -> Vec<OperatorReport> {
         let nowhere = self.0.iter_mut().filter(|operator| operator.rows.is_empty());
         let rows = nowhere.map(|operator| {
             let absences = operator

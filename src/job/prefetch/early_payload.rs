@@ -8,11 +8,10 @@ use std::os::fd::OwnedFd;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::super::namers::release;
+use super::super::namers::release::{self, Filter};
 use crate::oci::{LayerId, Reference};
 use crate::plan::Plan;
 use crate::release::Selection;
-use crate::spec::Excludes;
 use crate::store::{StagedLayer, StoreError, Tree};
 
 /// A staged layer and the directory of its contents.
@@ -64,9 +63,9 @@ impl EarlyPayload {
 
     /// The images that the release image names, once its payload is staged. Errors of the payload are reported when the
     /// whole image is read.
-    pub(super) fn selection(&self, excludes: &Excludes) -> Option<Selection> {
+    pub(super) fn selection(&self, filter: &Filter) -> Option<Selection> {
         let roots = self.layers.iter().map_while(|(_, root)| root.as_ref());
         let roots: Result<Vec<OwnedFd>, _> = roots.map(OwnedFd::try_clone).collect();
-        release::selection_of_upper_layers(&Tree::of_roots(roots.ok()?), excludes)
+        release::selection_of_upper_layers(&Tree::of_roots(roots.ok()?), filter)
     }
 }

@@ -35,12 +35,12 @@ use super::config::JobConfig;
 use super::deltas::Deltas;
 use super::error::JobError;
 use super::image_states::ImageStates;
+use super::media_blobs::MediaBlobs;
 use super::namers::{Namer, Naming, RoundScope};
 use super::node_storage::NodeStorage;
 use super::pull::scheduler::{connections, request_for};
 use super::release_verification::ReleaseVerification;
 use super::resolve::ResolveQueue;
-use super::snapshot::Snapshot;
 use super::status::StatusReporter;
 use super::stored_signatures::StoredSignatureChecker;
 use super::{Mode, space};
@@ -49,6 +49,7 @@ use crate::fetch::{BlobRequest, Fetcher};
 use crate::image_request::{ImageRequest, dedupe};
 use crate::oci::{Digest, Reference, ResolvedImage};
 use crate::plan::{BlobTask, ImageAction, ImageToPlan, Plan, TarLength};
+use crate::zstd_chunked::Metadata;
 pub(super) use early_payload::StagedLayers;
 use early_payload::{EarlyPayload, StagedContents};
 pub(super) use release_first::{CHECK_INTERVAL, ReleaseFirst};
@@ -77,6 +78,7 @@ pub(super) struct NextRound<'a> {
     pub(super) naming: &'a Naming,
     pub(super) release_verification: Option<&'a ReleaseVerification>,
     pub(super) states: &'a ImageStates,
+    pub(super) media: &'a mut MediaBlobs,
     pub(super) deltas: &'a mut Deltas,
     pub(super) tars: &'a HashMap<Digest, TarLength>,
     pub(super) queue: &'a mut ResolveQueue,
@@ -86,14 +88,10 @@ pub(super) struct NextRound<'a> {
 }
 
 impl Prefetch {
-    /// Whether the pull of this round leaves something to prefetch. Not if layers may be copied from an additional store,
-    /// because fewer blobs are needed then.
-    pub(super) fn is_useful(mode: Mode, scope: RoundScope, naming: &Naming, snapshot: &Snapshot) -> bool {
+    /// Whether the pull of this round leaves something to prefetch.
+    pub(super) fn is_useful(mode: Mode, scope: RoundScope, naming: &Naming) -> bool {
         let mut unread = naming.unread();
-        mode == Mode::Run
-            && scope == RoundScope::Namers
-            && !snapshot.inventory.has_additional()
-            && unread.any(|it| matches!(it, Namer::Release(_)))
+        mode == Mode::Run && scope == RoundScope::Namers && unread.any(|it| matches!(it, Namer::Release(_)))
     }
 
     /// Connects a pull to a prefetch: what the prefetch receives, and both things that the pull works with. `releases` are
@@ -147,7 +145,7 @@ impl Prefetch {
                 return;
             };
             payload.add(layer);
-            if let Some(selection) = payload.selection(&next.naming.excludes) {
+            if let Some(selection) = payload.selection(&next.naming.filter) {
                 break selection;
             }
         };
@@ -192,6 +190,7 @@ impl NextRound<'_> {
         let wanted = requests.iter().map(|request| ImageToPlan {
             reference: request.reference.clone(),
             requesters: request.requesters.clone(),
+            rank: None,
             action: match resolved.get(&request.reference) {
                 Some(image) => ImageAction::Pull(Arc::clone(image)),
                 None => self.states.action(&request.reference, &snapshot, Mode::Run),
@@ -202,12 +201,15 @@ impl NextRound<'_> {
         let release = self.naming.release_manifest(self.states, &snapshot);
         // Only a verification finds damaged layers, and a prefetch is not part of one.
         let damaged = HashSet::new();
+        self.media.find_layers(&wanted).await;
+        let on_media = self.media.found();
         self.deltas
-            .find(&wanted, release, &snapshot, &damaged, self.halt)
+            .find(&wanted, release, &snapshot, &damaged, on_media, self.halt)
             .await;
+        self.media.find_deltas(self.deltas.found()).await;
         let layers = resolved.values().flat_map(|image| image.layer_ids());
         let layers = self.states.layers().chain(layers);
-        let here = snapshot.here(layers, &damaged, self.deltas.found(), self.tars);
+        let here = snapshot.here(layers, &damaged, self.deltas.found(), self.media, self.tars);
         let plan = Plan::build(wanted, Vec::new(), &here);
         let (mode, scope) = (Mode::Run, RoundScope::Everything);
         let demand = space::demand(self.config, mode, scope, &plan, &snapshot);
@@ -216,10 +218,17 @@ impl NextRound<'_> {
         Ok(fits.then_some(plan))
     }
 
-    /// Starts to download the blobs of `next` that `current` does not pull.
+    /// Starts to download the blobs of `next` that `current` does not pull. Those on media do not wait for the link, and of
+    /// those in the format `zstd:chunked` a pull may need some ranges only.
     fn start_downloads(self, next: &Plan, current: &Plan) -> Downloads {
         let pulled: HashSet<Digest> = current.blobs.iter().map(|blob| blob.digest).collect();
-        let blobs = next.blobs.iter().filter(|blob| !pulled.contains(&blob.digest));
+        let chunked = match self.config.deltas {
+            Some(_) => chunked_blobs(next),
+            None => HashSet::new(),
+        };
+        let blobs = next.blobs.iter().filter(|blob| {
+            !pulled.contains(&blob.digest) && !blob.is_on_medium() && !chunked.contains(&blob.digest)
+        });
         let mut blobs: Vec<&BlobTask> = blobs.collect();
         // A plan lists the largest blob last. It takes longest, and if it is a large part of everything, the link would
         // transfer it alone at the end.
@@ -232,11 +241,22 @@ impl NextRound<'_> {
         let all = blobs.iter().map(|blob| blob.missing()).sum();
         let request =
             |blob: &BlobTask| request_for(blob, next, connections(blob.missing(), all, max_downloads));
-        let requests = blobs.into_iter().map(request).collect();
+        let requests = blobs.into_iter().filter_map(request).collect();
         // The rest of the release image needs its share of the link: nothing is committed before it is complete.
         let concurrency = max_downloads.div_ceil(2);
         Downloads::start(requests, concurrency, self.fetcher, self.halt.clone())
     }
+}
+
+/// The blobs that have a table of their chunks.
+fn chunked_blobs(plan: &Plan) -> HashSet<Digest> {
+    let manifests = plan.images.iter().filter_map(|image| match &image.action {
+        ImageAction::Pull(resolved) => Some(resolved.manifest.bytes()),
+        ImageAction::Present | ImageAction::Failed(_) => None,
+    });
+    manifests
+        .flat_map(|manifest| Metadata::of_manifest(manifest).into_keys())
+        .collect()
 }
 
 /// Running downloads into the spool. Dropping it stops them; the spool keeps what was downloaded.

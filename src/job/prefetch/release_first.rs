@@ -108,10 +108,11 @@ mod tests {
 
     fn blob(size: u64, images: &[usize]) -> BlobTask {
         BlobTask {
-            delta: None,
+            source: None,
             digest: Digest::of(&size.to_be_bytes()),
             size: size * MIB,
             spooled: 0,
+            medium: None,
             layers: Vec::new(),
             images: images.to_vec(),
         }

@@ -1,6 +1,6 @@
-//! Reserves disk space for what is downloaded because a delta failed.
+//! Reserves disk space for what is downloaded because a source of a layer failed, for instance a delta.
 //!
-//! A plan needs space for the first delta of a layer, not for its other deltas and its whole blob. Their space comes from what
+//! A plan needs space for the first source of a layer, not for its other sources and its whole blob. Their space comes from what
 //! the plan leaves below the kubelet's threshold: beyond it, the kubelet would remove the images that are being pulled.
 
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ impl FallbackSpace {
             None => Err(TaskError::Image(Reason {
                 failure: Failure::Space,
                 message: format!(
-                    "its delta cannot be used, and there is not enough disk space for `{blob}` instead, {}\nhint: free more \
+                    "what it was to be made from cannot be used, and there is not enough disk space for `{blob}` instead, {}\nhint: free more \
                      space than that and run again, or leave out the image",
                     Size(missing)
                 ),

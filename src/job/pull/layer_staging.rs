@@ -1,5 +1,5 @@
-//! Stages the layers of one blob: downloads it, or copies its layers from the store, and unpacks each layer on a thread.
-//! `delta_staging` does this for a blob that is a delta.
+//! Stages the layers of one blob: downloads it, or repairs its layers from the store, and unpacks each layer on a thread.
+//! `source_staging` does this for layers that are made from something else than their blob.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
@@ -79,25 +79,27 @@ impl<'a> LayerStaging<'a> {
         let is_open = |id: &&LayerId| !layers.iter().any(|(known, _)| known == *id);
         let open = blob.layers.iter().filter(is_open);
         let open: Vec<&LayerTask> = open.filter_map(|id| self.task(id)).collect();
-        if blob.delta.is_some() {
-            layers.extend(self.stage_from_deltas(open, connections).await);
-        } else if !open.is_empty() {
-            let request = request_for(blob, self.plan, connections);
-            match self.puller.fetcher.fetch(request, &self.puller.halt).await {
+        if open.is_empty() {
+            return StagedBlob { task: blob, layers };
+        }
+        let request = request_for(blob, self.plan, connections);
+        match request.filter(|_| blob.source.is_none()) {
+            None => layers.extend(self.stage_from_sources(open, connections).await),
+            Some(request) => match self.puller.fetcher.fetch(request, &self.puller.halt).await {
                 Ok(verified) => layers.extend(self.unpack_all(open, &verified).await),
                 Err(error) => layers.extend(
                     open.into_iter()
                         .map(|task| (task.layer.id(), Err(TaskError::fetching(&error)))),
                 ),
-            }
+            },
         }
         StagedBlob { task: blob, layers }
     }
 
-    /// Copies layers of the blob from the store or an additional store, unless the whole blob is in the spool.
+    /// In a repair, makes layers of the blob from damaged ones whose content is whole, unless the whole blob is in the spool.
     async fn copy_from_store(&self, blob: &BlobTask) -> Vec<(LayerId, Result<StagedLayer, TaskError>)> {
         let mut done = Vec::new();
-        let Some(repair) = self.puller.repair.as_ref().filter(|_| blob.missing() > 0) else {
+        let Some(repair) = self.puller.repair.as_ref().filter(|_| blob.unspooled() > 0) else {
             return done;
         };
         for task in blob.layers.iter().filter_map(|id| self.task(id)) {

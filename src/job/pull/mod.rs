@@ -7,8 +7,8 @@
 //!                   download, unpack                  ↑ one failed layer fails its images
 //! ```
 //!
-//! A layer with deltas is made from the first of them that works, or else from its whole blob (`delta_staging`), if the disk has
-//! the space (`fallback_space`).
+//! A layer with sources is made from the first of them that works (`sources`), or else from its whole blob (`source_staging`),
+//! if the disk has the space (`fallback_space`).
 //!
 //! [`PullLoop`] connects them. Each blob is one future: download it, then unpack every layer that is made
 //! of it, each on a blocking thread. The loop polls a bounded number of these futures. As soon as all layers of an image are
@@ -16,19 +16,28 @@
 //! commit together, with one sync of the file system for all of them, because on a fast link the disk's syncs take the
 //! longest.
 //!
+//! Before an upgrade an image is begun only if it can be whole in time (`image_queue`), by the measured rate (`link_rate`,
+//! `capacity`). `pull_end` forecasts what will be missing at any deadline, and `forecast_news` decides when that is reported.
+//!
 //! So an interrupted run leaves complete images, a slow blob does not hold up the others, and the blobs in the spool that wait
 //! for a thread are bounded.
 //!
 //! An error of the host, such as a full disk, stops the pull. An error of one image becomes its [`ImageOutcome`].
 
+mod capacity;
 mod commit;
-mod delta_staging;
-mod failed_deltas;
+mod failed_sources;
 mod fallback_space;
+mod forecast_news;
+mod image_queue;
 mod layer_staging;
+mod link_rate;
+mod pull_end;
 mod pull_loop;
 mod repair;
 pub(super) mod scheduler;
+mod source_staging;
+mod sources;
 mod tracker;
 
 use std::path::PathBuf;
@@ -49,8 +58,9 @@ use crate::report::Observer;
 use crate::spool::Spool;
 use crate::store::unpack::SpaceBudget;
 use crate::store::{Inventory, Stage, Store};
-pub(super) use failed_deltas::FailedDeltas;
+pub(super) use failed_sources::FailedSources;
 use layer_staging::LayerStaging;
+pub(super) use pull_end::MeasuredEnd;
 use pull_loop::PullLoop;
 pub(super) use repair::LayerRepair;
 pub(super) use tracker::ImageOutcome;
@@ -63,9 +73,9 @@ pub(super) struct Puller {
     pub(super) inventory: Arc<Inventory>,
     /// The objects of the node's ostree repository, which are sources too.
     pub(super) ostree_objects: PathBuf,
-    /// Deltas that failed, in this pull and before.
-    pub(super) failed_deltas: FailedDeltas,
-    /// Set if damaged layers are replaced, or if an additional image store may have layers.
+    /// Sources of layers that failed, in this pull and before.
+    pub(super) failed_sources: FailedSources,
+    /// Set if damaged layers are replaced.
     pub(super) repair: Option<LayerRepair>,
     /// Disk space for layers that are larger than estimated.
     pub(super) budget: Arc<SpaceBudget>,
@@ -75,6 +85,8 @@ pub(super) struct Puller {
     pub(super) fetcher: Arc<Fetcher>,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) deadline: Option<Instant>,
+    /// Set if something ends the run.
+    pub(super) end: Option<MeasuredEnd>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
     pub(super) disk_priority: IoPriority,
@@ -90,6 +102,8 @@ pub(super) struct Pulled {
     pub(super) outcomes: Vec<ImageOutcome>,
     /// The layers that the pull committed.
     pub(super) layers: Vec<LayerId>,
+    /// Whether images were not begun because the upgrade begins too soon.
+    pub(super) has_given_up: bool,
 }
 
 impl Puller {

@@ -7,14 +7,16 @@ use tokio::task::JoinHandle;
 
 use super::commit::{COMMIT_BATCH, Committed, Committer, ReadyImage, commit};
 use super::layer_staging::{LayerStaging, StagedBlob};
+use super::pull_end::{Next, PullEnd};
 use super::scheduler::Scheduler;
 use super::tracker::{ImageOutcome, PullTracker};
 use super::{Pulled, Puller};
 use crate::cancel::StopReason;
+use crate::exit_code::Failure;
 use crate::job::error::{JobError, Reason, TaskError};
 use crate::job::prefetch::{CHECK_INTERVAL, ReleaseFirst};
 use crate::oci::LayerId;
-use crate::plan::{ImageAction, Plan};
+use crate::plan::{BlobTask, ImageAction, LayerSource, Plan};
 use crate::report::{Event, ImagePhase};
 use crate::store::StagedLayer;
 
@@ -33,8 +35,14 @@ pub(super) struct PullLoop<'a> {
     staging: &'a LayerStaging<'a>,
     tracker: PullTracker<StagedLayer>,
     scheduler: Scheduler<'a>,
+    /// Set if something ends the run.
+    end: Option<PullEnd<'a>>,
+    /// Whether images were not begun because the upgrade begins too soon.
+    has_given_up: bool,
     release_first: ReleaseFirst,
     downloads: FuturesUnordered<BoxFuture<'a, StagedBlob<'a>>>,
+    /// How many of these are copied from media.
+    copies: usize,
     /// At most one.
     commits: FuturesUnordered<BoxFuture<'a, Vec<(usize, Committed)>>>,
     /// Threads that remove staged layers without an image.
@@ -52,14 +60,25 @@ impl<'a> PullLoop<'a> {
     ) -> Self {
         let (puller, plan) = (staging.puller, staging.plan);
         let fetcher = &puller.fetcher;
+        let (since, received) = (fetcher.since(), fetcher.received());
+        let is_ordered = plan.is_in_upgrade_order();
+        let mut scheduler = Scheduler::new(&plan.blobs, is_ordered, puller.deadline, since, received);
+        let end = puller.end.clone();
+        let end = end.map(|end| PullEnd::new(end, plan, received));
+        if end.as_ref().is_some_and(PullEnd::holds_images) {
+            scheduler.hold_all();
+        }
         Self {
             puller,
             plan,
             staging,
             tracker: PullTracker::new(plan),
-            scheduler: Scheduler::new(&plan.blobs, puller.deadline, fetcher.since(), fetcher.received()),
+            scheduler,
+            end,
+            has_given_up: false,
             release_first,
             downloads: FuturesUnordered::new(),
+            copies: 0,
             commits: FuturesUnordered::new(),
             removals,
             committed: Vec::new(),
@@ -73,12 +92,15 @@ impl<'a> PullLoop<'a> {
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         loop {
             self.start_commit();
+            self.note_progress();
             let is_release_alone = self.start_downloads(*throttled.borrow_and_update());
+            let holds_images = !self.is_halted() && self.end.as_ref().is_some_and(PullEnd::holds_images);
+            let is_watched = self.end.is_some() && !self.downloads.is_empty();
             tokio::select! {
                 Some(blob) = self.downloads.next() => self.handle_staged(blob),
                 Some(images) = self.commits.next() => self.handle_committed(images),
                 Ok(()) = throttled.changed(), if !self.scheduler.is_empty() => {}
-                _ = checks.tick(), if is_release_alone => {}
+                _ = checks.tick(), if is_release_alone || holds_images || is_watched => {}
                 else => break,
             }
         }
@@ -104,36 +126,116 @@ impl<'a> PullLoop<'a> {
         }
     }
 
+    /// Measures the rate, and reports what will be missing at the end of the run.
+    fn note_progress(&mut self) {
+        let received = self.puller.fetcher.received();
+        if let Some(forecast) = self.end.as_mut().and_then(|end| end.note(received)) {
+            self.puller.observer.observe(Event::Forecast(forecast));
+        }
+    }
+
     /// Starts as many downloads as allowed; those that wait for a throttling registry do not hold up the others. Returns
     /// whether only the release image's blobs may be downloaded.
     fn start_downloads(&mut self, throttled: usize) -> bool {
-        self.scheduler.add(self.staging.take_fallback_bytes());
+        let not_on_media = self.puller.fetcher.take_not_on_media();
+        let fallback_bytes = self.staging.take_fallback_bytes().saturating_add(not_on_media);
+        self.scheduler.add(fallback_bytes);
+        if let Some(end) = &mut self.end {
+            end.add(fallback_bytes);
+        }
         let Puller {
             max_downloads,
             max_unpacks,
             ..
         } = *self.puller;
-        let limit = max_downloads + max_unpacks * BACKLOG + MAX_THROTTLED.min(throttled);
+        let copies = max_downloads + max_unpacks * BACKLOG;
+        let limit = copies + MAX_THROTTLED.min(throttled);
         let is_release_alone =
             !self.is_halted() && self.release_first.is_alone(self.puller.fetcher.received());
-        while self.downloads.len() < limit
+        while self.downloads.len() - self.copies < limit
             && let Some(blob) = match is_release_alone {
                 true => self.scheduler.next_of(self.release_first.images()),
-                false => self.scheduler.next(self.puller.fetcher.received()),
+                false => self.next_blob(),
             }
         {
-            if self.is_halted() || !self.tracker.needs(blob) {
-                self.scheduler.drop_blob(blob);
-                continue;
-            }
-            let connections = self.scheduler.connections(blob, max_downloads);
-            self.downloads.push(self.staging.stage(blob, connections).boxed());
+            self.start(blob);
+        }
+        // After the downloads, because these may release images all of whose blobs are on media.
+        while self.copies < copies
+            && let Some(blob) = self.scheduler.next_copy()
+        {
+            self.start(blob);
         }
         is_release_alone
     }
 
+    fn start(&mut self, blob: &'a BlobTask) {
+        if let Some(end) = &mut self.end {
+            end.blob_begun(blob);
+        }
+        if self.is_halted() || !self.tracker.needs(blob) {
+            self.scheduler.drop_blob(blob);
+            self.blob_ended(blob);
+            return;
+        }
+        let connections = self.scheduler.connections(blob, self.puller.max_downloads);
+        self.copies += usize::from(blob.is_on_medium());
+        self.downloads.push(self.staging.stage(blob, connections).boxed());
+    }
+
+    /// The next blob of the images that were begun, or of the next one that may be.
+    fn next_blob(&mut self) -> Option<&'a BlobTask> {
+        let received = self.puller.fetcher.received();
+        loop {
+            let next = self.scheduler.next(received);
+            if next.is_some() || self.is_halted() {
+                return next;
+            }
+            let plan = self.plan;
+            match self
+                .end
+                .as_mut()
+                .filter(|end| end.holds_images())?
+                .begin(received)
+            {
+                Next::Nothing => return None,
+                Next::Blobs(blobs) => self
+                    .scheduler
+                    .release(blobs.into_iter().map(|index| &plan.blobs[index])),
+                Next::GivenUp(images, forecast) => {
+                    self.puller.observer.observe(Event::Forecast(forecast));
+                    self.give_up(images);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Fails the images that are not begun any more.
+    fn give_up(&mut self, images: Vec<(usize, String)>) {
+        self.has_given_up = true;
+        for (index, message) in images {
+            if self.tracker.is_open(index) {
+                let failure = Failure::Incomplete;
+                let reason = Reason { failure, message };
+                self.report_failed(index, &reason);
+                self.tracker.settle(index, ImageOutcome::Failed(reason));
+            }
+        }
+        remove(self.tracker.take_unneeded(), self.removals);
+    }
+
+    fn blob_ended(&mut self, blob: &BlobTask) {
+        let received = self.puller.fetcher.received();
+        if let Some(end) = &mut self.end {
+            end.blob_ended(blob, received);
+        }
+    }
+
     fn handle_staged(&mut self, StagedBlob { task, layers }: StagedBlob<'a>) {
+        self.copies -= usize::from(task.is_on_medium());
         self.release_first.blob_ended(task);
+        self.blob_ended(task);
         if layers.iter().all(|(_, result)| result.is_err()) {
             self.scheduler.drop_blob(task);
         }
@@ -187,6 +289,7 @@ impl<'a> PullLoop<'a> {
             None => Ok(Pulled {
                 outcomes,
                 layers: self.committed,
+                has_given_up: self.has_given_up,
             }),
         }
     }
@@ -217,8 +320,8 @@ impl<'a> PullLoop<'a> {
         let bytes = task.layer.size;
         self.puller.observer.observe(Event::LayerCommitted { bytes });
         if unneeded.is_some() {
-            let deltas = task.deltas.iter().map(|option| option.delta.blob);
-            for blob in deltas.chain([task.layer.blob]) {
+            let sources = task.sources.iter().filter_map(LayerSource::spooled_blob);
+            for blob in sources.chain([task.layer.blob]) {
                 if let Err(error) = self.puller.spool.remove(&blob) {
                     tracing::warn!("a blob that no layer needs any more stays in the spool: {error}");
                     continue;

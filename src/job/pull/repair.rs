@@ -1,7 +1,7 @@
-//! Copies layers from the store instead of downloading them, and repairs damaged layers and images.
+//! Repairs damaged layers and images.
 //!
-//! A layer is unpacked from another one with the same content: in an additional image store, or, to repair damage, in the
-//! graph root. A repair replaces damaged layers and records at the commit.
+//! A damaged layer is unpacked from another one with the same content, which may be damaged in its attributes only, or be the
+//! layer itself. A repair replaces damaged layers and records at the commit.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -28,9 +28,6 @@ pub(in crate::job) struct LayerRepair {
     pub(in crate::job) inventory: Arc<Inventory>,
     pub(in crate::job) host: HostState,
     pub(in crate::job) budget: Arc<SpaceBudget>,
-    /// Whether damaged layers are replaced. Otherwise only additional image stores have donors: the snapshot found each layer
-    /// of the graph root either missing or reusable.
-    pub(in crate::job) replaces_damaged: bool,
 }
 
 impl LayerRepair {
@@ -38,10 +35,8 @@ impl LayerRepair {
     /// only its attributes are damaged. None if no donor's tar has the right digest.
     pub(super) fn stage(&self, task: &LayerTask, halt: &Cancel) -> Result<Option<StagedLayer>, TaskError> {
         let id = task.layer.id();
-        let donors = self.inventory.layers_with(task.layer.diff_id(), &id).into_iter();
-        let donors =
-            donors.filter(|(location, _)| self.replaces_damaged || *location != StoreLocation::GraphRoot);
-        for (location, donor) in donors.take(MAX_DONORS) {
+        let donors = self.inventory.layers_with(task.layer.diff_id(), &id);
+        for (location, donor) in donors.into_iter().take(MAX_DONORS) {
             match self.stage_from(location, &donor, task, halt) {
                 Ok(Some(staged)) => {
                     match self.inventory.additional_root(location).map(Path::display) {
@@ -108,30 +103,24 @@ impl LayerRepair {
         }
     }
 
-    /// Commits an image, and corrects its record if damage is repaired.
+    /// Commits an image, and corrects its record.
     pub(super) fn commit_image(
         &self,
         image: &ResolvedImage,
         name: &Reference,
         halt: &Cancel,
     ) -> Result<ImageCommit, TaskError> {
-        let committed = match self.replaces_damaged {
-            true => self.store.repair_image(image, name, halt),
-            false => self.store.commit_image(image, name, halt),
-        };
+        let committed = self.store.repair_image(image, name, halt);
         committed.map_err(TaskError::storing)
     }
 
-    /// Commits layers, and replaces damaged ones if damage is repaired.
+    /// Commits layers, and replaces damaged ones.
     pub(super) fn commit_layers(
         &self,
         staged: Vec<StagedLayer>,
         halt: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, TaskError> {
-        let committed = match self.replaces_damaged {
-            true => self.store.repair_layers(staged, &self.host, halt),
-            false => self.store.commit_layers(staged, halt),
-        };
+        let committed = self.store.repair_layers(staged, &self.host, halt);
         committed.map_err(TaskError::storing)
     }
 }

@@ -3,13 +3,19 @@
 //! Blobs keep the plan's order, so that an interrupted run leaves complete images. That order has the largest blob last, and
 //! one thread would unpack it while the link and the other cores are idle. So when the rest is a matter of moments, and will
 //! arrive long before the deadline, the largest blob goes first, followed by the other blobs of its image. Then images
-//! complete all the time, and are written to the disk while others are unpacked, instead of all at the end.
+//! complete all the time, and are written to the disk while others are unpacked, instead of all at the end. While the cluster
+//! updates to the release, the plan's order is that of the update, and always kept.
+//!
+//! Blobs that a medium has wait in a queue of their own: a slow medium does not take the places of downloads, and downloads not
+//! those of a fast medium.
+//!
+//! If the upgrade ends the run, blobs wait here only after their image was begun (`image_queue`).
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::fetch::BlobRequest;
-use crate::plan::{BlobTask, LayerTask, Plan, PlannedImage};
+use crate::plan::{BlobTask, LayerSource, LayerTask, Plan, PlannedImage};
 
 /// The largest blob goes first if the rest takes less than this. It saves the time in which a thread unpacks the largest layer,
 /// some seconds; a link that needs longer than this for the rest would save less than a tenth.
@@ -26,6 +32,10 @@ const ONE_CONNECTION_BELOW: f64 = 20.0;
 #[derive(Debug)]
 pub(super) struct Scheduler<'a> {
     waiting: VecDeque<&'a BlobTask>,
+    /// Blobs to copy from media.
+    copies: VecDeque<&'a BlobTask>,
+    /// Whether no blob overtakes another.
+    keeps_order: bool,
     /// The image of the last blob that was chosen by size; its other blobs follow.
     current_image: Option<usize>,
     deadline: Option<Instant>,
@@ -40,12 +50,16 @@ impl<'a> Scheduler<'a> {
     /// `received` is how many bytes have arrived since `start`, for other plans.
     pub(super) fn new(
         blobs: &'a [BlobTask],
+        keeps_order: bool,
         deadline: Option<Instant>,
         start: Instant,
         received: u64,
     ) -> Self {
+        let (copies, waiting) = blobs.iter().partition(|blob| blob.is_on_medium());
         Self {
-            waiting: blobs.iter().collect(),
+            waiting,
+            copies,
+            keeps_order,
             current_image: None,
             deadline,
             start,
@@ -57,6 +71,19 @@ impl<'a> Scheduler<'a> {
         }
     }
 
+    /// Takes no blob before [`Self::release`].
+    pub(super) fn hold_all(&mut self) {
+        self.waiting.clear();
+        self.copies.clear();
+    }
+
+    /// Blobs of an image that is begun, in the plan's order.
+    pub(super) fn release(&mut self, blobs: impl Iterator<Item = &'a BlobTask>) {
+        let (copies, waiting): (Vec<_>, Vec<_>) = blobs.partition(|blob| blob.is_on_medium());
+        self.waiting.extend(waiting);
+        self.copies.extend(copies);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -64,7 +91,7 @@ impl<'a> Scheduler<'a> {
     /// Takes the next blob, when so many bytes have arrived.
     pub(super) fn next(&mut self, received: u64) -> Option<&'a BlobTask> {
         self.received = received;
-        if !self.ends_soon(Instant::now()) {
+        if self.keeps_order || !self.ends_soon(Instant::now()) {
             return self.waiting.pop_front();
         }
         let largest = |image: Option<usize>| {
@@ -80,6 +107,11 @@ impl<'a> Scheduler<'a> {
             self.current_image = blob.images.first().copied();
         }
         Some(blob)
+    }
+
+    /// Takes the next blob to copy from a medium.
+    pub(super) fn next_copy(&mut self) -> Option<&'a BlobTask> {
+        self.copies.pop_front()
     }
 
     /// Takes the next blob of one of these images.
@@ -141,28 +173,30 @@ pub(in crate::job) fn connections(blob: u64, total: u64, max: usize) -> usize {
     }
 }
 
-/// The request for a blob of the plan, with every image that contains it, or the repository of the delta.
-pub(in crate::job) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> BlobRequest {
+/// The request for a blob of the plan, with every image that contains it, or the repository of the delta; none for layers of
+/// the store, tars on media and chunks.
+pub(in crate::job) fn request_for(task: &BlobTask, plan: &Plan, connections: usize) -> Option<BlobRequest> {
     let references = task.images.iter().map(|index| &plan.images[*index].reference);
-    BlobRequest {
+    Some(BlobRequest {
         digest: task.digest,
         size: task.size,
-        images: match &task.delta {
-            Some(option) => vec![option.repository.clone()],
+        images: match &task.source {
+            Some(LayerSource::Stored(_) | LayerSource::MediumTar(_) | LayerSource::Chunked(_)) => {
+                return None;
+            }
+            Some(LayerSource::Delta(option)) => vec![option.repository.clone()],
             None => references.cloned().collect(),
         },
         connections,
-        is_optional: task.delta.is_some(),
-    }
+        is_optional: task.source.is_some(),
+        is_on_medium: task.is_on_medium(),
+    })
 }
 
 /// The request for a layer's whole blob, with every image of the plan whose manifest lists it.
 pub(super) fn request_for_layer(task: &LayerTask, plan: &Plan, connections: usize) -> BlobRequest {
-    let lists_it = |image: &&PlannedImage| {
-        let mut layers = image.layers.iter();
-        layers.any(|planned| planned.layer.blob == task.layer.blob)
-    };
-    let images = task.images.iter().map(|index| &plan.images[*index]);
+    let lists_it = |image: &&PlannedImage| image.lists(&task.layer.blob);
+    let images = plan.images.iter();
     BlobRequest {
         digest: task.layer.blob,
         size: task.layer.size,
@@ -172,6 +206,7 @@ pub(super) fn request_for_layer(task: &LayerTask, plan: &Plan, connections: usiz
             .collect(),
         connections,
         is_optional: false,
+        is_on_medium: false,
     }
 }
 
@@ -184,10 +219,11 @@ mod tests {
 
     fn blobs(sizes: &[u64]) -> Vec<BlobTask> {
         let blob = |size: &u64| BlobTask {
-            delta: None,
+            source: None,
             digest: Digest::of(&size.to_be_bytes()),
             size: size * MIB,
             spooled: 0,
+            medium: None,
             layers: Vec::new(),
             images: Vec::new(),
         };
@@ -197,7 +233,7 @@ mod tests {
     /// The order of sizes if a MiB takes `per_mib`, and blobs are downloaded one at a time.
     fn order(sizes: &[u64], per_mib: Duration, deadline: Option<Duration>) -> Vec<u64> {
         let (blobs, start) = (blobs(sizes), Instant::now());
-        let mut scheduler = Scheduler::new(&blobs, deadline.map(|after| start + after), start, 0);
+        let mut scheduler = Scheduler::new(&blobs, false, deadline.map(|after| start + after), start, 0);
         let (mut order, mut received) = (Vec::new(), 0);
         while let Some(blob) = scheduler.next(received) {
             let size = blob.size / MIB;
@@ -235,12 +271,36 @@ mod tests {
     }
 
     #[test]
+    fn blobs_on_media_have_a_queue_of_their_own_and_cost_no_time_of_the_link() {
+        let mut blobs = blobs(&[1, 50, 40]);
+        blobs[1].medium = Some("/media/a".into());
+        let mut scheduler = Scheduler::new(&blobs, true, None, Instant::now(), 0);
+        assert_eq!(scheduler.bytes_left(), 41 * MIB);
+        assert_eq!(scheduler.next_copy(), Some(&blobs[1]));
+        assert_eq!(scheduler.next_copy(), None);
+        let order: Vec<_> = std::iter::from_fn(|| scheduler.next(0)).collect();
+        assert_eq!(order, [&blobs[0], &blobs[2]]);
+        scheduler.release(blobs.iter());
+        assert_eq!((scheduler.copies.len(), scheduler.waiting.len()), (1, 2));
+        scheduler.hold_all();
+        assert_eq!((scheduler.next_copy(), scheduler.next(0)), (None, None));
+    }
+
+    #[test]
+    fn the_order_of_an_update_is_kept() {
+        let blobs = blobs(&[1, 50, 40, 60]);
+        let mut scheduler = Scheduler::new(&blobs, true, None, Instant::now(), 0);
+        let order = std::iter::from_fn(|| scheduler.next(1000 * MIB));
+        assert!(order.eq(&blobs));
+    }
+
+    #[test]
     fn the_other_blobs_of_its_image_follow_the_largest() {
         let mut blobs = blobs(&[1, 50, 40, 30, 20]);
         for (blob, images) in blobs.iter_mut().zip([&[2][..], &[0], &[1, 2], &[1], &[0, 1]]) {
             blob.images = images.to_vec();
         }
-        let mut scheduler = Scheduler::new(&blobs, None, Instant::now(), 0);
+        let mut scheduler = Scheduler::new(&blobs, false, None, Instant::now(), 0);
         let order: Vec<u64> = std::iter::from_fn(|| scheduler.next(1000 * MIB))
             .map(|blob| blob.size / MIB)
             .collect();
@@ -265,7 +325,7 @@ mod tests {
     #[test]
     fn shortly_before_the_end_every_blob_gets_one_connection() {
         let blobs = blobs(&[100, 100]);
-        let mut scheduler = Scheduler::new(&blobs, None, Instant::now(), 0);
+        let mut scheduler = Scheduler::new(&blobs, false, None, Instant::now(), 0);
         scheduler.start -= Duration::from_secs(10);
         for (received, expected) in [(0, 4), (50, 4), (110, 1)] {
             scheduler.received = received * MIB;
@@ -280,7 +340,7 @@ mod tests {
     #[test]
     fn a_blob_that_failed_does_not_count_as_left() {
         let blobs = blobs(&[1, 2]);
-        let mut scheduler = Scheduler::new(&blobs, None, Instant::now(), 0);
+        let mut scheduler = Scheduler::new(&blobs, false, None, Instant::now(), 0);
         assert!(!scheduler.ends_soon(Instant::now()), "the rate is unknown");
         scheduler.drop_blob(&blobs[0]);
         scheduler.next(MIB);

@@ -158,6 +158,11 @@ impl<T> PullTracker<T> {
         failing
     }
 
+    /// Whether an image has no outcome yet.
+    pub(super) fn is_open(&self, index: usize) -> bool {
+        self.images[index].outcome == ImageOutcome::Open
+    }
+
     /// Sets an image's outcome.
     pub(super) fn settle(&mut self, index: usize, outcome: ImageOutcome) {
         self.ready.remove(&index);
@@ -235,6 +240,7 @@ mod tests {
         let images = images.iter().enumerate().map(|(index, letters)| ImageToPlan {
             reference: format!("example.com/i{index}:1").parse().unwrap(),
             requesters: vec![Requester::Additional],
+            rank: None,
             action: ImageAction::Pull(Arc::new(ResolvedImage {
                 list: None,
                 manifest: content(format!("manifest {index}")),

@@ -5,23 +5,29 @@ mod plan_round;
 mod pull_round;
 mod read_namers;
 mod resolve_round;
+mod run_media;
+mod running_update;
 mod signature_round;
+mod upgrade;
+mod used_images;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Mode;
+use super::chunked_layers::ChunkedLayers;
 use super::config::JobConfig;
 use super::deltas::Deltas;
 use super::error::{JobError, Reason};
 use super::image_states::ImageStates;
+use super::media_blobs::MediaBlobs;
 use super::namers::{Naming, RoundScope};
 use super::node_storage::NodeStorage;
 use super::os_images::OsImages;
 use super::outcome::Outcome;
 use super::prefetch::Prefetch;
-use super::pull::FailedDeltas;
+use super::pull::{FailedSources, MeasuredEnd};
 use super::release_verification::ReleaseVerification;
 use super::resolve::ResolveQueue;
 use super::signature_policy::namespace_warnings;
@@ -32,7 +38,7 @@ use super::status::StatusReporter;
 use super::steps::Steps;
 use super::stored_signatures::StoredSignatureChecker;
 use super::verify::Verifier;
-use crate::cancel::Cancel;
+use crate::cancel::{Cancel, StopReason};
 use crate::exit_code::Failure;
 use crate::fetch::Fetcher;
 use crate::image_request::{ImageRequest, dedupe};
@@ -41,6 +47,8 @@ use crate::plan::Plan;
 use crate::preflight::SpaceCheck;
 use crate::registry::Registries;
 use crate::report::{Event, ImagePhase, Observer, Printable, Span, Step};
+use run_media::open_media;
+use used_images::UsedImages;
 
 /// How often the same images are pulled again because another program removed a layer that was to be reused. More rounds
 /// than this are not an accident.
@@ -65,16 +73,23 @@ pub(super) struct Reconciler<'a> {
     naming: Naming,
     /// None without a release, and in a mode that asks nothing.
     release_verification: Option<ReleaseVerification>,
+    used_images: UsedImages,
     states: ImageStates,
+    media: MediaBlobs,
     deltas: Deltas,
+    chunked_layers: ChunkedLayers,
     size_probe: SizeProbe,
     verifier: Verifier,
     status: StatusReporter,
     prefetch: Prefetch,
     /// Deltas that could not be used.
-    failed_deltas: FailedDeltas,
+    failed_sources: FailedSources,
     /// Layers that were reported as pulled or as reused.
     reported_layers: HashSet<LayerId>,
+    /// The end of the run, if something ends it, and the rate so far.
+    end: Option<MeasuredEnd>,
+    /// Whether images were not begun because the upgrade begins too soon.
+    has_given_up: bool,
     /// Created with the first pull, because it needs a locked spool.
     fetcher: Option<Arc<Fetcher>>,
     /// Stops all running downloads and unpacks.
@@ -108,7 +123,9 @@ impl<'a> Reconciler<'a> {
         let registries = Registries::new(config.registries.clone(), Arc::clone(observer));
         let registries =
             registries.map_err(|error| steps.ended_by(Step::Resolve, JobError::Registries(error)))?;
-        let registries = Arc::new(registries);
+        let media = open_media(config, mode, observer.as_ref(), cancel).await;
+        let media = media.map_err(|error| steps.ended_by(Step::Resolve, error))?;
+        let registries = Arc::new(registries.with_media(Arc::new(media)));
         let policy = Arc::new(config.signature_policy.clone());
         observer.observe(Event::SignaturePolicy(policy.report()));
         let signed_images = Arc::new(SignedImages::new(
@@ -131,21 +148,26 @@ impl<'a> Reconciler<'a> {
                 policy,
                 registries: Arc::clone(&registries),
             },
+            media: MediaBlobs::new(Arc::clone(&registries)),
             deltas: Deltas::new(
                 Arc::clone(&registries),
                 config.deltas.clone(),
                 config.ostree_objects(),
             ),
+            chunked_layers: ChunkedLayers::new(Arc::clone(&registries), config),
             size_probe: SizeProbe::new(Arc::clone(&registries), config.spool.clone()),
             registries,
             release_verification: None,
             naming,
+            used_images: UsedImages::default(),
             states: ImageStates::default(),
             verifier: Verifier::new(Arc::clone(observer), config.disk_priority),
             status: StatusReporter::new(Arc::clone(observer)),
             prefetch: Prefetch::default(),
-            failed_deltas: FailedDeltas::default(),
+            failed_sources: FailedSources::default(),
             reported_layers: HashSet::new(),
+            end: MeasuredEnd::new(&config.end, config.registries.limit.clone()),
+            has_given_up: false,
             fetcher: None,
             halt: Cancel::default(),
             is_first: true,
@@ -160,6 +182,7 @@ impl<'a> Reconciler<'a> {
         let observer = Arc::clone(&self.observer);
         let steps = Steps(Some(observer.as_ref()));
         self.start_naming(steps);
+        self.find_used_images(steps).await?;
         self.start_release_verification(steps);
         match self.pulls(RoundScope::Everything) {
             true => self.storage.remove_leftovers().await?,
@@ -269,7 +292,7 @@ impl<'a> Reconciler<'a> {
     /// Verifies that every requested image is in the last snapshot, and returns the result of the run.
     async fn finish(
         &self,
-        plan: Plan,
+        mut plan: Plan,
         snapshot: &Snapshot,
         space_check: Option<SpaceCheck>,
         steps: Steps<'_>,
@@ -282,26 +305,49 @@ impl<'a> Reconciler<'a> {
             let synced = self.storage.make_durable(snapshot).await;
             synced.map_err(|error| steps.ended_by(Step::Verify, error))?;
         }
-        self.report_signatures(&plan, snapshot);
+        let refusals = self.report_signatures(&plan, snapshot);
         let operators = &self.naming.operators;
         if self.mode != Mode::Plan {
             let failures = operators.failures().chain(self.states.gravest_failure(&plan));
             steps.verified(&plan.totals, failures.min());
         }
         let os_images = self.os_images(&plan, snapshot);
+        let only_used = self.only_used_report(&mut plan, snapshot);
         let states = &self.states;
-        Ok(Outcome::of(
+        let outcome = Outcome::of(
             self.mode,
             plan,
-            operators,
+            &self.naming,
             space_check,
             states,
             os_images,
-        ))
+            only_used,
+        );
+        match &self.config.upgrade {
+            Some(upgrade) => {
+                self.assess_upgrade(upgrade, &outcome, snapshot, refusals, steps)
+                    .await?;
+            }
+            None => {
+                for message in refusals {
+                    self.observer.observe(Event::Warned { message });
+                }
+            }
+        }
+        Ok(Outcome {
+            cut_off: self.cut_off(),
+            ..outcome
+        })
     }
 
-    /// Reports the signatures of the images in the store. `verify` also logs them.
-    fn report_signatures(&self, plan: &Plan, snapshot: &Snapshot) {
+    /// What made the run leave out images.
+    fn cut_off(&self) -> Option<StopReason> {
+        let upgrade = self.config.end.upgrade.filter(|_| self.has_given_up)?;
+        Some(StopReason::Upgrade(upgrade.time))
+    }
+
+    /// Reports the signatures of the images in the store. `verify` also logs them. Returns which namespaces refuse images.
+    fn report_signatures(&self, plan: &Plan, snapshot: &Snapshot) -> Vec<String> {
         let images = plan.images.iter().map(|image| &image.reference);
         let stored = images.filter_map(|reference| Some((reference, &snapshot.image(reference)?.signatures)));
         let mut refusals = Vec::new();
@@ -317,9 +363,7 @@ impl<'a> Reconciler<'a> {
             let of_image = policy.refusing_namespaces(reference, signatures.manifest, &signatures.blobs);
             refusals.push((reference, of_image));
         }
-        for message in namespace_warnings(refusals.into_iter()) {
-            self.observer.observe(Event::Warned { message });
-        }
+        namespace_warnings(refusals.into_iter())
     }
 
     /// Their sizes are those in the manifest, or else those in the manifest that the store has.
@@ -337,8 +381,12 @@ impl<'a> Reconciler<'a> {
     /// Records that an image failed, and reports the first reason.
     fn fail(&mut self, phase: ImagePhase, reference: &Reference, reason: Reason) {
         let message = reason.message.clone();
-        if self.states.fail(reference, reason) {
-            self.status.report(reference, phase, Some(message));
+        if !self.states.fail(reference, reason) {
+            return;
+        }
+        match self.is_left_out(reference) {
+            true => tracing::debug!("the size of `{reference}` is unknown: {}", Printable(&message)),
+            false => self.status.report(reference, phase, Some(message)),
         }
     }
 

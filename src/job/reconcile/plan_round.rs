@@ -12,7 +12,7 @@ use crate::job::release_verification::ReleaseVerification;
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking, space, stale_blobs};
-use crate::plan::{ImageAction, ImageToPlan, Plan};
+use crate::plan::{ImageAction, ImageToPlan, Plan, Present};
 use crate::preflight::SpaceCheck;
 use crate::report::{Count, Event, ImagePhase, Step};
 
@@ -28,10 +28,17 @@ impl Reconciler<'_> {
         if self.mode != Mode::Verify {
             let release = self.naming.release_manifest(&self.states, snapshot);
             let damaged = self.verifier.damaged();
+            self.media.find_layers(&wanted).await;
+            let on_media = self.media.found();
             self.deltas
-                .find(&wanted, release, snapshot, &damaged, self.cancel)
+                .find(&wanted, release, snapshot, &damaged, on_media, self.cancel)
                 .await;
+            self.media.find_deltas(self.deltas.found()).await;
             self.cancel.check()?;
+            let here = self.present(snapshot);
+            self.chunked_layers
+                .find(&wanted, &here, snapshot, &self.storage, self.cancel)
+                .await?;
         }
         let plan = self.build_plan(wanted.clone(), snapshot);
         let (config, mode) = (self.config, self.mode);
@@ -44,7 +51,7 @@ impl Reconciler<'_> {
         }
     }
 
-    fn images_to_plan(&self, requests: &[ImageRequest], snapshot: &Snapshot) -> Vec<ImageToPlan> {
+    pub(super) fn images_to_plan(&self, requests: &[ImageRequest], snapshot: &Snapshot) -> Vec<ImageToPlan> {
         let verification = self.release_verification.as_ref();
         let is_release_signed = verification.is_some_and(ReleaseVerification::is_verified);
         let policy = &self.checker.policy;
@@ -52,20 +59,30 @@ impl Reconciler<'_> {
         let images = requests.iter().map(|request| ImageToPlan {
             reference: request.reference.clone(),
             requesters: request.requesters.clone(),
+            rank: self.naming.rank(request),
             action: self.states.action(&request.reference, snapshot, self.mode),
             authenticated: authentication.covers(request),
         });
         images.collect()
     }
 
-    fn build_plan(&mut self, wanted: Vec<ImageToPlan>, snapshot: &Snapshot) -> Plan {
+    /// What the node already has.
+    pub(super) fn present(&self, snapshot: &Snapshot) -> Present {
         let mut here = snapshot.here(
             self.states.layers(),
             &self.verifier.damaged(),
             self.deltas.found(),
+            &self.media,
             self.size_probe.known(),
         );
-        self.failed_deltas.remove_from(&mut here.deltas);
+        self.chunked_layers.add_to(&mut here);
+        self.failed_sources.remove_from(&mut here);
+        here
+    }
+
+    fn build_plan(&mut self, mut wanted: Vec<ImageToPlan>, snapshot: &Snapshot) -> Plan {
+        wanted.retain(|image| !self.is_left_out(&image.reference));
+        let here = self.present(snapshot);
         let plan = Plan::build(wanted, self.naming.excluded.clone(), &here);
         self.status
             .report_plan(&plan, |reference| snapshot.additional_store_of(reference));

@@ -1,5 +1,6 @@
 //! Pulls the plan of one round, with a prefetch beside it, and records what was pulled.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Reconciler;
@@ -8,7 +9,7 @@ use crate::fetch::Fetcher;
 use crate::job::error::JobError;
 use crate::job::namers::RoundScope;
 use crate::job::prefetch::{NextRound, Prefetch};
-use crate::job::pull::{ImageOutcome, LayerRepair, Pulled, Puller};
+use crate::job::pull::{ImageOutcome, LayerRepair, MeasuredEnd, Pulled, Puller};
 use crate::job::snapshot::Snapshot;
 use crate::job::space::SpareSpace;
 use crate::job::steps::Steps;
@@ -34,9 +35,17 @@ impl Reconciler<'_> {
         let stage = self.open_stage().await?;
         let fetcher = self.fetcher(&spool);
         let mut puller = self.puller(plan, snapshot, spool, stage, Arc::clone(&fetcher))?;
-        let releases = self.naming.unread_releases(plan);
+        let limits_starts = self.end.as_ref().is_some_and(MeasuredEnd::limits_starts);
+        let releases = match limits_starts {
+            // It is begun like every other image.
+            true => HashSet::new(),
+            false => self.naming.unread_releases(plan),
+        };
         let (progress, release_first, staged_layers) = Prefetch::connect(plan, releases, fetcher.received());
-        let prefetches = Prefetch::is_useful(self.mode, scope, &self.naming, snapshot);
+        // A prefetch has no order.
+        let prefetches = !limits_starts
+            && Prefetch::is_useful(self.mode, scope, &self.naming)
+            && !self.is_updating_to_unread(snapshot);
         puller.staged_layers = prefetches.then_some(staged_layers);
         self.prefetch.start_no_more();
         let pull = puller.pull(plan, release_first, self.cancel);
@@ -50,6 +59,7 @@ impl Reconciler<'_> {
                     naming: &self.naming,
                     release_verification: self.release_verification.as_ref(),
                     states: &self.states,
+                    media: &mut self.media,
                     deltas: &mut self.deltas,
                     tars: self.size_probe.known(),
                     queue: &mut self.resolve_queue,
@@ -104,28 +114,27 @@ impl Reconciler<'_> {
         fetcher: Arc<Fetcher>,
     ) -> Result<Puller, JobError> {
         let spare = SpareSpace::after(plan, self.config)?;
-        let replaces_damaged = self.mode == Mode::Repair;
-        let repair = (replaces_damaged || snapshot.inventory.has_additional()).then(|| LayerRepair {
+        let repair = (self.mode == Mode::Repair).then(|| LayerRepair {
             store: Arc::clone(self.storage.store()),
             stage: Arc::clone(&stage),
             inventory: Arc::clone(&snapshot.inventory),
             host: self.config.host_state.clone(),
             budget: Arc::clone(&spare.store),
-            replaces_damaged,
         });
         Ok(Puller {
             store: Arc::clone(self.storage.store()),
             stage,
             inventory: Arc::clone(&snapshot.inventory),
             ostree_objects: self.config.ostree_objects(),
-            failed_deltas: self.failed_deltas.clone(),
+            failed_sources: self.failed_sources.clone(),
             repair,
             budget: spare.store,
             spool_budget: spare.spool,
             fetcher,
             spool,
             observer: Arc::clone(&self.observer),
-            deadline: self.config.end(),
+            deadline: self.config.end.first().map(|(at, _)| at),
+            end: self.end.clone(),
             max_downloads: self.config.max_downloads.get(),
             max_unpacks: self.config.max_unpacks.get(),
             disk_priority: self.config.disk_priority,
@@ -140,6 +149,7 @@ impl Reconciler<'_> {
             .forget(&plan.layers.iter().map(|task| task.layer.id()).collect());
         self.verifier.note_rewritten(&pulled.layers);
         self.reported_layers.extend(pulled.layers);
+        self.has_given_up |= pulled.has_given_up;
         let mut complete = 0;
         for (image, outcome) in plan.images.iter().zip(pulled.outcomes) {
             match outcome {

@@ -7,18 +7,19 @@ use crate::catalog::Catalog;
 use crate::exit_code::Failure;
 use crate::job::error::{JobError, TaskError};
 use crate::job::namers::operators::Added;
+use crate::job::namers::release::ReleaseImages;
 use crate::job::namers::{Namer, RoundScope, catalog, release};
 use crate::job::release_verification::ReleaseVerification;
 use crate::job::snapshot::Snapshot;
 use crate::job::steps::Steps;
 use crate::job::{Mode, run_blocking};
 use crate::oci::Reference;
-use crate::release::{Payload, Selection};
+use crate::release::manifests::ReleaseManifests;
 use crate::report::{Count, Event, ImagePhase, OperatorReport, OperatorState, Step};
 
 /// What a namer contains.
 enum Contents {
-    Release(Payload, Selection),
+    Release(Box<ReleaseImages>),
     Catalog(Catalog),
 }
 
@@ -115,11 +116,14 @@ impl Reconciler<'_> {
                     verification.refusal().await;
                     self.refuse_unsigned_release(steps);
                 }
+                if let Namer::Release(release) = &namer {
+                    self.naming.is_updating = self.is_updating_to(release, snapshot);
+                }
                 self.cancel.check()?;
             }
             if self.states.failure(reference).is_none() {
                 match self.read(&namer, snapshot).await? {
-                    Ok(Contents::Release(payload, selection)) => self.add_release(payload, selection, steps),
+                    Ok(Contents::Release(images)) => self.add_release(*images, steps),
                     Ok(Contents::Catalog(catalog)) => self.add_catalog(reference, catalog),
                     Err(TaskError::Image(reason)) => self.fail(ImagePhase::Failed, reference, reason),
                     Err(TaskError::Stopped) => self.cancel.check()?,
@@ -146,16 +150,17 @@ impl Reconciler<'_> {
     ) -> Result<Result<Contents, TaskError>, JobError> {
         let (store, inventory) = (Arc::clone(self.storage.store()), Arc::clone(&snapshot.inventory));
         let (platform, cancel) = (self.config.platform.clone(), self.cancel.clone());
-        let (excludes, packages) = (
-            Arc::clone(&self.naming.excludes),
-            Arc::clone(&self.naming.packages),
-        );
+        let (filter, packages) = (self.naming.filter.clone(), Arc::clone(&self.naming.packages));
+        let needs_manifests = self.mode == Mode::Plan || self.naming.is_updating;
+        let cluster = needs_manifests.then(|| self.config.cluster.clone());
         let namer = namer.clone();
         run_blocking(move || {
             Ok(match &namer {
-                Namer::Release(image) => release::payload(image, &platform, &excludes, &store, &inventory)
-                    .map(|(payload, selection)| Contents::Release(payload, selection))
-                    .map_err(TaskError::Image),
+                Namer::Release(image) => {
+                    release::images(image, &platform, &filter, cluster.as_ref(), &store, &inventory)
+                        .map(|images| Contents::Release(Box::new(images)))
+                        .map_err(TaskError::Image)
+                }
                 Namer::Index(image) => {
                     catalog::catalog(image, &platform, &packages, &store, &inventory, &cancel)
                         .map(Contents::Catalog)
@@ -165,8 +170,15 @@ impl Reconciler<'_> {
         .await
     }
 
-    fn add_release(&mut self, payload: Payload, selection: Selection, steps: Steps<'_>) {
-        let excluded = release::excluded(&payload, &selection);
+    fn add_release(&mut self, mut images: ReleaseImages, steps: Steps<'_>) {
+        self.note_unused(&mut images);
+        let excluded = release::excluded(&images);
+        let ReleaseImages {
+            payload,
+            selection,
+            manifests,
+            ..
+        } = images;
         let message = format!(
             "release {} names {}, {} excluded",
             payload.version,
@@ -174,16 +186,46 @@ impl Reconciler<'_> {
             excluded.len()
         );
         steps.end(Step::Release, true, "PayloadRead", message);
+        let version = payload.version.clone();
+        self.observer.observe(Event::ReleaseRead { version });
+        self.add_manifests(&payload.version, manifests);
         for message in selection.warnings {
             self.observer.observe(Event::Warned { message });
         }
         for note in &selection.notes {
             tracing::info!("{note}");
         }
-        self.status.list_requests(&selection.wanted);
+        let listed = selection
+            .wanted
+            .iter()
+            .filter(|it| !self.is_left_out(&it.reference));
+        self.status.list_requests(listed);
         self.naming.excluded = excluded;
         self.naming.version = Some(payload.version);
         self.naming.requests.extend(selection.wanted);
+    }
+
+    /// Remembers the release's manifests. Without them nothing is known about the order of an update.
+    fn add_manifests(&mut self, version: &str, manifests: Option<Result<ReleaseManifests, String>>) {
+        let has_manifests = |it: &ReleaseManifests| it.count + it.unread.len() > 0;
+        let (manifests, why) = match manifests {
+            Some(Ok(manifests)) if has_manifests(&manifests) => (Some(manifests), String::new()),
+            Some(Ok(_)) => (None, "its release image contains none".to_owned()),
+            Some(Err(why)) => (None, why),
+            None => return,
+        };
+        match (&manifests, self.naming.is_updating) {
+            (Some(_), true) => tracing::info!(
+                "the cluster is already updating to {version}: images are pulled in the order of the update"
+            ),
+            (Some(_), false) => {}
+            (None, true) => tracing::warn!(
+                "the cluster is already updating to {version}, but its manifests are unknown, and so is the order of the \
+                 update: {why}"
+            ),
+            (None, false) => tracing::info!("the manifests of release {version} are unknown: {why}"),
+        }
+        self.naming.manifests = manifests;
     }
 
     fn add_catalog(&mut self, index: &Reference, catalog: Catalog) {

@@ -17,6 +17,8 @@ mod scan;
 pub(super) mod schema;
 mod time;
 
+pub(crate) use time::is_time;
+
 use std::fmt;
 
 use base64::Engine as _;
@@ -159,7 +161,7 @@ impl<'de> Visitor<'de> for Type {
             Self::Text | Self::Bytes | Self::TextOrTexts => deserializer.deserialize_bytes(self),
             // `Time.UnmarshalJSON` gets the raw text and does not decode escapes.
             Self::Time => match <&RawValue>::deserialize(deserializer)?.get() {
-                quoted if time::is_time(quoted) => Ok(()),
+                quoted if is_time(quoted) => Ok(()),
                 other => Err(D::Error::invalid_value(Unexpected::Other(other), &self)),
             },
             Self::Foreign => Err(D::Error::custom("does not belong in a manifest of this type")),

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 /// Whether `json` is such a string. The shape is checked here, the calendar by jiff.
-pub(super) fn is_time(json: &str) -> bool {
+pub(crate) fn is_time(json: &str) -> bool {
     const SHAPE: &[u8] = b"0000-00-00T00:00:00";
     let alike = |(byte, shape): (&u8, &u8)| match shape {
         b'0' => byte.is_ascii_digit(),

@@ -27,7 +27,7 @@ fn a_layer_is_made_from_its_smallest_delta_that_saves_a_fifth() {
     assert_eq!(made.len(), 3);
     assert!(
         made.iter()
-            .all(|task| task.deltas == [small.clone(), large.clone()])
+            .all(|task| task.sources == [&small, &large].map(|it| LayerSource::Delta(Arc::clone(it))))
     );
     assert_eq!(made[0].download(), (small.delta.blob, small.delta.size));
     let task = plan
@@ -35,7 +35,10 @@ fn a_layer_is_made_from_its_smallest_delta_that_saves_a_fifth() {
         .iter()
         .find(|task| task.digest == small.delta.blob)
         .unwrap();
-    assert_eq!((task.delta.as_ref(), task.layers.len()), (Some(&small), 3));
+    assert_eq!(
+        (&task.source, task.layers.len()),
+        (&Some(LayerSource::Delta(small.clone())), 3)
+    );
     assert_eq!(task.images, [0, 1]);
     assert!(plan.blobs.iter().all(|task| task.digest != blob('c')));
     let whole = size('a') + size('b') + size('c');
@@ -61,7 +64,7 @@ fn a_layer_is_made_from_its_smallest_delta_that_saves_a_fifth() {
         &[&small],
         &[(blob('c'), size('c')), (small.delta.blob, u64::MAX)],
     ));
-    assert!(plan.layers.iter().all(|task| task.deltas.is_empty()));
+    assert!(plan.layers.iter().all(|task| task.sources.is_empty()));
     // More than four fifths.
     let too_large = delta('c', 2, size('c') * 4 / 5 + 1);
     let plan = planned(&present(&[&too_large], &[]));
@@ -102,7 +105,7 @@ fn a_delta_decides_which_of_two_blobs_of_a_layer_is_used() {
     let images = vec![listed, other];
     let plan = Plan::build(images.clone(), vec![], &present);
     assert_eq!(
-        (plan.layers[0].layer.blob, plan.layers[0].deltas.len()),
+        (plan.layers[0].layer.blob, plan.layers[0].sources.len()),
         (blob('c'), 1)
     );
     assert!(plan.layers[0].authenticated);

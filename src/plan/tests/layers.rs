@@ -32,6 +32,54 @@ fn a_shared_layer_is_fetched_for_the_first_image_only() {
     );
 }
 
+/// `c` as a blob of zstd, smaller than that of gzip.
+fn zstd() -> (LayerDescriptor, DiffId) {
+    let mut zstd = layer('c');
+    (zstd.0.blob, zstd.0.size) = (blob('z'), MIB);
+    zstd.0.media_type = "application/vnd.oci.image.layer.v1.tar+zstd".into();
+    zstd
+}
+
+#[test]
+fn one_content_under_two_compressions_on_two_parents_is_one_download() {
+    let gzip = component("one", "ac");
+    let other = |name: &str| image(name, Requester::Additional, pull(vec![layer('b'), zstd()]));
+    let chosen = |images: Vec<ImageToPlan>, here: &Present| -> Vec<Digest> {
+        let plan = Plan::build(images, vec![], here);
+        let tasks = plan
+            .layers
+            .iter()
+            .filter(|task| task.layer.diff_id() == diff_id('c'));
+        let blobs: Vec<Digest> = tasks.map(|task| task.layer.blob).collect();
+        let downloads: HashSet<Digest> = plan.blobs.iter().map(|task| task.digest).collect();
+        assert_eq!(blobs.len(), 2);
+        assert!(
+            plan.layers
+                .iter()
+                .all(|task| downloads.contains(&task.layer.blob))
+        );
+        blobs
+    };
+    let none = Present::default();
+    assert_eq!(chosen(vec![gzip.clone(), other("two")], &none), [blob('z'); 2]);
+    // A blob that only an unauthenticated image lists may have another content.
+    let mut authenticated = gzip.clone();
+    authenticated.authenticated = true;
+    assert_eq!(chosen(vec![authenticated, other("two")], &none), [blob('c'); 2]);
+    // A registry that fails must not fail images of another one.
+    let elsewhere = other("registry.example/two");
+    assert_eq!(
+        chosen(vec![gzip.clone(), elsewhere], &none),
+        [blob('c'), blob('z')]
+    );
+    // Nothing is downloaded for what is in the spool.
+    let spooled = Present {
+        blobs: HashMap::from([(blob('c'), size('c'))]),
+        ..Present::default()
+    };
+    assert_eq!(chosen(vec![gzip, other("two")], &spooled), [blob('c'); 2]);
+}
+
 #[test]
 fn one_blob_on_two_parents_is_two_layers_and_one_download() {
     let plan = Plan::build(

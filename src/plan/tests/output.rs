@@ -41,6 +41,7 @@ fn small_release() -> Plan {
                 tag: "aws-ebs-csi-driver".into(),
             },
             reason: "excluded by `aws`".into(),
+            bytes: Some(3 << 20),
         }],
         &Present::default(),
     )
@@ -54,7 +55,7 @@ fn the_table_fits_100_columns() {
             rate: rate.parse().unwrap(),
             ..LimitSettings::default()
         };
-        small_release().table(&[], "space: fits\n", &limit, now)
+        small_release().table(&[], None, "space: fits\n", &limit, now)
     };
     let times = |rate: &str| {
         let table = table(rate);
@@ -81,7 +82,7 @@ pull    cluster-node-tuning-opera… …e-dev/ocp-v4.0-art-dev@0123456789ab     
 present additional                 …stry.example.com/tools/debug:latest     -     -     -          -
 failed  additional                 registry.example.com/tools/gone:v1       -     -     -          -
         404 Not Found?[2J
-exclude aws-ebs-csi-driver         …e-dev/ocp-v4.0-art-dev@fedcfedcfedc     -     -     -          -
+exclude aws-ebs-csi-driver         …e-dev/ocp-v4.0-art-dev@fedcfedcfedc     -     -     -    3.0 MiB
         excluded by `aws`
 
 images:    4 requested: 1 present, 2 to pull, 1 failed; 1 excluded
@@ -108,7 +109,7 @@ fn the_table_shows_what_deltas_save() {
     ];
     let plan = Plan::build(images, vec![], &present);
     let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-    let table = plan.table(&[], "", &LimitSettings::default(), now);
+    let table = plan.table(&[], None, "", &LimitSettings::default(), now);
     let (images, totals) = table.split_once("\n\n").unwrap();
     assert_eq!(
         images,
@@ -124,7 +125,16 @@ present additional             two:latest                        -     -     -  
         "{totals}"
     );
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
-    let document = serde_json::to_value(PlanDocument::new(&plan, &[], None::<&()>, None)).unwrap();
+    let document = serde_json::to_value(PlanDocument::new(
+        &plan,
+        &[],
+        None,
+        None::<&()>,
+        None::<&()>,
+        None,
+        None,
+    ))
+    .unwrap();
     let one = &document["images"][0];
     assert_eq!(
         (&one["bytes"], &one["deltaBytes"], &one["bytesWhole"]),
@@ -146,7 +156,16 @@ fn the_document_has_the_same_facts_as_json() {
             rate: rate.parse().unwrap(),
             ..LimitSettings::default()
         };
-        serde_json::to_value(PlanDocument::new(&plan, &[], Some(&"fits"), limit.report(now))).unwrap()
+        serde_json::to_value(PlanDocument::new(
+            &plan,
+            &[],
+            None,
+            Some(&"fits"),
+            None::<&()>,
+            limit.report(now),
+            None,
+        ))
+        .unwrap()
     };
     assert_eq!(
         document("13:00-14:00=10Mbit,else=1Mbit")["limitRate"],
@@ -164,8 +183,10 @@ fn the_document_has_the_same_facts_as_json() {
         document["totals"],
         serde_json::json!({
             "imagesWanted": 4, "imagesPresent": 1, "imagesToPull": 2, "imagesFailed": 1, "imagesExcluded": 1,
-            "layersToFetch": 3, "layersFromDeltas": 0, "layersToReuse": 0, "blobsToFetch": 3,
-            "bytesToFetch": 6 * MIB, "bytesWhole": 6 * MIB, "bytesSaved": 0, "bytesInSpool": 0,
+            "layersToFetch": 3, "layersFromDeltas": 0, "layersFromChunks": 0, "layersFromStore": 0, "layersToReuse": 0, "blobsToFetch": 3,
+            "bytesToFetch": 6 * MIB, "bytesWhole": 6 * MIB, "bytesSaved": 0, "blobsFromMedia": 0, "bytesFromMedia": 0,
+            "bytesFromStore": 0,
+            "bytesInSpool": 0,
             "unpackedEstimate": unpacked('a') + unpacked('b') + unpacked('c'),
             "unpackedGuessed": unpacked('a') + unpacked('b') + unpacked('c'), "unpackedAtLeast": 0,
             "largestLayer": 3 * MIB,

@@ -22,12 +22,29 @@ prop_compose! {
     }
 }
 
+/// Layers with the content of these letters on a parent that no image has.
+fn some_stored(letters: &str) -> HashMap<DiffId, Vec<StoredLayer>> {
+    let layers = letters.chars().map(|letter| {
+        let layer = StoredLayer {
+            location: crate::store::StoreLocation::GraphRoot,
+            id: LayerId::of(Some(chain("h")[0]), diff_id(letter)),
+            diff_id: diff_id(letter),
+            tar_size: MIB,
+            blob: None,
+        };
+        (layer.diff_id, vec![layer])
+    });
+    layers.collect()
+}
+
 prop_compose! {
     /// A store has the parents of each of its layers, so it gets whole chains. A spool has any blobs.
     fn some_present()(
         chains in prop::collection::vec("[a-f]{0,5}", 0..4),
         spool in prop::collection::hash_map(prop::char::range('a', 'h'), 0..9 * MIB, 0..4),
+        media in prop::collection::hash_set(prop::char::range('a', 'g'), 0..3),
         deltas in prop::collection::vec((prop::char::range('a', 'g'), 0..4 * MIB, 0..2 * MIB), 0..8),
+        stored in "[a-h]{0,2}",
     ) -> Present {
         let mut spool: HashMap<Digest, u64> = spool.into_iter().map(|(letter, bytes)| (blob(letter), bytes)).collect();
         let mut options: HashMap<Digest, Vec<_>> = HashMap::new();
@@ -41,6 +58,10 @@ prop_compose! {
             blobs: spool,
             layers: chains.iter().flat_map(|letters| chain(letters)).collect(),
             tars: HashMap::new(),
+            medium_tars: HashMap::new(),
+            media: media.into_iter().map(|letter| (blob(letter), "/media/a".into())).collect(),
+            stored: some_stored(&stored),
+            chunked: HashMap::new(),
         }
     }
 }
@@ -91,7 +112,11 @@ proptest! {
         let total: u64 = plan.blobs.iter().map(BlobTask::missing).sum();
         prop_assert_eq!(plan.totals.bytes_to_fetch, total);
         prop_assert_eq!(plan.images.iter().map(|image| image.bytes).sum::<u64>(), total);
-        let deltas = plan.blobs.iter().filter(|task| task.delta.is_some());
+        let copied: u64 = plan.blobs.iter().map(BlobTask::missing_from_medium).sum();
+        prop_assert_eq!(plan.totals.bytes_from_media, copied);
+        prop_assert_eq!(plan.images.iter().map(|image| image.bytes_from_media).sum::<u64>(), copied);
+        let is_delta = |task: &&BlobTask| task.source.as_ref().is_some_and(|source| source.delta().is_some());
+        let deltas = plan.blobs.iter().filter(is_delta);
         let delta_bytes = plan.images.iter().map(|image| image.delta_bytes).sum::<u64>();
         prop_assert_eq!(delta_bytes, deltas.map(BlobTask::missing).sum::<u64>());
 
@@ -99,16 +124,23 @@ proptest! {
         let without = Plan::build(images, vec![], &Present { deltas: HashMap::new(), ..present.clone() });
         prop_assert_eq!(plan.totals.bytes_whole, without.totals.bytes_to_fetch);
         prop_assert_eq!(plan.totals.bytes_saved, without.totals.bytes_to_fetch - total);
-        let missing = |blob: Digest, size: u64| size - present.blobs.get(&blob).copied().unwrap_or(0).min(size);
+        let missing = |blob: Digest, size: u64| match present.media.contains_key(&blob) {
+            true => 0,
+            false => size - present.blobs.get(&blob).copied().unwrap_or(0).min(size),
+        };
         for task in &plan.layers {
             let whole = missing(task.layer.blob, task.layer.size);
-            let deltas = task.deltas.iter().map(|option| missing(option.delta.blob, option.delta.size));
-            let deltas: Vec<u64> = deltas.collect();
+            let deltas = task.sources.iter().filter_map(LayerSource::delta);
+            let deltas: Vec<u64> = deltas.map(|option| missing(option.delta.blob, option.delta.size)).collect();
             prop_assert!(deltas.is_sorted());
             prop_assert!(deltas.iter().all(|bytes| whole > 0 && bytes * 5 <= whole * 4));
             let offered = present.deltas.get(&task.layer.blob).into_iter().flatten();
             let best = offered.map(|option| missing(option.delta.blob, option.delta.size)).min();
-            prop_assert_eq!(task.deltas.is_empty(), whole == 0 || best.is_none_or(|bytes| bytes * 5 > whole * 4));
+            let has_deltas = task.sources.iter().any(|source| source.delta().is_some());
+            prop_assert_eq!(!has_deltas, whole == 0 || best.is_none_or(|bytes| bytes * 5 > whole * 4));
+            let is_known = present.stored.contains_key(&task.layer.diff_id());
+            let spooled = present.blobs.get(&task.layer.blob).copied().unwrap_or(0);
+            prop_assert_eq!(task.stored().is_some(), spooled < task.layer.size && is_known);
         }
 
         // A layer lists every image that needs it, and each blob has a repository.

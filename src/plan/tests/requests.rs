@@ -51,6 +51,7 @@ fn an_excluded_image_with_another_requester_is_not_excluded() {
         reference: name.parse().unwrap(),
         requester: Requester::Release { tag: name.into() },
         reason: "pattern".into(),
+        bytes: None,
     };
     let plan = Plan::build(
         vec![image("aws", Requester::Additional, ImageAction::Present)],

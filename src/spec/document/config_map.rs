@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::DocumentError;
+use super::complete_spec::CompleteSpec;
+use super::kube_object::KubeObject;
 use super::yaml_tree::{YamlNode, YamlValue};
-use super::{DocumentError, KubeObject};
-use crate::spec::config_map_keys::KNOWN;
+use crate::spec::config_map_keys::{from_keys, is_key};
 use crate::spec::shown;
 
 /// The fields of a ConfigMap.
-pub(super) const FIELDS: [&str; 6] = [
+const FIELDS: [&str; 6] = [
     "apiVersion",
     "kind",
     "metadata",
@@ -20,24 +22,30 @@ pub(super) const FIELDS: [&str; 6] = [
     "immutable",
 ];
 
-/// The names of its keys.
-pub(super) fn names(object: &YamlNode) -> Vec<String> {
-    let values = ["data", "binaryData"]
-        .into_iter()
-        .filter_map(|field| object.field(field));
-    values
-        .flat_map(YamlNode::fields)
-        .map(|(name, _)| name.clone())
-        .collect()
-}
+impl KubeObject<'_> {
+    /// A file may contain many ConfigMaps; a version spec has at least one known key.
+    pub(super) fn has_spec_keys(&self) -> bool {
+        self.is_config_map() && self.key_names().iter().any(|name| is_key(name))
+    }
 
-/// Whether the ConfigMap has a key of a version spec.
-pub(super) fn has_known_key(object: &YamlNode) -> bool {
-    names(object).iter().any(|name| KNOWN.contains(&&name[..]))
+    /// The version spec, and warnings for the user.
+    pub(super) fn read_config_map(&self) -> Result<CompleteSpec, DocumentError> {
+        let mut warnings = self.unknown_fields("", self.node, &FIELDS);
+        let (spec, more) = from_keys(&keys(self)?).map_err(|why| DocumentError::Content {
+            object: self.title(),
+            why: Box::new(why),
+        })?;
+        warnings.extend(more);
+        Ok(CompleteSpec {
+            title: self.title(),
+            spec,
+            warnings,
+        })
+    }
 }
 
 /// The keys and their bytes.
-pub(super) fn keys(object: &KubeObject<'_>) -> Result<BTreeMap<String, Vec<u8>>, DocumentError> {
+fn keys(object: &KubeObject<'_>) -> Result<BTreeMap<String, Vec<u8>>, DocumentError> {
     let mut keys = BTreeMap::new();
     for field in ["data", "binaryData"] {
         let Some(values) = object.node.field(field) else {
@@ -75,7 +83,7 @@ fn text<'a>(name: &str, value: &'a YamlNode) -> Result<&'a str, String> {
             shown(name)
         ),
         YamlValue::Mapping(_) => format!("write `{}: |`, and below it the text, indented", shown(name)),
-        YamlValue::Boolean | YamlValue::Number => "put it in double quotes".to_owned(),
+        YamlValue::Boolean(_) | YamlValue::Number(_) => "put it in double quotes".to_owned(),
     };
     Err(format!("it is {}, not a text\nhint: {hint}", value.kind()))
 }

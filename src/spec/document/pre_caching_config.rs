@@ -11,12 +11,14 @@
 //! ```
 //!
 //! Since openshift-kni/cluster-group-upgrades-operator d9ba19eb5 the hub reads the release and the catalogs from its
-//! policies. Here are no policies, so these fields are used.
+//! policies. Here these fields are used if no other object has a release or a catalog.
 
 use std::collections::BTreeMap;
 
-use super::yaml_tree::{TextPosition, YamlNode, YamlValue};
-use super::{DocumentError, KubeObject};
+use super::DocumentError;
+use super::kube_object::KubeObject;
+use super::text_position::TextPosition;
+use super::yaml_tree::{YamlNode, YamlValue};
 use crate::spec::config_map_keys::{
     ADDITIONAL_IMAGES, EXCLUDES, OPERATORS_INDEXES, OPERATORS_PACKAGES, PLATFORM_IMAGE, SPACE_REQUIRED,
     from_keys,
@@ -25,7 +27,7 @@ use crate::spec::space_required::quantity_in_gib;
 use crate::spec::{SpaceRequiredError, SpecError, VersionSpec, shown};
 
 /// GiB that the hub requires by default (`SpaceRequiredForPrecache`).
-const SPACE_DEFAULT: u64 = 35;
+pub(super) const SPACE_DEFAULT: u64 = 35;
 
 const PLATFORM_IMAGE_FIELD: &str = "spec.overrides.platformImage";
 const INDEXES_FIELD: &str = "spec.overrides.operatorsIndexes";
@@ -40,8 +42,18 @@ const LISTS: [(&str, &str); 4] = [
     ("spec.additionalImages", ADDITIONAL_IMAGES),
 ];
 
-/// The version spec, and warnings for the user.
-pub(super) fn read(object: &KubeObject<'_>) -> Result<(VersionSpec, Vec<String>), DocumentError> {
+impl KubeObject<'_> {
+    pub(super) fn is_pre_caching_config(&self) -> bool {
+        (self.api_version, self.kind) == ("ran.openshift.io/v1alpha1", "PreCachingConfig")
+    }
+}
+
+/// The version spec, and warnings for the user. `others` is what the other objects of the input request; as for the hub,
+/// their release and catalogs have precedence, and a list of packages here replaces theirs.
+pub(super) fn read(
+    object: &KubeObject<'_>,
+    others: &VersionSpec,
+) -> Result<(VersionSpec, Vec<String>), DocumentError> {
     let mut reader = ConfigReader {
         object,
         keys: BTreeMap::new(),
@@ -53,10 +65,25 @@ pub(super) fn read(object: &KubeObject<'_>) -> Result<(VersionSpec, Vec<String>)
         reader.list(field, key)?;
     }
     reader.space()?;
-    reader.ignored_by_the_hub();
-    let (spec, more) = from_keys(&reader.keys).map_err(|error| reader.located(error))?;
+    reader.ignored_by_the_hub(others);
+    let (mut spec, more) = from_keys(&reader.keys).map_err(|error| reader.located(error))?;
     reader.warnings.extend(more);
+    if others.platform_image.is_some() {
+        spec.platform_image.clone_from(&others.platform_image);
+    }
+    if !others.operators_indexes.is_empty() {
+        spec.operators_indexes.clone_from(&others.operators_indexes);
+    }
+    if spec.packages_and_channels.is_empty() {
+        spec.packages_and_channels
+            .clone_from(&others.packages_and_channels);
+    }
     Ok((spec, reader.warnings))
+}
+
+/// Whether it has a release.
+pub(super) fn names_release(object: &KubeObject<'_>) -> Result<bool, DocumentError> {
+    Ok(object.text_at(PLATFORM_IMAGE_FIELD)?.is_some())
 }
 
 /// Warnings about unknown fields. An error if a parent of the fields is not a mapping.
@@ -84,7 +111,7 @@ fn unknown_fields(object: &KubeObject<'_>) -> Result<Vec<String>, DocumentError>
         ),
     ];
     for (path, fields) in known {
-        let Some(node) = at(object.node, path) else {
+        let Some(node) = object.at(path) else {
             continue;
         };
         if !matches!(node.value, YamlValue::Mapping(_)) {
@@ -98,13 +125,6 @@ fn unknown_fields(object: &KubeObject<'_>) -> Result<Vec<String>, DocumentError>
         warnings.extend(object.unknown_fields(&prefix, node, fields));
     }
     Ok(warnings)
-}
-
-/// The value at a path; `None` if it is null.
-fn at<'a>(node: &'a YamlNode, path: &str) -> Option<&'a YamlNode> {
-    path.split('.')
-        .filter(|name| !name.is_empty())
-        .try_fold(node, |node, name| node.field(name))
 }
 
 /// Where a line of a key comes from.
@@ -126,7 +146,7 @@ struct ConfigReader<'a> {
 
 impl ConfigReader<'_> {
     fn platform_image(&mut self) -> Result<(), DocumentError> {
-        if let Some(node) = at(self.object.node, PLATFORM_IMAGE_FIELD) {
+        if let Some(node) = self.object.at(PLATFORM_IMAGE_FIELD) {
             let image = self.line(PLATFORM_IMAGE_FIELD, node)?.to_owned();
             self.put(
                 PLATFORM_IMAGE,
@@ -137,7 +157,7 @@ impl ConfigReader<'_> {
     }
 
     fn list(&mut self, field: &'static str, key: &'static str) -> Result<(), DocumentError> {
-        let Some(node) = at(self.object.node, field) else {
+        let Some(node) = self.object.at(field) else {
             return Ok(());
         };
         let YamlValue::List(items) = &node.value else {
@@ -174,7 +194,7 @@ impl ConfigReader<'_> {
             YamlValue::Null => "",
             other => {
                 let hint = match other {
-                    YamlValue::Number | YamlValue::Boolean => "\nhint: put it in double quotes",
+                    YamlValue::Number(_) | YamlValue::Boolean(_) => "\nhint: put it in double quotes",
                     // A pattern with a colon and a blank is a mapping in YAML.
                     YamlValue::Mapping(_) => "\nhint: put the whole entry in double quotes",
                     _ => "",
@@ -205,7 +225,7 @@ impl ConfigReader<'_> {
     }
 
     fn space(&mut self) -> Result<(), DocumentError> {
-        let node = at(self.object.node, SPACE_FIELD);
+        let node = self.object.at(SPACE_FIELD);
         let amount = node.map(|node| self.line(SPACE_FIELD, node)).transpose()?;
         let gib = match (node, amount.unwrap_or_default()) {
             (None, _) | (_, "") => SPACE_DEFAULT,
@@ -226,17 +246,28 @@ impl ConfigReader<'_> {
         Ok(())
     }
 
-    fn ignored_by_the_hub(&mut self) {
+    fn ignored_by_the_hub(&mut self, others: &VersionSpec) {
         let title = self.object.title();
-        let filled = |field: &str| at(self.object.node, field).is_some_and(|node| !is_empty(node));
-        for (field, key) in [
-            (PLATFORM_IMAGE_FIELD, PLATFORM_IMAGE),
-            (INDEXES_FIELD, OPERATORS_INDEXES),
+        let filled = |field: &str| self.object.at(field).is_some_and(|node| !is_empty(node));
+        for (field, key, is_replaced) in [
+            (
+                PLATFORM_IMAGE_FIELD,
+                PLATFORM_IMAGE,
+                others.platform_image.is_some(),
+            ),
+            (
+                INDEXES_FIELD,
+                OPERATORS_INDEXES,
+                !others.operators_indexes.is_empty(),
+            ),
         ] {
             if filled(field) {
-                self.warnings.push(format!(
-                    "{title}: `{field}` is used as `{key}` here, but TALM's hub ignores it and uses its policies"
-                ));
+                self.warnings.push(match is_replaced {
+                    true => format!("{title}: `{field}` is ignored, as by TALM's hub: other objects have precedence"),
+                    false => format!(
+                        "{title}: `{field}` is used as `{key}` here, but TALM's hub ignores it and uses its policies"
+                    ),
+                });
             }
         }
         if filled(PRE_CACHE_IMAGE_FIELD) {

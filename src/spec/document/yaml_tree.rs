@@ -6,9 +6,11 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Number, Value};
 use serde_saphyr::{Error, Spanned};
 
 use super::DocumentError;
+use super::text_position::TextPosition;
 use crate::spec::shown;
 
 /// The deepest nesting of YAML. The parser recurses: in a debug build, 60 levels overflow a thread's stack of 2 MiB. A
@@ -16,27 +18,14 @@ use crate::spec::shown;
 /// of 128 levels, which take less than 1 MiB.
 const DEPTH_LIMIT: usize = 40;
 
-/// The most scalars, lists and mappings of all YAML documents together, with aliases expanded: 5,000 ConfigMaps as printed
+/// The most scalars, lists and mappings of all documents of a text together, with aliases expanded: 5,000 ConfigMaps as printed
 /// by `kubectl get`.
 const NODES_LIMIT: usize = 250_000;
 
 /// The most documents in one text; `kubectl` prints many objects as one `List`.
 const DOCUMENTS_LIMIT: usize = 5_000;
 
-/// The position of a value in a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextPosition {
-    /// Counted from 1.
-    pub line: u64,
-    /// In characters, counted from 1.
-    pub column: u64,
-}
-
-impl fmt::Display for TextPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}", self.line, self.column)
-    }
-}
+const TOO_LARGE: &str = "too large or too deeply nested";
 
 /// A value and its position, which is unknown for JSON.
 #[derive(Debug)]
@@ -48,8 +37,9 @@ pub(super) struct YamlNode {
 #[derive(Debug)]
 pub(super) enum YamlValue {
     Null,
-    Boolean,
-    Number,
+    Boolean(bool),
+    /// `None` for a number that JSON does not have.
+    Number(Option<Number>),
     Text(String),
     List(Vec<YamlNode>),
     /// Names are unique.
@@ -78,12 +68,48 @@ impl YamlNode {
         }
     }
 
+    /// How many values it has, itself included.
+    pub(super) fn count(&self) -> usize {
+        1 + match &self.value {
+            YamlValue::List(items) => items.iter().map(Self::count).sum(),
+            YamlValue::Mapping(fields) => fields.iter().map(|(_, node)| node.count()).sum::<usize>(),
+            _ => 0,
+        }
+    }
+
+    /// Removes all positions, which are those of another text.
+    pub(super) fn forget_positions(&mut self) {
+        self.position = None;
+        match &mut self.value {
+            YamlValue::List(items) => items.iter_mut().for_each(Self::forget_positions),
+            YamlValue::Mapping(fields) => fields.iter_mut().for_each(|(_, node)| node.forget_positions()),
+            _ => {}
+        }
+    }
+
+    /// The value for a type's `Deserialize`.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.value {
+            YamlValue::Null => Value::Null,
+            YamlValue::Boolean(value) => Value::Bool(*value),
+            YamlValue::Number(value) => value.clone().map_or(Value::Null, Value::Number),
+            YamlValue::Text(text) => Value::String(text.clone()),
+            YamlValue::List(items) => items.iter().map(Self::to_json).collect(),
+            YamlValue::Mapping(fields) => {
+                let fields = fields.iter();
+                fields
+                    .map(|(name, node)| (name.clone(), node.to_json()))
+                    .collect()
+            }
+        }
+    }
+
     /// The type of the value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self.value {
             YamlValue::Null => "nothing",
-            YamlValue::Boolean => "`true` or `false`",
-            YamlValue::Number => "a number",
+            YamlValue::Boolean(_) => "`true` or `false`",
+            YamlValue::Number(_) => "a number",
             YamlValue::Text(_) => "a text",
             YamlValue::List(_) => "a list",
             YamlValue::Mapping(_) => "a mapping",
@@ -91,32 +117,41 @@ impl YamlNode {
     }
 }
 
-/// All documents of a text that are not empty.
+/// All documents of a text that are not empty; together they have at most `nodes` values.
 ///
 /// A text that begins with a bracket is parsed as JSON first, because YAML parsers fail on JSON's surrogate pairs. If that
 /// fails, it may still be YAML in flow style.
-pub(super) fn parse(text: &str) -> Result<Vec<YamlNode>, DocumentError> {
+pub(super) fn parse(text: &str, nodes: usize) -> Result<Vec<YamlNode>, DocumentError> {
+    let nodes = nodes.min(NODES_LIMIT);
     if !text.trim_start().starts_with(['{', '[']) {
-        return yaml(text);
+        return yaml(text, nodes);
     }
     let documents: Result<Vec<YamlNode>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+    if let Ok(documents) = &documents
+        && documents.iter().map(YamlNode::count).sum::<usize>() > nodes
+    {
+        return Err(DocumentError::Syntax {
+            language: "JSON",
+            why: TOO_LARGE.to_owned(),
+        });
+    }
     documents.or_else(|error| {
-        yaml(text).map_err(|_| DocumentError::Syntax {
+        yaml(text, nodes).map_err(|_| DocumentError::Syntax {
             language: "JSON",
             why: shown(&error.to_string()),
         })
     })
 }
 
-fn yaml(text: &str) -> Result<Vec<YamlNode>, DocumentError> {
+fn yaml(text: &str, nodes: usize) -> Result<Vec<YamlNode>, DocumentError> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         // For Go's parser, `y` is a string.
         strict_booleans: true,
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_LIMIT,
-            max_nodes: NODES_LIMIT,
-            max_events: 3 * NODES_LIMIT,
+            max_nodes: nodes,
+            max_events: 3 * nodes,
             max_documents: DOCUMENTS_LIMIT,
         },
     };
@@ -138,7 +173,7 @@ fn message(error: &Error) -> String {
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
-        | Error::AliasReplayStackDepthExceeded { .. } => "too large or too deeply nested".to_owned(),
+        | Error::AliasReplayStackDepthExceeded { .. } => TOO_LARGE.to_owned(),
         other => return other.to_string(),
     };
     match innermost.location() {
@@ -181,28 +216,28 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(YamlValue::Null)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<YamlValue, E> {
-        Ok(YamlValue::Boolean)
+    fn visit_bool<E>(self, value: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Boolean(value))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<YamlValue, E> {
-        Ok(YamlValue::Number)
+    fn visit_i64<E>(self, value: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number(Some(value.into())))
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<YamlValue, E> {
-        Ok(YamlValue::Number)
+    fn visit_u64<E>(self, value: u64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number(Some(value.into())))
     }
 
     fn visit_i128<E>(self, _: i128) -> Result<YamlValue, E> {
-        Ok(YamlValue::Number)
+        Ok(YamlValue::Number(None))
     }
 
     fn visit_u128<E>(self, _: u128) -> Result<YamlValue, E> {
-        Ok(YamlValue::Number)
+        Ok(YamlValue::Number(None))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<YamlValue, E> {
-        Ok(YamlValue::Number)
+    fn visit_f64<E>(self, value: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Number(Number::from_f64(value)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<YamlValue, E> {

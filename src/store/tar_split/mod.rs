@@ -16,11 +16,13 @@
 
 mod error;
 mod reader;
+mod records;
 mod writer;
 
 pub use error::TarSplitError;
 pub use reader::assemble;
 pub(in crate::store) use reader::{Assembler, FileEvent};
+pub use records::{Record, Records};
 pub(in crate::store) use writer::{FileChecksum, Writer};
 
 /// `type` of a File.

@@ -3,9 +3,8 @@
 //! Files are opened only below the layer's directory, and compared with their length and checksum in the tar-split.
 //! The caller compares the digest of the whole tar: headers are copied from the tar-split unchanged.
 
-use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read, Write};
+use std::io::{self, BufReader, Cursor, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -13,41 +12,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flate2::bufread::MultiGzDecoder;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
-use serde::Deserialize;
 
+use super::TarSplitError;
+use super::records::{Record, Records};
 use super::writer::FileChecksum;
-use super::{FILE, SEGMENT, TarSplitError};
 use crate::store::escaped_name::EscapedName;
 use crate::store::unpack::{NameSet, clean, in_root, open_in};
 
-/// The longest line. Ours have at most 1.4 MB; podman's contain a few extended headers, which are limited to 1 MiB
-/// each.
-const MAX_LINE: u64 = 16 << 20;
-
 /// Bytes of a tar that are copied at once.
 const BUFFER: usize = 256 << 10;
-
-#[derive(Deserialize)]
-struct Line<'a> {
-    r#type: u8,
-    #[serde(borrow, default)]
-    name: Cow<'a, str>,
-    #[serde(borrow, default)]
-    name_raw: Cow<'a, str>,
-    #[serde(default)]
-    size: i64,
-    #[serde(borrow)]
-    payload: Option<Cow<'a, str>>,
-}
 
 /// Reads the tar that a gzipped tar-split and the files of a layer form.
 ///
 /// Errors are [`TarSplitError`]s inside an [`io::Error`]. A damaged file is reported to the listener first. If the
 /// listener accepts it, its missing bytes are read as zeros, and the tar keeps its length.
 pub(in crate::store) struct Assembler<R: Read, L> {
-    lines: BufReader<MultiGzDecoder<BufReader<R>>>,
-    line: Vec<u8>,
-    number: u64,
+    records: Records<BufReader<MultiGzDecoder<BufReader<R>>>>,
     seen: NameSet,
     diff: Arc<OwnedFd>,
     segment: Cursor<Vec<u8>>,
@@ -113,9 +93,7 @@ where
     /// Reads `tar_split` from its current position, and files below `diff`.
     pub(in crate::store) fn new(tar_split: R, diff: Arc<OwnedFd>, listener: L) -> Self {
         Self {
-            lines: BufReader::new(MultiGzDecoder::new(BufReader::new(tar_split))),
-            line: Vec::new(),
-            number: 0,
+            records: Records::new(BufReader::new(MultiGzDecoder::new(BufReader::new(tar_split)))),
             seen: NameSet::default(),
             diff,
             segment: Cursor::default(),
@@ -126,39 +104,19 @@ where
 
     /// Reads the next line; false at the end.
     fn advance(&mut self) -> Result<bool, TarSplitError> {
-        self.line.clear();
-        let mut limited = Read::by_ref(&mut self.lines).take(MAX_LINE);
-        let read = limited.read_until(b'\n', &mut self.line);
-        let read = read.map_err(TarSplitError::Read)?;
-        let line = self.number + 1;
-        let bad = |reason: String| TarSplitError::Record { line, reason };
-        if read == 0 {
-            return Ok(false);
-        }
-        self.number = line;
-        if read as u64 == MAX_LINE {
-            return Err(bad(format!("longer than {MAX_LINE} bytes")));
-        }
-        let record: Line<'_> = serde_json::from_slice(&self.line).map_err(|error| bad(error.to_string()))?;
-        let payload = record.payload.as_deref().unwrap_or_default();
-        let payload = BASE64.decode(payload).map_err(|error| bad(error.to_string()))?;
-        match record.r#type {
-            SEGMENT => self.segment = Cursor::new(payload),
-            FILE => {
-                let name = match &*record.name_raw {
-                    "" => record.name.as_bytes().to_vec(),
-                    raw => BASE64.decode(raw).map_err(|error| bad(error.to_string()))?,
-                };
+        match self.records.next_record()? {
+            None => return Ok(false),
+            Some(Record::Segment(bytes)) => self.segment = Cursor::new(bytes),
+            Some(Record::File { name, size, crc }) => {
                 // podman rejects a tar-split that names a path twice.
                 if !self.seen.insert(&clean(&name)) {
-                    return Err(bad(format!("second entry for `{}`", EscapedName::new(&name))));
+                    let reason = format!("second entry for `{}`", EscapedName::new(&name));
+                    return Err(self.records.fault(reason));
                 }
-                let size = u64::try_from(record.size).map_err(|error| bad(error.to_string()))?;
                 if size > 0 {
-                    self.begin(name, size, payload)?;
+                    self.begin(name, size, crc)?;
                 }
             }
-            other => return Err(bad(format!("unknown type {other}"))),
         }
         Ok(true)
     }

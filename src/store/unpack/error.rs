@@ -157,7 +157,7 @@ impl UnpackError {
         matches!(self, Self::Content { .. } | Self::Limit { .. })
     }
 
-    pub(super) fn host(action: &'static str, path: &[u8], source: impl Into<io::Error>) -> Self {
+    pub(crate) fn host(action: &'static str, path: &[u8], source: impl Into<io::Error>) -> Self {
         let (path, source) = (EscapedName::new(path), source.into());
         Self::Host { action, path, source }
     }

@@ -55,12 +55,12 @@ const MAX_DIRECTORY_NAMES: usize = 100 << 20;
 /// bytes, by which small layers differ. Only then it needs space from the budget.
 const SLACK: u64 = 1 << 20;
 
-/// The tar that a delta makes may be this many times as long as estimated: a layer of text is compressed to a fifteenth, and
+/// The tar that a source makes may be this many times as long as estimated: a layer of text is compressed to a fifteenth, and
 /// a guess expects a third.
 const MAX_EXCESS: u64 = 8;
 
-/// The tar that a delta makes may exceed that by this many bytes: the limit should not depend on the guess for a small layer.
-const DELTA_SLACK: u64 = 64 << 20;
+/// The tar that a source makes may exceed that by this many bytes: the limit should not depend on the guess for a small layer.
+const SOURCE_SLACK: u64 = 64 << 20;
 
 impl<'a> UnpackLimits<'a> {
     /// The limits of a layer with an estimated tar length; more bytes are reserved from `budget`.
@@ -72,10 +72,11 @@ impl<'a> UnpackLimits<'a> {
         }
     }
 
-    /// The limits of a tar that a delta makes. It is never compressed, and its length is not authenticated.
-    pub fn for_delta(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
+    /// The limits of a tar that something else than the layer's blob makes, like a delta. It is never compressed, and its
+    /// length is not authenticated.
+    pub fn for_source(tar_bytes: u64, budget: &'a SpaceBudget) -> Self {
         Self {
-            ceiling: tar_bytes.saturating_mul(MAX_EXCESS).saturating_add(DELTA_SLACK),
+            ceiling: tar_bytes.saturating_mul(MAX_EXCESS).saturating_add(SOURCE_SLACK),
             is_compressible: false,
             ..Self::estimated(tar_bytes, budget)
         }

@@ -41,7 +41,9 @@ pub enum ListedKind {
     Whiteout,
     /// Removes everything in a directory that the layers below have.
     Opaque,
-    /// A symbolic link, a device, a FIFO or a sparse file.
+    /// A symbolic link to this target, which may be any text.
+    Symlink(Vec<u8>),
+    /// A device, a FIFO or a sparse file.
     Other,
 }
 
@@ -90,6 +92,7 @@ pub fn list(
             },
             TarEntryKind::Directory => ListedKind::Directory,
             TarEntryKind::HardLink => ListedKind::HardLink(in_root(&clean(&entry.link)).to_vec()),
+            TarEntryKind::Symlink => ListedKind::Symlink(entry.link.to_vec()),
             _ => ListedKind::Other,
         };
         let path = entry.path().to_vec();
@@ -159,7 +162,7 @@ mod tests {
             ("d", ListedKind::Directory),
             ("d/file", file),
             ("link", ListedKind::HardLink(b"d/file".to_vec())),
-            ("symlink", ListedKind::Other),
+            ("symlink", ListedKind::Symlink(b"d".to_vec())),
             ("d/gone", ListedKind::Whiteout),
             ("top", ListedKind::Whiteout),
             ("d", ListedKind::Opaque),

@@ -269,7 +269,9 @@ impl ApiDouble {
                 let place = match rule.scope {
                     RuleScope::Cluster => String::new(),
                     RuleScope::Own => format!("namespaces/{NAMESPACE}/"),
-                    RuleScope::Namespace(namespace) => format!("namespaces/{namespace}/"),
+                    RuleScope::Namespace(namespace) | RuleScope::OptionalNamespace(namespace) => {
+                        format!("namespaces/{namespace}/")
+                    }
                 };
                 let rest = asked.path.strip_prefix(&format!("{group}{place}"));
                 let mut parts = rest.unwrap_or_default().split('/');
@@ -398,7 +400,10 @@ async fn handle(
             }
             (401, failure(401, "Unauthorized"))
         }
-        _ => answer(&shared, &method, &path, &headers, &body),
+        _ => {
+            let (status, document) = answer(&shared, &method, &path, &headers, &body);
+            (status, page(document, uri.query().unwrap_or_default()))
+        }
     };
     note();
     let mut response = Response::builder()
@@ -428,6 +433,23 @@ async fn handle(
 
 fn failure(code: u16, message: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "message": message})
+}
+
+/// The part of a list that a query with `limit` asks for. The token is the index of the next object.
+fn page(mut list: Value, query: &str) -> Value {
+    let number = |name: &str| {
+        let value = query.split('&').find_map(|pair| pair.strip_prefix(name));
+        value.and_then(|value| value.parse::<usize>().ok())
+    };
+    if let (Some(limit), Some(items)) = (number("limit="), list["items"].as_array().cloned()) {
+        let first = number("continue=").unwrap_or_default();
+        let last = items.len().min(first + limit);
+        list["items"] = items[first..last].into();
+        if last < items.len() {
+            list["metadata"]["continue"] = last.to_string().into();
+        }
+    }
+    list
 }
 
 fn answer(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, body: &str) -> (u16, Value) {

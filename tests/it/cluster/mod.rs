@@ -3,7 +3,11 @@
 mod api_errors;
 mod api_faults;
 mod fake_api;
+mod from_cluster;
 mod job_status;
+mod payload;
+mod pod_templates;
+mod pool_pins;
 mod random_faults;
 mod release;
 mod tls_proxy;

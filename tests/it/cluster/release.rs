@@ -5,9 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use spoke_precache::cluster::{
-    Api, ClusterInfo, ClusterNeeds, ClusterSignature, ClusterVersion, ReleaseNeeds,
-};
+use spoke_precache::cluster::{Api, ClusterInfo, ClusterNeeds, ClusterSignature, ReleaseNeeds};
 
 use super::api_faults::Fault;
 use super::fake_api::ApiDouble;
@@ -28,6 +26,9 @@ fn query(api: &ApiDouble, release: ReleaseNeeds) -> ClusterInfo {
     let needs = ClusterNeeds {
         kubelet: false,
         release,
+        used_images: false,
+        manifest_filters: false,
+        upgrade: false,
     };
     runtime.block_on(ClusterInfo::query(&client, needs, Duration::from_secs(60)))
 }
@@ -71,12 +72,10 @@ fn keys_signatures_and_the_completed_release_are_read() {
             signature("sha256-bb-7", b"sig2")
         ]
     );
-    let version = ClusterVersion {
-        completed: Some("quay.io/r@sha256:a".to_owned()),
-        partial: Some("quay.io/r@sha256:b".to_owned()),
-        signature_stores: None,
-    };
-    assert_eq!(info.release.version.unwrap(), version);
+    let version = info.release.version.unwrap();
+    assert_eq!(version.completed().unwrap().image, "quay.io/r@sha256:a");
+    assert_eq!(version.partial().unwrap().image, "quay.io/r@sha256:b");
+    assert_eq!(version.spec.signature_stores, None);
     assert_eq!(info.warnings, Vec::<String>::new());
     let log = api.log();
     let list = log.iter().find(|asked| asked.path == SIGNATURES_PATH).unwrap();
@@ -122,7 +121,11 @@ fn nothing_is_asked_that_flags_make_unnecessary() {
         paths.sort();
         paths
     };
-    assert_eq!(of_releases(ReleaseNeeds::default()), Vec::<String>::new());
+    assert_eq!(
+        of_releases(ReleaseNeeds::default()),
+        [VERSION_PATH],
+        "which update runs"
+    );
     let only_keys = ReleaseNeeds {
         keys: true,
         signatures: false,

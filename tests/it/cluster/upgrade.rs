@@ -13,13 +13,13 @@ use crate::registry::Registry;
 use crate::test_node::TestNode;
 
 /// The program's message, before and after the version.
-const DOWNLOADED_AGAIN: &str = "takes the operating system's image `rhel-coreos` (";
+pub(super) const DOWNLOADED_AGAIN: &str = "takes the operating system's image `rhel-coreos` (";
 
 /// The pattern that the hint names.
 const PATTERN: &str = r#"^"rhel-coreos\$"#;
 
 /// A registry with a release of this version and its reference: an image, and an operating system.
-fn release(version: &str) -> (Registry, String) {
+pub(super) fn release(version: &str) -> (Registry, String) {
     let (registry, images) = (Registry::start(), sample_images(b"no program"));
     let tags = [("etcd", "zoo/links"), ("rhel-coreos", "zoo/base")].map(|(tag, name)| {
         registry.push(COMPONENTS, None, images.image(name));

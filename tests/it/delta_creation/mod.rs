@@ -4,3 +4,5 @@ mod application;
 mod creation;
 mod interruption;
 mod releases;
+
+pub(crate) use releases::TinyRelease;

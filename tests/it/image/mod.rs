@@ -22,7 +22,7 @@ mod sparse;
 pub(crate) mod tar;
 mod token;
 
-use std::io::Write;
+use std::io::{Read as _, Write};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -86,6 +86,20 @@ impl Layer {
             blob,
             diff_id,
         }
+    }
+
+    /// Its tar.
+    pub(crate) fn tar(&self) -> Vec<u8> {
+        let mut tar = Vec::new();
+        match self.compression {
+            Compression::Gzip => flate2::read::MultiGzDecoder::new(&self.blob[..]).read_to_end(&mut tar),
+            Compression::Zstd => {
+                zstd::Decoder::new(&self.blob[..]).and_then(|mut zstd| zstd.read_to_end(&mut tar))
+            }
+            Compression::None => (&self.blob[..]).read_to_end(&mut tar),
+        }
+        .expect("a layer of a fixture decompresses");
+        tar
     }
 
     fn media_type(&self, format: Format) -> &'static str {

@@ -124,6 +124,16 @@ pub(crate) fn release_image(base: &Layer, references: &str) -> Image {
 
 /// The same of another version.
 pub(crate) fn release_image_of(version: &str, base: &Layer, references: &str) -> Image {
+    release_image_with(version, base, references, &[])
+}
+
+/// The same with manifests: the name and the content of each file.
+pub(crate) fn release_image_with(
+    version: &str,
+    base: &Layer,
+    references: &str,
+    manifests: &[(String, String)],
+) -> Image {
     let metadata =
         json!({"kind": "cincinnati-metadata-v0", "version": version, "previous": [], "metadata": {}});
     let old = r#"
@@ -132,19 +142,21 @@ pub(crate) fn release_image_of(version: &str, base: &Layer, references: &str) ->
         file /release-manifests/0000_00_gone.yaml 0644 0:0 "gone"
     "#;
     let gone = "whiteout /release-manifests/image-references\nwhiteout /release-manifests/0000_00_gone.yaml";
-    let new = r#"
-        dir    /release-manifests 0755 0:0
-        opaque /release-manifests
-        file   /release-manifests/image-references 0644 0:0 bytes=references
-        file   /release-manifests/release-metadata 0644 0:0 bytes=metadata
-    "#;
-    let top = layer::tar_of(
-        new,
-        &[
-            ("references", references.as_bytes()),
-            ("metadata", metadata.to_string().as_bytes()),
-        ],
-    );
+    let metadata = metadata.to_string();
+    let payload = [("image-references", references), ("release-metadata", &metadata)];
+    let manifests = manifests
+        .iter()
+        .map(|(name, text)| (name.as_str(), text.as_str()));
+    let files: Vec<(&str, &str)> = payload.into_iter().chain(manifests).collect();
+    let mut new = "dir /release-manifests 0755 0:0\nopaque /release-manifests\n".to_owned();
+    for (name, _) in &files {
+        new += &format!("file /release-manifests/{name} 0644 0:0 bytes={name}\n");
+    }
+    let files: Vec<(&str, &[u8])> = files
+        .iter()
+        .map(|(name, text)| (*name, text.as_bytes()))
+        .collect();
+    let top = layer::tar_of(&new, &files);
     let layers = vec![
         base.clone(),
         Layer::of(old, Compression::Gzip),

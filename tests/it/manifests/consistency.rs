@@ -113,12 +113,12 @@ fn the_job_fails_at_once_where_another_run_does_not_help() {
     }
 }
 
-/// Group, resource, verb, and where: `cluster`, `own` or a namespace, of what is asked always, or only to pin.
-fn asked(to_pin: bool) -> BTreeSet<(String, String, String, String)> {
-    let rules = RULES.iter().filter(|rule| rule.only_with.is_some() == to_pin);
+/// Group, resource, verb, and where: `cluster`, `own` or a namespace, of what is asked always, or only with a flag.
+fn asked(only_with: Option<&str>) -> BTreeSet<(String, String, String, String)> {
+    let rules = RULES.iter().filter(|rule| rule.only_with == only_with);
     let asked = rules.map(|rule| {
         let place = match rule.scope {
-            RuleScope::Cluster => "cluster",
+            RuleScope::Cluster | RuleScope::OptionalNamespace(_) => "cluster",
             RuleScope::Own => "own",
             RuleScope::Namespace(namespace) => namespace,
         };
@@ -181,8 +181,16 @@ fn the_roles_allow_what_is_asked_and_nothing_else() {
         "own",
     );
     assert!(allowed_to_run.remove(&<[&str; 4]>::from(admission).map(str::to_owned).into()));
-    assert_eq!(allowed_to_run, asked(false));
-    assert_eq!(allowed("components/pin/rbac.yaml"), asked(true));
+    assert_eq!(allowed_to_run, asked(None));
+    for (flag, roles) in [
+        ("--pin api", "components/pin/rbac.yaml"),
+        ("--only-used", "components/only-used/rbac.yaml"),
+        ("--from-cluster", "overlays/standalone/rbac.yaml"),
+    ] {
+        assert_eq!(allowed(roles), asked(Some(flag)), "{flag}");
+    }
+    let flags: BTreeSet<_> = RULES.iter().filter_map(|rule| rule.only_with).collect();
+    assert_eq!(flags.len(), 3, "a file for each");
 }
 
 /// With the token, only these sets can be changed or removed.
@@ -275,7 +283,7 @@ fn the_image_is_the_same_everywhere() {
     let patch = objects("overlays/talm/subscription-patch.yaml").remove(0);
     assert_eq!(text(&config["spec"]["overrides"]["preCacheImage"]), image);
     assert_eq!(text(&patch["spec"]["config"]["env"][0]["value"]), image);
-    for overlay in ["single-node", "several-nodes"] {
+    for overlay in ["single-node", "several-nodes", "standalone"] {
         let kustomization = objects(&format!("overlays/{overlay}/kustomization.yaml")).remove(0);
         let [entry] = list(&kustomization["images"]) else {
             panic!("one image");

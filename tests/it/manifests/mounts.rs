@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use crate::test_node::TestNode;
 
 /// What is read if it is there, and why the Job does not mount it.
-const NOT_MOUNTED: [(&str, &str); 4] = [
+const NOT_MOUNTED: [(&str, &str); 6] = [
     // On OpenShift, root has none; mounting it would make a directory in root's home on every node.
     ("root/.config/containers", "root's own registries.conf"),
     ("etc/ssl/certs/ca-certificates.crt", "Debian's bundle"),
@@ -21,6 +21,12 @@ const NOT_MOUNTED: [(&str, &str); 4] = [
         "proc",
         "what other processes have mounted; our own mounts propagate",
     ),
+    // The directory has keys of the control plane.
+    (
+        "etc/kubernetes/kubelet.conf",
+        "the API has the kubelet's settings",
+    ),
+    ("etc/openshift/kubelet.conf.d", "the same"),
 ];
 
 /// Mounted, and read by `verify --repair` alone.

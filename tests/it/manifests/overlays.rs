@@ -2,19 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
+use std::process;
 
+use clap::Parser as _;
 use serde_json::{Value, json};
+use spoke_precache::cli::{Cli, Command};
 
 use super::schema::{flaws, inner};
 use super::{files, list, objects, parse, text, title, top};
 use crate::needs::{Kubectl, kubectl, leave_out, skip};
 
-const OVERLAYS: [&str; 4] = ["policy", "several-nodes", "single-node", "talm"];
+const OVERLAYS: [&str; 5] = ["policy", "several-nodes", "single-node", "standalone", "talm"];
 
 /// What an overlay, or another directory below `manifests/`, comes to.
 fn rendered(kubectl: &Kubectl, dir: &str) -> Vec<Value> {
-    let output = Command::new(&kubectl.0)
+    let output = process::Command::new(&kubectl.0)
         .arg("kustomize")
         .arg(top().join(dir))
         .output()
@@ -156,40 +158,99 @@ fn the_policy_has_the_objects_of_a_single_node() {
     assert_eq!(list(&looked_at[0]["spec"]), [Value::Null; 0]);
 }
 
+/// The CronJob's template is that Job but for what its kustomization changes; the example of a version spec names a release.
+#[test]
+fn a_cluster_without_a_hub_gets_the_job_each_night() {
+    let Some(kubectl) = with_kubectl() else { return };
+    let rendered = rendered(&kubectl, "overlays/standalone");
+    let single = self::rendered(&kubectl, "overlays/single-node");
+    let mut expected = titles(&single);
+    expected.remove("Job/pre-cache");
+    expected.remove("ConfigMap/pre-cache-spec");
+    let mut there = titles(&rendered);
+    assert!(there.remove("CronJob/pre-cache"));
+    for kind in ["ClusterRole", "ClusterRoleBinding"] {
+        assert!(there.remove(&format!("{kind}/spoke-precache-from-cluster")));
+    }
+    assert_eq!(there, expected);
+    let [.., cron_job] = &rendered[..] else {
+        panic!("no objects");
+    };
+    let spec = &cron_job["spec"];
+    assert_eq!(spec["concurrencyPolicy"], "Forbid");
+    let template = spec["jobTemplate"]["spec"].clone();
+    let mut job = super::job()["spec"].take();
+    job.as_object_mut().unwrap().remove("ttlSecondsAfterFinished");
+    let pod = &mut job["template"]["spec"];
+    pod["volumes"][0]["configMap"]["optional"] = true.into();
+    let args = &template["template"]["spec"]["containers"][0]["args"];
+    pod["containers"][0]["args"] = args.clone();
+    assert_eq!(template, job);
+
+    // They are the program's, and the agent ends before Kubernetes ends it.
+    let words = std::iter::once("spoke-precache").chain(list(args).iter().map(text));
+    let Command::Run(run) = Cli::try_parse_from(words).unwrap().command else {
+        panic!("{args}");
+    };
+    let release = &run.flags.what.release;
+    assert!(release.from_cluster && release.recommended, "{args}");
+    let deadline = run.flags.bounds.deadline.unwrap().as_secs();
+    let killed = job["activeDeadlineSeconds"].as_i64().unwrap();
+    assert!((1..killed).contains(&deadline), "{args}");
+}
+
 /// Added as its first lines describe.
 #[test]
-fn the_component_for_pins_adds_its_rights_and_a_variable_and_nothing_else() {
+fn a_component_adds_its_rights_and_a_variable_and_nothing_else() {
     let Some(kubectl) = with_kubectl() else { return };
-    let copy = tempfile::tempdir().unwrap();
-    for file in files() {
-        let to = copy.path().join(file.strip_prefix(top()).unwrap());
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(file, to).unwrap();
-    }
-    let overlay = copy.path().join("overlays/single-node");
-    let kustomization = overlay.join("kustomization.yaml");
-    let component = fs::read_to_string(top().join("components/pin/kustomization.yaml")).unwrap();
-    let line = component
-        .lines()
-        .find_map(|line| line.strip_prefix("#   "))
-        .unwrap();
-    let text = fs::read_to_string(&kustomization).unwrap() + line + "\n";
-    fs::write(kustomization, text).unwrap();
-    let mut with = rendered(&kubectl, overlay.to_str().unwrap());
-    let mut expected = rendered(&kubectl, "overlays/single-node");
-    expected.extend(objects("components/pin/rbac.yaml"));
-    for object in &mut expected {
-        if object["kind"] == "Job" {
-            let env = &mut object["spec"]["template"]["spec"]["containers"][0]["env"];
-            let variable = json!({"name": "SPOKE_PRECACHE_PIN", "value": "api"});
-            env.as_array_mut().unwrap().push(variable);
+    for (component, name, value) in [
+        ("pin", "SPOKE_PRECACHE_PIN", "api"),
+        ("only-used", "SPOKE_PRECACHE_ONLY_USED", "true"),
+    ] {
+        let copy = tempfile::tempdir().unwrap();
+        for file in files() {
+            let to = copy.path().join(file.strip_prefix(top()).unwrap());
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(file, to).unwrap();
         }
+        let text = fs::read_to_string(top().join(format!("components/{component}/kustomization.yaml")));
+        let text = text.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("#   ")).unwrap();
+        let with_component = |overlay: &str| {
+            let overlay = copy.path().join(overlay);
+            let kustomization = overlay.join("kustomization.yaml");
+            let text = fs::read_to_string(&kustomization).unwrap() + line + "\n";
+            fs::write(kustomization, text).unwrap();
+            rendered(&kubectl, overlay.to_str().unwrap())
+        };
+        let mut with = with_component("overlays/single-node");
+        let mut expected = rendered(&kubectl, "overlays/single-node");
+        expected.extend(objects(&format!("components/{component}/rbac.yaml")));
+        for object in &mut expected {
+            if object["kind"] == "Job" {
+                let env = &mut object["spec"]["template"]["spec"]["containers"][0]["env"];
+                let variable = json!({"name": name, "value": value});
+                env.as_array_mut().unwrap().push(variable);
+            }
+        }
+        let flaws: Vec<String> = with.iter().flat_map(flaws).collect();
+        assert_eq!(flaws, [""; 0]);
+        assert_eq!(with.len(), expected.len());
+        with.retain(|object| !expected.contains(object));
+        assert_eq!(titles(&with), BTreeSet::new(), "{component}");
+        // The CronJob's template has it too.
+        let each_night = with_component("overlays/standalone");
+        let cron_job = each_night
+            .iter()
+            .find(|object| object["kind"] == "CronJob")
+            .unwrap();
+        let pod = &cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+        let variable = json!({"name": name, "value": value});
+        assert!(
+            list(&pod["containers"][0]["env"]).contains(&variable),
+            "{component}"
+        );
     }
-    let flaws: Vec<String> = with.iter().flat_map(flaws).collect();
-    assert_eq!(flaws, [""; 0]);
-    assert_eq!(with.len(), expected.len());
-    with.retain(|object| !expected.contains(object));
-    assert_eq!(titles(&with), BTreeSet::new());
 }
 
 /// `oc apply -k` goes by this order; the Job controller's first pod needs all that the Job does.

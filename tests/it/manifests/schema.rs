@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{ConfigMap, EnvVar, Namespace, PersistentVolumeClaim, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -133,6 +133,7 @@ const FOREIGN: &[(&str, &str, &[&str])] = &[
             "replacements[].source.fieldPath string",
             "replacements[].targets[].select.kind string",
             "replacements[].targets[].fieldPaths[] string",
+            "replacements[].targets[].options.create boolean",
         ],
     ),
     (
@@ -155,6 +156,7 @@ pub(super) fn flaws(object: &Value) -> Vec<String> {
         (Some("v1"), Some("ConfigMap")) => lost::<ConfigMap>(object),
         (Some("v1"), Some("PersistentVolumeClaim")) => lost::<PersistentVolumeClaim>(object),
         (Some("batch/v1"), Some("Job")) => lost::<Job>(object),
+        (Some("batch/v1"), Some("CronJob")) => lost::<CronJob>(object),
         (Some("scheduling.k8s.io/v1"), Some("PriorityClass")) => lost::<PriorityClass>(object),
         (Some("rbac.authorization.k8s.io/v1"), Some("Role")) => lost::<Role>(object),
         (Some("rbac.authorization.k8s.io/v1"), Some("RoleBinding")) => lost::<RoleBinding>(object),

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use spoke_precache::cluster::ClusterVersion;
+use spoke_precache::cluster_version::{ClusterVersion, HistoryEntry};
 
 use super::signature_server::{Answer, SignatureServer};
 use super::signing_key::SigningKey;
@@ -66,11 +66,13 @@ fn keys_are_those_of_the_completed_release_in_the_store() {
     let mut verification = Verification::of(&digest);
     verification.graph_root = node.graph_root();
     let completed = |image: &str| {
-        Ok(ClusterVersion {
-            completed: Some(image.to_owned()),
-            partial: None,
-            signature_stores: None,
-        })
+        let mut version = ClusterVersion::default();
+        version.status.history.push(HistoryEntry {
+            state: "Completed".to_owned(),
+            image: image.to_owned(),
+            ..HistoryEntry::default()
+        });
+        Ok(version)
     };
     verification.cluster.version = completed(&image);
     assert_eq!(origins(&verification.run()).len(), 1);

@@ -105,7 +105,7 @@ fn a_signed_release_is_pulled_and_the_report_has_its_version_and_digest() {
             .exits(0);
         let (status, reason, message) = condition(&run);
         assert_eq!((status, reason), ("True", "Verified"), "{run}");
-        let expected = format!("release {VERSION} ({}) is signed with key ", site.digest());
+        let expected = format!("Release {VERSION} ({}) is signed with key ", site.digest());
         assert!(message.starts_with(&expected), "{message}");
         assert!(
             message.contains(&site.store.url()) && message.contains("public.asc"),
@@ -184,9 +184,9 @@ fn a_release_that_is_not_verifiable_is_a_warning_unless_a_signature_is_required(
             let run = node.start(verb, &args).wait().exits(0);
             let (status, reason, message) = condition(&run);
             assert_eq!((status, reason), ("Unknown", expected), "{run}");
-            // The log's lines begin anew at the hint.
+            // The log's lines begin anew at the hint, and only the condition begins with a capital.
             let first = message.lines().next().unwrap();
-            assert!(run.stderr.contains(first), "{run}");
+            assert!(run.stderr.contains(&first[1..]), "{run}");
         }
     }
 }

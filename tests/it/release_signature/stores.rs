@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spoke_precache::cancel::Cancel;
-use spoke_precache::cluster::{ClusterRelease, ClusterSignature, ClusterVersion};
+use spoke_precache::cluster::{ClusterRelease, ClusterSignature};
+use spoke_precache::cluster_version::{ClusterVersion, SignatureStore};
 use spoke_precache::oci::{Platform, Reference};
 use spoke_precache::registry::{ConfText, Registries, RegistrySettings};
 use spoke_precache::release_signature::{Inputs, Verdict, read_keyring_files, verify};
@@ -367,11 +368,10 @@ fn stores_of_the_cluster_version_replace_the_default_ones() {
     verification.cluster.verification = Ok(config_map(&key, &[&default]));
     verification.cluster.signatures = Ok(Vec::new());
     let mut set = |stores: &[String]| {
-        verification.cluster.version = Ok(ClusterVersion {
-            completed: None,
-            partial: None,
-            signature_stores: Some(stores.to_vec()),
-        });
+        let stores = stores.iter().map(|url| SignatureStore { url: url.clone() });
+        let mut version = ClusterVersion::default();
+        version.spec.signature_stores = Some(stores.collect());
+        verification.cluster.version = Ok(version);
         verification.run()
     };
     refused(set(&[custom.url()]));

@@ -34,11 +34,14 @@ impl DockerRegistry {
     }
 
     fn sharing(dir: Arc<TempDir>, address: &str) -> Self {
-        // Freed here and taken again by the registry: it cannot choose a free one and print it.
-        let free = TcpListener::bind(format!("{address}:0")).and_then(|listener| listener.local_addr());
-        let mut registry = Self::keeping(dir.path(), &free.expect("a free loopback port").to_string());
+        let mut registry = Self::keeping(dir.path(), &free_host(address));
         registry.dir = Some(dir);
         registry
+    }
+
+    /// One with the content of `dir`, which stays, on a free loopback port.
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self::keeping(dir, &free_host("127.0.0.1"))
     }
 
     /// One with the content of `dir`, which stays. `host` is an address with a port.
@@ -82,6 +85,12 @@ impl DockerRegistry {
     pub(crate) fn host(&self) -> String {
         self.host.clone()
     }
+}
+
+/// An address with a free port, freed here and taken again by the registry: it cannot choose one and print it.
+fn free_host(address: &str) -> String {
+    let free = TcpListener::bind(format!("{address}:0")).and_then(|listener| listener.local_addr());
+    free.expect("a free loopback port").to_string()
 }
 
 impl Drop for DockerRegistry {

@@ -31,7 +31,7 @@ if [ -n "$top" ]; then
   mount --rbind /dev "$top/dev"
   mount -t tmpfs tmpfs "$top/tmp"
   mkdir -p "$top${node%/*}"
-  mount --bind "${node%/*}" "$top${node%/*}"
+  mount --rbind "${node%/*}" "$top${node%/*}"
 fi
 for dir in var/lib/containers var/cache/containers etc/containers run/containers run/libpod dev/shm; do
   mkdir -p "$top/$dir"

@@ -249,7 +249,7 @@ fn the_record_of_a_layer_from_a_delta_names_its_blob_only_if_the_manifest_is_aut
             let node = TestNode::trusting(&[]);
             let store = store(&node);
             let area = store.stage().unwrap();
-            let staged = stage(&area, spec.clone(), &made).made_from_delta(is_authenticated);
+            let staged = stage(&area, spec.clone(), &made).with_unseen_blob(is_authenticated);
             store.commit_layers(vec![staged], &Cancel::default()).unwrap();
             let record = record(&node.graph_root());
             let expected = match is_authenticated {

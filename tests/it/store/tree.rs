@@ -159,3 +159,54 @@ fn a_directory_of_too_many_names_is_refused() {
         "cannot read `/` from the image: it has more than 9 entries"
     );
 }
+
+#[test]
+fn a_directory_is_listed_as_the_layers_leave_it() {
+    needs!(root());
+    let text = "image manifests oci
+layer gzip
+dir /manifests 0755 0:0
+file /manifests/b.yaml 0644 0:0 \"b\"
+dir /release-manifests 0755 0:0
+file /release-manifests/old.yaml 0644 0:0 \"old\"
+file /release-manifests/same.yaml 0644 0:0 \"below\"
+dir /other 0755 0:0
+file /other/hidden 0644 0:0 \"hidden\"
+layer gzip
+file /manifests/a.yaml 0644 0:0 \"a\"
+whiteout /release-manifests/old.yaml
+file /release-manifests/same.yaml 0644 0:0 \"above\"
+symlink /release-manifests/link.yaml -> ../manifests/a.yaml
+dir /other 0755 0:0
+opaque /other
+file /other/new 0644 0:0 \"new\"
+";
+    let image = Images::of(text, &[]).images.remove(0);
+    let world = TestNode::trusting(&[]);
+    let store = store(&world);
+    put(&store, &image, None, "localhost/a:1");
+    let tree = store.tree(&resolved(&image, None).layer_ids()).unwrap();
+    let names = |path: &str| -> Vec<String> {
+        let entries = tree.read_directory(path, LIMIT).unwrap().unwrap();
+        let names = entries.into_iter().map(|entry| entry.name.into_string().unwrap());
+        names.collect()
+    };
+    assert_eq!(names("manifests"), ["a.yaml", "b.yaml"]);
+    assert_eq!(names("/release-manifests"), ["link.yaml", "same.yaml"]);
+    assert_eq!(names("other"), ["new"]);
+    let above = tree.read_file("release-manifests/same.yaml", 100).unwrap();
+    assert_eq!(above.as_deref(), Some(b"above".as_slice()));
+    let linked = tree.read_file("release-manifests/link.yaml", 100).unwrap();
+    assert_eq!(linked.as_deref(), Some(b"a".as_slice()));
+
+    assert_eq!(tree.read_directory("none", LIMIT).unwrap(), None);
+    let refused = |path: &str, limit| tree.read_directory(path, limit).unwrap_err().to_string();
+    assert_eq!(
+        refused("manifests", 1),
+        "cannot read `manifests` from the image: it has more than 1 entries"
+    );
+    assert_eq!(
+        refused("manifests/a.yaml", LIMIT),
+        "cannot read `manifests/a.yaml` from the image: it is a regular file, not a directory"
+    );
+}

@@ -387,7 +387,7 @@ fn bug_19_a_killed_run_leaves_nothing_for_ever() {
     let below = |path: &str| names_below(&world.host().join(path));
     assert_eq!(
         below("var/lib/containers/spoke-precache"),
-        ["lock"],
+        ["history.json", "lock"],
         "blobs are removed when they are unpacked"
     );
     assert_eq!(below("var/lib/containers"), ["spoke-precache", "storage"]);

@@ -2,6 +2,7 @@
 //! bytes as possible and does not touch what is in use or was not requested.
 
 mod attributes;
+mod for_upgrade;
 mod in_use;
 mod records;
 

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cluster_input;
+mod from_cluster;
+
 use super::{SpecDocument, from_document};
 
 fn read(text: &str) -> SpecDocument {
@@ -215,7 +218,7 @@ fn two_version_specs_are_an_error() {
     );
     assert_eq!(
         error(&format!("{one}---\n{two}")),
-        "two version specs: ConfigMap `one` and PreCachingConfig `n/c`\nhint: leave only one of them in the file"
+        "two version specs: ConfigMap `one` and PreCachingConfig `n/c`\nhint: leave only one of them in the input"
     );
 }
 
