@@ -15,8 +15,11 @@ use reqwest::Url;
 use crate::http::shown_url;
 use crate::oci::{Digest, Reference};
 
-/// Where containers/image looks when no store is configured and it runs as root.
+/// Where containers/image looks when no store is configured and it runs as root (`docker/registries_d.go`).
 const DEFAULT: &str = "/var/lib/containers/sigstore";
+
+/// The same below the home of another user.
+const USERS_DEFAULT: &str = ".local/share/containers/sigstore";
 
 /// The lookaside store of one repository.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,9 +45,13 @@ impl Lookaside {
         Ok(Self { base })
     }
 
-    /// The store that is used if none is configured.
-    pub(super) fn default_of(image: &Reference) -> Self {
-        let path = Path::new(DEFAULT).join(image.path());
+    /// The store that is used if none is configured; `home` is that of a user other than root.
+    pub(super) fn default_of(image: &Reference, home: Option<&Path>) -> Self {
+        let roots = Path::new(DEFAULT);
+        let users = home
+            .map(|home| home.join(USERS_DEFAULT))
+            .filter(|path| path.is_absolute());
+        let path = users.as_deref().unwrap_or(roots).join(image.path());
         Self {
             base: Url::from_file_path(path).expect("an absolute path"),
         }
@@ -109,7 +116,7 @@ mod tests {
             let url = lookaside.signature(manifest, 1);
             assert_eq!(url.as_str(), expected.replace("IT", &of_image));
         }
-        let default = Lookaside::default_of(&image).signature(manifest, 2);
+        let default = Lookaside::default_of(&image, None).signature(manifest, 2);
         let expected = format!("file:///var/lib/containers/sigstore/{of_image}/signature-2");
         assert_eq!(default.as_str(), expected);
     }

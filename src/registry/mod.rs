@@ -126,6 +126,8 @@ pub struct RegistrySettings {
     pub registries_conf: Vec<ConfText>,
     /// The files of registries.d in the order of their names.
     pub registries_d: Vec<ConfText>,
+    /// The home of the user, unless that is root.
+    pub user_home: Option<PathBuf>,
     /// The directory where the host's file system is mounted, for lookaside stores that are a directory of the host.
     pub host_root: PathBuf,
     /// Pull secrets, searched in this order. All must exist.
@@ -158,6 +160,7 @@ impl Default for RegistrySettings {
         Self {
             registries_conf: Vec::new(),
             registries_d: Vec::new(),
+            user_home: None,
             host_root: "/".into(),
             auth_files: Vec::new(),
             system_roots: SystemRoots::default(),
@@ -200,7 +203,7 @@ impl Registries {
     /// Reads the configuration and the pull secrets. Sends nothing.
     pub fn new(settings: RegistrySettings, observer: Arc<dyn Observer>) -> Result<Self, RegistryError> {
         let conf = RegistriesConf::parse(&settings.registries_conf)?;
-        let registries_d = RegistriesD::parse(&settings.registries_d)?;
+        let registries_d = RegistriesD::parse(&settings.registries_d)?.of_user(settings.user_home.clone());
         let credentials = Credentials::read(&settings.auth_files)?;
         let lowest_limit = settings.limit.rate.lowest();
         let (proxies, limit) = (

@@ -43,15 +43,16 @@ impl HostRoot {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The directories of the settings of containers/image on the host: the user's, then the system's. The user is root, as for
-    /// CRI-O. Only `export` and `delta create` run as another user, who may not look into root's, and has settings below `HOME`
-    /// as with skopeo.
+    /// The home of a user other than root, for `export` and `delta create` on a machine that is no node. As skopeo does, they
+    /// look for the user's settings there: root's may be unreadable.
+    pub(super) fn user_home(&self) -> Option<PathBuf> {
+        let is_user = self.0 == Path::new("/") && !rustix::process::geteuid().is_root();
+        env::var_os("HOME").filter(|_| is_user).map(PathBuf::from)
+    }
+
+    /// The directories of the settings of containers/image on the host: the user's, then the system's. CRI-O's user is root.
     pub(super) fn containers_dirs(&self) -> [PathBuf; 2] {
-        let is_root = rustix::process::geteuid().is_root();
-        let home = match env::var_os("HOME") {
-            Some(home) if self.0 == Path::new("/") && !is_root => home.into(),
-            _ => PathBuf::from("root"),
-        };
+        let home = self.user_home().unwrap_or_else(|| "root".into());
         [home.join(".config/containers"), "etc/containers".into()]
     }
 

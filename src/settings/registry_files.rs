@@ -50,6 +50,7 @@ impl HostRoot {
         Ok(RegistrySettings {
             registries_conf: self.registries_conf(paths)?,
             registries_d: self.registries_d(registries_d)?,
+            user_home: self.user_home(),
             host_root: self.0.clone(),
             auth_files,
             system_roots: self.system_roots()?,

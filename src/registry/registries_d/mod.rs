@@ -39,6 +39,8 @@ pub struct RegistriesD {
     default: Option<Namespace>,
     /// By scope.
     namespaces: BTreeMap<String, Namespace>,
+    /// Of a user other than root, which has a default store.
+    home: Option<PathBuf>,
 }
 
 /// Where the signatures of an image are.
@@ -147,6 +149,11 @@ impl RegistriesD {
         Ok(merged)
     }
 
+    /// The same for a user other than root with this home.
+    pub fn of_user(self, home: Option<PathBuf>) -> Self {
+        Self { home, ..self }
+    }
+
     /// Where the signatures of `physical` are, an image by the name that it has at the mirror or registry that it is pulled
     /// from.
     pub fn signature_sources(&self, physical: &Reference) -> Result<SignatureSources, RegistriesDError> {
@@ -161,7 +168,7 @@ impl RegistriesD {
             Some((scope, &it.origin, key, text))
         });
         let lookaside = match lookasides.next() {
-            None => Lookaside::default_of(physical),
+            None => Lookaside::default_of(physical, self.home.as_deref()),
             Some((scope, origin, key, text)) => {
                 Lookaside::parse(text, physical).map_err(|why| RegistriesDError::Lookaside {
                     path: origin.clone(),
