@@ -28,7 +28,8 @@
 //! | `chunked_layers/` | layers in the format `zstd:chunked`, of which the store has many files |
 //! | `authentication` | which manifests are authenticated, by a release or a signature |
 //! | `space`, `size_probe`, `stale_blobs` | whether the plan fits, exact layer sizes, blobs to remove |
-//! | `prefetch/` | downloads for the next round while a release image is pulled |
+//! | `prefetch/` | downloads and unpacks for the next round while a release image is pulled |
+//! | `unpacker` | the threads that unpack layers |
 //! | `pull/` | from a plan to committed images |
 //! | `verify`, `unrepairable` | reading every layer again, and what a repair cannot fix |
 //! | `status`, `steps` | what the report shows about images and steps |
@@ -64,6 +65,7 @@ mod stale_blobs;
 mod status;
 mod steps;
 mod stored_signatures;
+mod unpacker;
 mod unrepairable;
 mod used_images;
 mod verify;

@@ -37,6 +37,7 @@ mod disk;
 mod disk_errors;
 mod disk_full;
 mod documentation;
+mod early_layers;
 mod entrypoint;
 mod exit_codes;
 mod export;

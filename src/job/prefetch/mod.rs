@@ -1,4 +1,4 @@
-//! Downloads blobs for the next round into the spool while a release image is still being pulled.
+//! Downloads blobs for the next round into the spool, and unpacks them, while a release image is still being pulled.
 //!
 //! Without a prefetch the link is idle between a release image and the images that it names: while the release image's last layer is
 //! unpacked and committed, and while manifests are requested; then all connections start slowly. At 100 Mbit/s and a round
@@ -10,13 +10,15 @@
 //!
 //! ```text
 //! pull of the release image ──StagedLayers─→ payload read early ─→ resolve ─→ plan ─→ space? ─→ downloads into the spool
-//!          └── ReleaseFirst: the release image has the link for itself until it is nearly complete ──┘
+//!          └── ReleaseFirst: the release image has the link for itself until it is nearly complete ──┘        │
+//!                                                       pull of the next round ←─EarlyLayers── unpacks ←───────┘
 //! ```
 //!
 //! Nothing depends on a prefetch. The next round takes its own snapshot, plans and checks the space as if there had been no
 //! prefetch, and finds resolved images and spooled blobs. Prefetch and pull use the same [`Fetcher`], so a blob that is being
 //! prefetched is not requested twice, provided that no prefetch starts after blobs began to move from the spool to the store.
 
+mod early_layers;
 mod early_payload;
 mod release_first;
 
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{StreamExt as _, stream};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
@@ -41,15 +44,20 @@ use super::node_storage::NodeStorage;
 use super::pull::scheduler::{connections, request_for};
 use super::release_verification::ReleaseVerification;
 use super::resolve::ResolveQueue;
+use super::space::SpareSpace;
 use super::status::StatusReporter;
 use super::stored_signatures::StoredSignatureChecker;
+use super::unpacker::Unpacker;
 use super::{Mode, space};
 use crate::cancel::Cancel;
 use crate::fetch::{BlobRequest, Fetcher};
 use crate::image_request::{ImageRequest, dedupe};
-use crate::oci::{Digest, Reference, ResolvedImage};
+use crate::oci::{Digest, Layer, Reference, ResolvedImage};
 use crate::plan::{BlobTask, ImageAction, ImageToPlan, Plan, TarLength};
+use crate::spool::VerifiedBlob;
 use crate::zstd_chunked::Metadata;
+pub(super) use early_layers::EarlyLayers;
+use early_layers::EarlyUnpack;
 pub(super) use early_payload::StagedLayers;
 use early_payload::{EarlyPayload, StagedContents};
 pub(super) use release_first::{CHECK_INTERVAL, ReleaseFirst};
@@ -61,6 +69,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Prefetch {
     downloads: Option<Downloads>,
+    early_layers: EarlyLayers,
 }
 
 /// What a prefetch learns from the pull that it runs beside.
@@ -84,6 +93,7 @@ pub(super) struct NextRound<'a> {
     pub(super) queue: &'a mut ResolveQueue,
     pub(super) status: &'a mut StatusReporter,
     pub(super) fetcher: Arc<Fetcher>,
+    pub(super) unpacker: Unpacker,
     pub(super) halt: &'a Cancel,
 }
 
@@ -107,8 +117,13 @@ impl Prefetch {
         (progress, release_first, StagedLayers::new(sender))
     }
 
-    /// Starts no more downloads, because from now on blobs leave the spool, and would be downloaded again. Running downloads
-    /// continue.
+    /// The layers that were unpacked, for the next pull.
+    pub(super) fn early_layers(&self) -> EarlyLayers {
+        self.early_layers.clone()
+    }
+
+    /// Starts no more downloads and unpacks, because from now on blobs leave the spool, and would be downloaded again. Running
+    /// ones continue.
     pub(super) fn start_no_more(&self) {
         if let Some(downloads) = &self.downloads {
             downloads.may_start.store(false, Ordering::Release);
@@ -164,7 +179,9 @@ impl Prefetch {
         }
         let requests = next.naming.requests.iter().cloned().chain(selection.wanted);
         match next.plan(&dedupe(requests)).await {
-            Ok(Some(next_plan)) => self.downloads = Some(next.start_downloads(&next_plan, plan)),
+            Ok(Some(next_plan)) => {
+                self.downloads = Some(next.start_downloads(&next_plan, plan, self.early_layers.clone()))
+            }
             Ok(None) => tracing::debug!("no prefetch: the next plan may not fit on the disk"),
             // The next round meets the same error if it matters.
             Err(error) => tracing::debug!("no prefetch: {error}"),
@@ -220,7 +237,7 @@ impl NextRound<'_> {
 
     /// Starts to download the blobs of `next` that `current` does not pull. Those on media do not wait for the link, and of
     /// those in the format `zstd:chunked` a pull may need some ranges only.
-    fn start_downloads(self, next: &Plan, current: &Plan) -> Downloads {
+    fn start_downloads(self, next: &Plan, current: &Plan, layers: EarlyLayers) -> Downloads {
         let pulled: HashSet<Digest> = current.blobs.iter().map(|blob| blob.digest).collect();
         let chunked = match self.config.deltas {
             Some(_) => chunked_blobs(next),
@@ -241,11 +258,39 @@ impl NextRound<'_> {
         let all = blobs.iter().map(|blob| blob.missing()).sum();
         let request =
             |blob: &BlobTask| request_for(blob, next, connections(blob.missing(), all, max_downloads));
-        let requests = blobs.into_iter().filter_map(request).collect();
+        let blobs = blobs.into_iter().filter_map(|blob| {
+            Some(EarlyBlob {
+                request: request(blob)?,
+                layers: layers_of(blob, next),
+            })
+        });
+        let blobs = blobs.collect();
+        // The next round reports the error.
+        let spare = SpareSpace::after(next, self.config).ok();
+        let unpack = spare.map(|spare| EarlyUnpack {
+            layers,
+            unpacker: self.unpacker,
+            spare: spare.store,
+        });
         // The rest of the release image needs its share of the link: nothing is committed before it is complete.
         let concurrency = max_downloads.div_ceil(2);
-        Downloads::start(requests, concurrency, self.fetcher, self.halt.clone())
+        Downloads::start(blobs, concurrency, self.fetcher, unpack, self.halt.clone())
     }
+}
+
+/// A blob to download, and the layers to unpack from it with the expected lengths of their tars.
+struct EarlyBlob {
+    request: BlobRequest,
+    layers: Vec<(Layer, u64)>,
+}
+
+/// The layers that `plan` unpacks from the blob.
+fn layers_of(blob: &BlobTask, plan: &Plan) -> Vec<(Layer, u64)> {
+    let tasks = plan.layers.iter().filter(|task| task.sources.is_empty());
+    tasks
+        .filter(|task| task.layer.blob == blob.digest)
+        .map(|task| (task.layer.clone(), task.tar.bytes()))
+        .collect()
 }
 
 /// The blobs that have a table of their chunks.
@@ -267,24 +312,46 @@ struct Downloads {
 }
 
 impl Downloads {
-    /// Starts the downloads in this order, up to `concurrency` at the same time.
-    fn start(requests: Vec<BlobRequest>, concurrency: usize, fetcher: Arc<Fetcher>, halt: Cancel) -> Self {
+    /// Starts the downloads in this order, up to `concurrency` at the same time, and unpacks what has arrived.
+    fn start(
+        blobs: Vec<EarlyBlob>,
+        concurrency: usize,
+        fetcher: Arc<Fetcher>,
+        unpack: Option<EarlyUnpack>,
+        halt: Cancel,
+    ) -> Self {
         let may_start = Arc::new(AtomicBool::new(true));
         let is_allowed = Arc::clone(&may_start);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let fetch = async |request: BlobRequest| {
+            let may_start = || is_allowed.load(Ordering::Acquire);
+            let fetch = async |EarlyBlob { request, layers }: EarlyBlob| {
                 // The fetcher registers the request before its first await, so no download can start in between.
-                if is_allowed.load(Ordering::Acquire) {
-                    let digest = request.digest;
+                if !may_start() {
+                    return None;
+                }
+                let digest = request.digest;
+                match fetcher.fetch(request, &halt).await {
+                    Ok(blob) => Some((blob, layers)),
                     // The pull downloads the blob again and reports the error.
-                    if let Err(error) = fetcher.fetch(request, &halt).await {
+                    Err(error) => {
                         tracing::debug!("cannot prefetch `{digest}`: {error}");
+                        None
                     }
                 }
             };
-            let fetches = stream::iter(requests).map(fetch);
-            fetches.buffer_unordered(concurrency).collect::<()>().await;
+            let fetched = stream::iter(blobs).map(fetch).buffer_unordered(concurrency);
+            let unpack_layers = async |fetched: Option<(VerifiedBlob, Vec<(Layer, u64)>)>| {
+                if let (Some((blob, layers)), Some(unpack)) = (fetched, &unpack)
+                    && may_start()
+                {
+                    let unpacks = layers
+                        .into_iter()
+                        .map(|(layer, tar)| unpack.unpack(layer, tar, blob.clone()));
+                    join_all(unpacks).await;
+                }
+            };
+            fetched.for_each_concurrent(None, unpack_layers).await;
         });
         Self {
             may_start,

@@ -2,7 +2,6 @@
 //! `source_staging` does this for layers that are made from something else than their blob.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,24 +11,22 @@ use tokio::sync::Semaphore;
 use super::Puller;
 use super::fallback_space::FallbackSpace;
 use super::scheduler::request_for;
-use crate::job::error::{JobError, TaskError};
+use crate::job::error::TaskError;
 use crate::oci::LayerId;
 use crate::plan::{BlobTask, LayerTask, Plan};
+use crate::report::Count;
 use crate::spool::VerifiedBlob;
 use crate::store::StagedLayer;
-use crate::store::unpack::{UnpackLimits, unpack};
-use crate::write_back;
 
 /// How many deltas are applied at a time. Each needs at most 18 MiB of memory: a window of zstd and blocks of sources, 8 MiB
 /// each, and 2 MiB of buffers, inflaters and deflaters. The sum, 54 MiB, is below 64 MiB.
 const MAX_PATCHES: usize = 3;
 
-/// Stages layers for one pull; bounds the number of unpacking threads.
+/// Stages layers for one pull.
 pub(super) struct LayerStaging<'a> {
     pub(super) puller: &'a Puller,
     pub(super) plan: &'a Plan,
     tasks: HashMap<LayerId, &'a LayerTask>,
-    unpacks: Semaphore,
     /// Bounds the number of deltas that are applied.
     pub(super) patches: Semaphore,
     /// Bytes that are downloaded because deltas failed, since they were last taken.
@@ -51,7 +48,6 @@ impl<'a> LayerStaging<'a> {
             puller,
             plan,
             tasks: tasks.collect(),
-            unpacks: Semaphore::new(puller.max_unpacks),
             patches: Semaphore::new(MAX_PATCHES),
             fallback_bytes: AtomicU64::new(0),
             fallback_space: FallbackSpace::new(puller.spool.clone(), Arc::clone(&puller.spool_budget)),
@@ -76,6 +72,7 @@ impl<'a> LayerStaging<'a> {
     /// Stages every layer of the blob. Downloads it over as many `connections`, unless all layers can be copied.
     pub(super) async fn stage(&self, blob: &'a BlobTask, connections: usize) -> StagedBlob<'a> {
         let mut layers = self.copy_from_store(blob).await;
+        layers.extend(self.take_early(blob).await);
         let is_open = |id: &&LayerId| !layers.iter().any(|(known, _)| known == *id);
         let open = blob.layers.iter().filter(is_open);
         let open: Vec<&LayerTask> = open.filter_map(|id| self.task(id)).collect();
@@ -111,6 +108,20 @@ impl<'a> LayerStaging<'a> {
         done
     }
 
+    /// The layers of the blob that a prefetch has unpacked.
+    async fn take_early(&self, blob: &BlobTask) -> Vec<(LayerId, Result<StagedLayer, TaskError>)> {
+        let mut taken = Vec::new();
+        for id in &blob.layers {
+            let early = self.puller.early_layers.take(id).await;
+            taken.extend(early.map(|layer| (*id, Ok(layer))));
+        }
+        if !taken.is_empty() {
+            let (layers, blob) = (Count(taken.len(), "layer"), blob.digest);
+            tracing::debug!(%blob, "a prefetch unpacked {layers} of this blob");
+        }
+        taken
+    }
+
     async fn unpack_all(
         &self,
         tasks: Vec<&'a LayerTask>,
@@ -128,48 +139,26 @@ impl<'a> LayerStaging<'a> {
         blob: &VerifiedBlob,
     ) -> Result<StagedLayer, TaskError> {
         let Puller {
-            stage,
+            unpacker,
             budget,
-            halt,
             staged_layers,
             ..
         } = self.puller;
-        let (stage, budget, halt) = (Arc::clone(stage), Arc::clone(budget), halt.clone());
         let (layer, estimate) = (task.layer.clone(), task.tar.bytes());
-        let (blob, staged_layers) = (blob.clone(), staged_layers.clone());
-        self.on_unpack_thread(move || {
-            let file = blob.open().map_err(|error| TaskError::Host(error.into()))?;
-            let staging = stage.layer(layer).map_err(TaskError::storing)?;
-            let diff = staging.open_diff().map_err(TaskError::storing)?;
-            let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
-            let limits = UnpackLimits::estimated(estimate, &budget);
-            let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
-                .map_err(|error| TaskError::unpacking(blob.digest(), error))?;
-            // Frees the page cache now: the file stays in the spool until the image's other blobs have arrived.
-            write_back::forget(&file);
-            let staged = staging.finish(unpacked).map_err(TaskError::storing)?;
-            if let Some(staged_layers) = staged_layers {
-                staged_layers.send(&staged).map_err(TaskError::storing)?;
-            }
-            Ok(staged)
-        })
-        .await
+        let staged = unpacker
+            .unpack(layer, estimate, blob.clone(), Arc::clone(budget))
+            .await?;
+        if let Some(staged_layers) = staged_layers {
+            staged_layers.send(&staged).map_err(TaskError::storing)?;
+        }
+        Ok(staged)
     }
 
-    /// Runs `work` on a blocking thread with the configured disk priority, when a thread is free.
+    /// Runs `work` on an unpacking thread.
     pub(super) async fn on_unpack_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, TaskError> + Send + 'static,
     ) -> Result<T, TaskError> {
-        let Ok(_permit) = self.unpacks.acquire().await else {
-            return Err(TaskError::Stopped);
-        };
-        let priority = self.puller.disk_priority;
-        let done = tokio::task::spawn_blocking(move || {
-            let _lowered = priority.lower();
-            work()
-        });
-        done.await
-            .unwrap_or_else(|panic| Err(TaskError::Host(JobError::Panicked(panic.to_string()))))
+        self.puller.unpacker.on_thread(work).await
     }
 }

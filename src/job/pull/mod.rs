@@ -48,16 +48,16 @@ use std::time::Instant;
 use futures::future::join_all;
 
 use super::error::JobError;
-use super::prefetch::{ReleaseFirst, StagedLayers};
+use super::prefetch::{EarlyLayers, ReleaseFirst, StagedLayers};
+use super::unpacker::Unpacker;
 use crate::cancel::Cancel;
 use crate::fetch::Fetcher;
 use crate::oci::LayerId;
 use crate::plan::Plan;
-use crate::priority::IoPriority;
 use crate::report::Observer;
 use crate::spool::Spool;
 use crate::store::unpack::SpaceBudget;
-use crate::store::{Inventory, Stage, Store};
+use crate::store::{Inventory, Store};
 pub(super) use failed_sources::FailedSources;
 use layer_staging::LayerStaging;
 pub(super) use pull_end::MeasuredEnd;
@@ -68,7 +68,9 @@ pub(super) use tracker::ImageOutcome;
 /// Everything that a pull works with.
 pub(super) struct Puller {
     pub(super) store: Arc<Store>,
-    pub(super) stage: Arc<Stage>,
+    pub(super) unpacker: Unpacker,
+    /// Layers that a prefetch unpacked.
+    pub(super) early_layers: EarlyLayers,
     /// What the store contained when the pull was planned: the sources of deltas.
     pub(super) inventory: Arc<Inventory>,
     /// The objects of the node's ostree repository, which are sources too.
@@ -89,7 +91,6 @@ pub(super) struct Puller {
     pub(super) end: Option<MeasuredEnd>,
     pub(super) max_downloads: usize,
     pub(super) max_unpacks: usize,
-    pub(super) disk_priority: IoPriority,
     /// Stops all work of the pull and of prefetches.
     pub(super) halt: Cancel,
     /// Passes staged layers to a prefetch, if one runs beside this pull.

@@ -37,6 +37,7 @@ use super::snapshot::Snapshot;
 use super::status::StatusReporter;
 use super::steps::Steps;
 use super::stored_signatures::StoredSignatureChecker;
+use super::unpacker::Unpacker;
 use super::verify::Verifier;
 use crate::cancel::{Cancel, StopReason};
 use crate::exit_code::Failure;
@@ -92,6 +93,8 @@ pub(super) struct Reconciler<'a> {
     has_given_up: bool,
     /// Created with the first pull, because it needs a locked spool.
     fetcher: Option<Arc<Fetcher>>,
+    /// Created with the first pull, because it needs a store.
+    unpacker: Option<Unpacker>,
     /// Stops all running downloads and unpacks.
     halt: Cancel,
     /// Whether no pull of everything was started yet.
@@ -169,6 +172,7 @@ impl<'a> Reconciler<'a> {
             end: MeasuredEnd::new(&config.end, config.registries.limit.clone()),
             has_given_up: false,
             fetcher: None,
+            unpacker: None,
             halt: Cancel::default(),
             is_first: true,
             is_resolving: false,

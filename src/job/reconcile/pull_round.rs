@@ -13,11 +13,11 @@ use crate::job::pull::{ImageOutcome, LayerRepair, MeasuredEnd, Pulled, Puller};
 use crate::job::snapshot::Snapshot;
 use crate::job::space::SpareSpace;
 use crate::job::steps::Steps;
+use crate::job::unpacker::Unpacker;
 use crate::job::{Mode, run_blocking};
 use crate::plan::{LayerAction, Plan};
 use crate::report::{Event, ImagePhase, Step};
 use crate::spool::Spool;
-use crate::store::Stage;
 
 impl Reconciler<'_> {
     /// Pulls what the plan lists.
@@ -32,9 +32,9 @@ impl Reconciler<'_> {
         self.report_reused_layers(plan);
         self.status.list_plan(plan);
         let spool = self.storage.lock_spool()?;
-        let stage = self.open_stage().await?;
+        let unpacker = self.unpacker().await?;
         let fetcher = self.fetcher(&spool);
-        let mut puller = self.puller(plan, snapshot, spool, stage, Arc::clone(&fetcher))?;
+        let mut puller = self.puller(plan, snapshot, spool, unpacker.clone(), Arc::clone(&fetcher))?;
         let limits_starts = self.end.as_ref().is_some_and(MeasuredEnd::limits_starts);
         let releases = match limits_starts {
             // It is begun like every other image.
@@ -65,6 +65,7 @@ impl Reconciler<'_> {
                     queue: &mut self.resolve_queue,
                     status: &mut self.status,
                     fetcher,
+                    unpacker,
                     halt: &self.halt,
                 };
                 self.prefetch.run_beside(pull, plan, progress, next).await?
@@ -95,14 +96,21 @@ impl Reconciler<'_> {
         Arc::clone(fetcher)
     }
 
-    /// Opening a stage removes the stages of killed runs.
-    async fn open_stage(&self) -> Result<Arc<Stage>, JobError> {
+    /// One for the whole run, so that a pull takes the layers that a prefetch unpacks. Opening a stage removes the stages of
+    /// killed runs.
+    async fn unpacker(&mut self) -> Result<Unpacker, JobError> {
+        if let Some(unpacker) = &self.unpacker {
+            return Ok(unpacker.clone());
+        }
         let store = Arc::clone(self.storage.store());
         let stage = run_blocking(move || {
             store.create_if_missing()?;
             Ok(store.stage()?)
         });
-        Ok(Arc::new(stage.await?))
+        let config = self.config;
+        let (max_unpacks, priority) = (config.max_unpacks.get(), config.disk_priority);
+        let unpacker = Unpacker::new(Arc::new(stage.await?), max_unpacks, priority, self.halt.clone());
+        Ok(self.unpacker.insert(unpacker).clone())
     }
 
     fn puller(
@@ -110,20 +118,21 @@ impl Reconciler<'_> {
         plan: &Plan,
         snapshot: &Snapshot,
         spool: Spool,
-        stage: Arc<Stage>,
+        unpacker: Unpacker,
         fetcher: Arc<Fetcher>,
     ) -> Result<Puller, JobError> {
         let spare = SpareSpace::after(plan, self.config)?;
         let repair = (self.mode == Mode::Repair).then(|| LayerRepair {
             store: Arc::clone(self.storage.store()),
-            stage: Arc::clone(&stage),
+            stage: Arc::clone(&unpacker.stage),
             inventory: Arc::clone(&snapshot.inventory),
             host: self.config.host_state.clone(),
             budget: Arc::clone(&spare.store),
         });
         Ok(Puller {
             store: Arc::clone(self.storage.store()),
-            stage,
+            unpacker,
+            early_layers: self.prefetch.early_layers(),
             inventory: Arc::clone(&snapshot.inventory),
             ostree_objects: self.config.ostree_objects(),
             failed_sources: self.failed_sources.clone(),
@@ -137,7 +146,6 @@ impl Reconciler<'_> {
             end: self.end.clone(),
             max_downloads: self.config.max_downloads.get(),
             max_unpacks: self.config.max_unpacks.get(),
-            disk_priority: self.config.disk_priority,
             halt: self.halt.clone(),
             staged_layers: None,
         })

@@ -27,7 +27,7 @@ impl SourceUnpack {
     pub(super) fn new(puller: &Puller, task: &LayerTask) -> Self {
         Self {
             task: task.clone(),
-            stage: Arc::clone(&puller.stage),
+            stage: Arc::clone(&puller.unpacker.stage),
             budget: Arc::clone(&puller.budget),
             halt: puller.halt.clone(),
             staged_layers: puller.staged_layers.clone(),
