@@ -235,17 +235,16 @@ impl NextRound<'_> {
         Ok(fits.then_some(plan))
     }
 
-    /// Starts to download the blobs of `next` that `current` does not pull. Those on media do not wait for the link, and of
-    /// those in the format `zstd:chunked` a pull may need some ranges only.
+    /// Starts to download the blobs of `next` that `current` does not pull, or to copy them from media. Of those in the format
+    /// `zstd:chunked` a pull may need some ranges only.
     fn start_downloads(self, next: &Plan, current: &Plan, layers: EarlyLayers) -> Downloads {
         let pulled: HashSet<Digest> = current.blobs.iter().map(|blob| blob.digest).collect();
         let chunked = match self.config.deltas {
             Some(_) => chunked_blobs(next),
             None => HashSet::new(),
         };
-        let blobs = next.blobs.iter().filter(|blob| {
-            !pulled.contains(&blob.digest) && !blob.is_on_medium() && !chunked.contains(&blob.digest)
-        });
+        let is_early = |blob: &&BlobTask| !pulled.contains(&blob.digest) && !chunked.contains(&blob.digest);
+        let blobs = next.blobs.iter().filter(is_early);
         let mut blobs: Vec<&BlobTask> = blobs.collect();
         // A plan lists the largest blob last. It takes longest, and if it is a large part of everything, the link would
         // transfer it alone at the end.
@@ -340,7 +339,12 @@ impl Downloads {
                     }
                 }
             };
-            let fetched = stream::iter(blobs).map(fetch).buffer_unordered(concurrency);
+            // A slow medium does not take the connections of downloads.
+            let (copies, downloads): (Vec<_>, Vec<_>) =
+                blobs.into_iter().partition(|blob| blob.request.is_on_medium);
+            let [copied, downloaded] = [copies, downloads]
+                .map(|blobs| stream::iter(blobs).map(&fetch).buffer_unordered(concurrency));
+            let fetched = stream::select(copied, downloaded);
             let unpack_layers = async |fetched: Option<(VerifiedBlob, Vec<(Layer, u64)>)>| {
                 if let (Some((blob, layers)), Some(unpack)) = (fetched, &unpack)
                     && may_start()
