@@ -185,10 +185,7 @@ impl TaskError {
                 failure: Failure::Content,
                 message: error.to_string(),
             }),
-            StoreError::Conflict { .. }
-            | StoreError::InUse { .. }
-            | StoreError::Unsignable { .. }
-            | StoreError::DamagedSignatures { .. } => Self::Image(Reason {
+            error if error.is_of_one_image() => Self::Image(Reason {
                 failure: Failure::Store,
                 message: error.to_string(),
             }),

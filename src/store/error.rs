@@ -148,6 +148,18 @@ impl StoreError {
         matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }
 
+    /// True if other images can still be stored.
+    pub fn is_of_one_image(&self) -> bool {
+        matches!(
+            self,
+            Self::ContentMismatch { .. }
+                | Self::Conflict { .. }
+                | Self::InUse { .. }
+                | Self::Unsignable { .. }
+                | Self::DamagedSignatures { .. }
+        )
+    }
+
     pub(super) fn corrupt(path: &Path, reason: impl ToString) -> Self {
         Self::Corrupt {
             path: path.to_owned(),

@@ -1,12 +1,13 @@
 //! Commits an image: stores manifest, config and manifest list as big data, then its record (section 9.2, P4).
 //!
-//! Both locks are held. The record comes last and in one rename, because a record whose files are missing breaks
+//! This is the way of one image, new or not; `image_batch.rs` has a faster one for many new images. Both locks are
+//! held. The record comes last and in one rename, because a record whose files are missing breaks
 //! `crictl images` for every image.
 
 use std::collections::HashSet;
 
 use super::error::StoreError;
-use super::image_record::{BigDataItem, MANIFEST, NewImage};
+use super::image_record::{BigDataItem, MANIFEST, ManifestSignatures, NewImage};
 use super::images_json::{ImageTable, ImageView};
 use super::layers_json::LayerTable;
 use super::lock::{ImagesLock, SharedLayersLock};
@@ -65,10 +66,8 @@ impl Store {
         let (layers, table) = loop {
             let layers = SharedLayersLock::acquire(&self.layout, cancel)?;
             let table = LayerTable::read(&self.layout)?;
-            for layer in &chain {
-                if !self.has_layer(&table, layer)? {
-                    return Ok(ImageCommit::ChainMissing { layer: *layer });
-                }
+            if let Some(layer) = self.missing_layer(&table, &chain, &mut HashSet::new())? {
+                return Ok(ImageCommit::ChainMissing { layer });
             }
             if self.durable.has_all(&chain) {
                 break (layers, table);
@@ -97,29 +96,54 @@ impl Store {
         let mut items = items(image);
         items.extend(signatures.items());
         let is_new = images.find(&id).is_none();
-        let hidden = match is_new {
-            true => self.names_in_additional_stores(&id, &images)?,
-            false => Vec::new(),
-        };
-        let record = NewImage {
-            id,
-            name: name.to_string(),
-            further_names: hidden,
-            layer: top,
-            digest: image.digest(),
-            items: &items,
-            signatures: &signatures,
-            created: image
-                .created
-                .as_deref()
-                .and_then(go_time::rewrite)
-                .unwrap_or_else(go_time::now),
-        };
+        let record = self.record(image, name, &items, &signatures, &images)?;
         let put = self.put_items(&id, &items, &mut images, &lock, |images| images.put(&record));
         if put.is_err() && is_new {
             self.roll_back(&id);
         }
         put.map(|_| ImageCommit::Committed(id))
+    }
+
+    /// The lowest layer of the chain that is not stored.
+    pub(super) fn missing_layer(
+        &self,
+        table: &LayerTable,
+        chain: &[LayerId],
+        known: &mut HashSet<LayerId>,
+    ) -> Result<Option<LayerId>, StoreError> {
+        for layer in chain {
+            if !self.has_known_layer(table, layer, known)? {
+                return Ok(Some(*layer));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the image's record states, for a new one or an existing one.
+    pub(super) fn record<'i>(
+        &self,
+        image: &ResolvedImage,
+        name: &Reference,
+        items: &'i [BigDataItem<'i>],
+        signatures: &'i ManifestSignatures,
+        images: &ImageTable,
+    ) -> Result<NewImage<'i>, StoreError> {
+        let id = image.id();
+        let further_names = match images.find(&id) {
+            None => self.names_in_additional_stores(&id, images)?,
+            Some(_) => Vec::new(),
+        };
+        let created = image.created.as_deref().and_then(go_time::rewrite);
+        Ok(NewImage {
+            id,
+            name: name.to_string(),
+            further_names,
+            layer: image.layer_ids().last().map(|layer| layer.to_string()),
+            digest: image.digest(),
+            items,
+            signatures,
+            created: created.unwrap_or_else(go_time::now),
+        })
     }
 
     /// The names of the image in additional stores, which a record in the graph root hides (`additional_stores.rs`).
@@ -145,7 +169,7 @@ impl Store {
 
     /// Removes the items of an image whose record could not be saved, under the same lock. If only the sync of the
     /// record failed, the record exists and the items stay.
-    fn roll_back(&self, id: &ImageId) {
+    pub(super) fn roll_back(&self, id: &ImageId) {
         let is_recorded = ImageTable::read(&self.layout).map(|images| images.find(id).is_some());
         if !matches!(is_recorded, Ok(false)) {
             return;
@@ -178,7 +202,7 @@ impl Store {
 }
 
 /// The items that a pull by containers/image stores, in its order (section 6.4).
-fn items(image: &ResolvedImage) -> Vec<BigDataItem<'_>> {
+pub(super) fn items(image: &ResolvedImage) -> Vec<BigDataItem<'_>> {
     fn item(key: String, content: &Content) -> BigDataItem<'_> {
         BigDataItem {
             key,

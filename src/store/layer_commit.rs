@@ -1,37 +1,27 @@
 //! Commits staged layers: makes them visible to CRI-O and podman, each complete or not at all.
 //!
-//! Follows storage-format.md section 9.2, P3, for as many layers as fit into the time that the layers lock may be
-//! held: a record with the flag `incomplete`; `link` and `lower`; one rename into `overlay/`; the symlink; the
-//! tar-split; syncs; the record without the flag. If the process dies in between, the incomplete record remains. Any
-//! program that reads the store next deletes it with everything that belongs to it. An error in between is undone
-//! here, under the same lock.
-//!
-//! ```text
-//! save   A incomplete
-//! place  A
-//! save   A, B incomplete      one save ends a layer and begins the next: at most one record is ever incomplete
-//! place  B
-//! save   A, B
-//! ```
+//! Follows storage-format.md section 9.2, P3, in its form with one save for many layers: as many as are placed in the
+//! time that the layers lock may be held (`layer_batch.rs`). The layers of several images go together. An error of one
+//! layer fails its image; those of the other images are stored all the same.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::atomic_file;
 use super::error::StoreError;
-use super::go_time;
+use super::layer_batch::{LayerBatch, PutResult};
 use super::layer_dir::find_flaw;
-use super::layer_placement::{LayerPlacement, clone_mount};
-use super::layers_json::{LayerTable, LayerView, NewLayer};
+use super::layers_json::LayerTable;
 use super::lock::LayersLock;
+use super::root_mount::clone_mount;
 use super::stage::StagedLayer;
 use super::store::Store;
 use crate::cancel::Cancel;
 use crate::oci::LayerId;
 
-/// After the lock has been held for this long, it is released after the current layer. CRI-O and podman need it in
-/// each call, and a layer costs five waits for the disk: 127 layers take more than six seconds on a disk with a
-/// latency of 10 ms.
+/// After the lock has been held for this long, no further layer is placed; the sync and the save follow. CRI-O and
+/// podman need the lock in each call.
 const HOLD: Duration = Duration::from_millis(200);
 
 /// Pause before the lock is taken again: a waiter is woken by the release, but does not own the lock yet.
@@ -49,12 +39,13 @@ pub enum LayerCommit {
     ParentMissing(Box<StagedLayer>),
 }
 
-/// A [`LayerCommit`] without the layer, while the batch borrows it.
-#[derive(Clone, Copy, Debug)]
-enum PutResult {
-    Placed,
-    AlreadyThere,
-    ParentMissing,
+/// The results of committing the layers of one image.
+#[derive(Debug)]
+pub struct CommittedLayers {
+    /// In the given order; without the layers that are not stored because of the error.
+    pub layers: Vec<(LayerId, LayerCommit)>,
+    /// Why not all are stored.
+    pub error: Option<StoreError>,
 }
 
 impl Store {
@@ -65,76 +56,156 @@ impl Store {
     /// `cancel` ends a wait for the lock and nothing else.
     ///
     /// # Errors
-    /// At the first layer that cannot be committed. The layers before it are in the store, except the last of them if
+    /// At the first layer that cannot be committed. The layers before it are in the store, except the last ones if
     /// the records could not be written. That layer and those after it are not, and the store is no worse than
-    /// before. If only the sync of a record failed, and the record could not be removed either, its layer is stored
+    /// before. If only the sync of the records failed, and they could not be replaced either, their layers are stored
     /// all the same.
     pub fn commit_layers(
         &self,
-        mut layers: Vec<StagedLayer>,
+        layers: Vec<StagedLayer>,
         cancel: &Cancel,
     ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
-        if layers.is_empty() {
-            return Ok(Vec::new());
+        match self.commit_layers_of(vec![layers], cancel).pop() {
+            Some(CommittedLayers {
+                error: Some(error), ..
+            }) => Err(error),
+            Some(CommittedLayers { layers, .. }) => Ok(layers),
+            None => Ok(Vec::new()),
         }
-        self.sync_staged(&mut layers)?;
-        let root = clone_mount(self.layout.root())?;
-        self.commit_synced(layers, &root, cancel)
+    }
+
+    /// The same for several images, with few saves of the records. After an error that is not of one image only, the
+    /// following images are not tried, and have no result.
+    pub fn commit_layers_of(
+        &self,
+        mut images: Vec<Vec<StagedLayer>>,
+        cancel: &Cancel,
+    ) -> Vec<CommittedLayers> {
+        let prepared = match images.iter().all(Vec::is_empty) {
+            true => Ok(None),
+            false => self
+                .sync_staged(images.iter_mut().flatten(), [])
+                .and_then(|()| clone_mount(self.layout.root()).map(Some)),
+        };
+        match prepared {
+            Ok(None) => images.iter().map(|_| CommittedLayers::nothing(None)).collect(),
+            Ok(Some(root)) => self.commit_synced(images, &root, cancel),
+            Err(error) => vec![CommittedLayers::nothing(Some(error))],
+        }
     }
 
     /// The same for durable layers, with a clone of the graph root's mount.
     pub(super) fn commit_synced(
         &self,
-        layers: Vec<StagedLayer>,
+        images: Vec<Vec<StagedLayer>>,
         root: &OwnedFd,
         cancel: &Cancel,
-    ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
+    ) -> Vec<CommittedLayers> {
+        let mut committed: Vec<_> = images.iter().map(|_| CommittedLayers::nothing(None)).collect();
+        let layers: Vec<(usize, StagedLayer)> = images
+            .into_iter()
+            .enumerate()
+            .flat_map(|(image, layers)| layers.into_iter().map(move |layer| (image, layer)))
+            .collect();
         let mut results = Vec::with_capacity(layers.len());
-        while results.len() < layers.len() {
+        let mut fatal = None;
+        while results.len() < layers.len() && fatal.is_none() {
             if !results.is_empty() {
                 std::thread::sleep(PAUSE);
             }
-            results.extend(self.commit_some(&layers[results.len()..], root, cancel)?);
+            fatal = self
+                .commit_some(&layers, root, cancel, &mut results, &mut committed)
+                .err();
+        }
+        if let Some(error) = fatal {
+            // The first layer without a result, and without an error of its image.
+            let mut failed = layers.iter().enumerate().filter(|(index, (image, _))| {
+                !matches!(results.get(*index), Some(Some(_))) && committed[*image].error.is_none()
+            });
+            let image = failed.next().map_or(0, |(_, (image, _))| *image);
+            committed.truncate(image + 1);
+            committed[image].error = Some(error);
         }
         // Dropping a layer removes what it replaced, which may take long; the lock is free during that.
-        let commits = layers.into_iter().zip(results).map(|(layer, result)| {
+        for ((image, layer), result) in layers.into_iter().zip(results) {
+            let id = layer.spec.id();
             let commit = match result {
-                PutResult::Placed => LayerCommit::Committed,
-                PutResult::AlreadyThere => LayerCommit::AlreadyThere,
-                PutResult::ParentMissing => {
-                    return (layer.spec.id(), LayerCommit::ParentMissing(Box::new(layer)));
-                }
+                Some(PutResult::Placed) => LayerCommit::Committed,
+                Some(PutResult::AlreadyThere) => LayerCommit::AlreadyThere,
+                Some(PutResult::ParentMissing) => LayerCommit::ParentMissing(Box::new(layer)),
+                None => continue,
             };
-            (layer.spec.id(), commit)
-        });
-        Ok(commits.collect())
+            if let Some(committed) = committed.get_mut(image) {
+                committed.layers.push((id, commit));
+            }
+        }
+        committed
     }
 
-    /// Commits the first layer, and more while the lock may be held.
+    /// Commits the first layer without a result, and more while the lock may be held. An error of one image is put
+    /// into `committed`; its following layers have the result `None`.
     fn commit_some(
         &self,
-        layers: &[StagedLayer],
+        layers: &[(usize, StagedLayer)],
         root: &OwnedFd,
         cancel: &Cancel,
-    ) -> Result<Vec<PutResult>, StoreError> {
+        results: &mut Vec<Option<PutResult>>,
+        committed: &mut [CommittedLayers],
+    ) -> Result<(), StoreError> {
         let lock = LayersLock::acquire(&self.layout, cancel)?;
         let since = Instant::now();
         if self.first_sweep_of_layers() {
             atomic_file::sweep(&self.layout.layers(), "layers.json");
         }
-        let mut batch = CommitBatch {
-            store: self,
-            root,
-            lock: &lock,
-            table: LayerTable::read(&self.layout)?,
-            pending: None,
-        };
-        let in_time = |index: usize| index == 0 || since.elapsed() < HOLD;
-        let now = layers.iter().enumerate().take_while(|(index, _)| in_time(*index));
-        let results: Result<Vec<PutResult>, StoreError> = now.map(|(_, layer)| batch.put(layer)).collect();
+        let mut batch = LayerBatch::new(self, root, &lock)?;
+        let first = results.len();
+        let mut fatal = Ok(());
+        for (image, layer) in &layers[first..] {
+            if results.len() > first && since.elapsed() >= HOLD {
+                break;
+            }
+            let error = &mut committed[*image].error;
+            if error.is_some() {
+                results.push(None);
+                continue;
+            }
+            match batch.put(layer) {
+                Ok(result) => results.push(Some(result)),
+                Err(failed) if failed.is_of_one_image() => {
+                    *error = Some(failed);
+                    results.push(None);
+                }
+                Err(failed) => {
+                    fatal = Err(failed);
+                    break;
+                }
+            }
+        }
         let ended = batch.end();
-        let results = results?;
-        ended.map(|()| results)
+        if ended.is_err() {
+            let placed = results[first..]
+                .iter_mut()
+                .filter(|result| **result == Some(PutResult::Placed));
+            placed.for_each(|result| *result = None);
+        }
+        fatal.and(ended)
+    }
+
+    /// [`Store::has_layer`], which examines each layer once; `known` are those that were found under this lock.
+    pub(super) fn has_known_layer(
+        &self,
+        table: &LayerTable,
+        id: &LayerId,
+        known: &mut HashSet<LayerId>,
+    ) -> Result<bool, StoreError> {
+        if known.contains(id) {
+            return Ok(true);
+        }
+        let has = self.has_layer(table, id)?;
+        if has {
+            known.insert(*id);
+        }
+        Ok(has)
     }
 
     /// True if the layer is recorded as complete and can be mounted; false if it has no record, or only that of a
@@ -180,94 +251,11 @@ impl Store {
     }
 }
 
-/// The layers that are committed while the lock is held once.
-struct CommitBatch<'b> {
-    store: &'b Store,
-    root: &'b OwnedFd,
-    lock: &'b LayersLock,
-    /// The records that the next save writes.
-    table: LayerTable,
-    /// Moved into the store; its record on the disk has the flag `incomplete`, the one in `table` does not.
-    pending: Option<LayerPlacement<'b>>,
-}
-
-impl<'b> CommitBatch<'b> {
-    /// Stores the next layer and completes the one before.
-    fn put(&mut self, layer: &'b StagedLayer) -> Result<PutResult, StoreError> {
-        let id = layer.spec.id();
-        if self.store.has_layer(&self.table, &id)? {
-            return Ok(PutResult::AlreadyThere);
+impl CommittedLayers {
+    fn nothing(error: Option<StoreError>) -> Self {
+        Self {
+            layers: Vec::new(),
+            error,
         }
-        if let Some(parent) = layer.spec.parent()
-            && !self.store.has_layer(&self.table, &parent)?
-        {
-            return Ok(PutResult::ParentMissing);
-        }
-        let mut placement = LayerPlacement::new(self.store, layer, self.root);
-        placement.delete_incomplete(&mut self.table)?;
-        let mut record = placement.record(go_time::now());
-        self.put_record(&record)?;
-        if let Err(error) = self.save() {
-            self.roll_back(&placement);
-            return Err(error);
-        }
-        let placed = placement.move_into_store();
-        record.flags = None;
-        if let Err(error) = placed.and_then(|()| self.put_record(&record)) {
-            self.roll_back(&placement);
-            return Err(error);
-        }
-        self.pending = Some(placement);
-        Ok(PutResult::Placed)
-    }
-
-    /// Completes the last layer.
-    fn end(&mut self) -> Result<(), StoreError> {
-        match self.pending {
-            Some(_) => self.save(),
-            None => Ok(()),
-        }
-    }
-
-    /// Saves the records. This completes the pending layer; if it fails, the layer is removed again.
-    fn save(&mut self) -> Result<(), StoreError> {
-        let saved = self.table.save(self.lock, &self.store.layout);
-        if let Some(placement) = self.pending.take() {
-            match &saved {
-                Ok(()) => self.store.durable.add(&[placement.id()]),
-                Err(_) => self.roll_back(&placement),
-            }
-        }
-        saved
-    }
-
-    /// Removes a layer's record, then its files. In this order a layer that is recorded as complete has its files,
-    /// whenever the process dies.
-    fn roll_back(&mut self, placement: &LayerPlacement<'_>) {
-        let (id, layout) = (placement.id(), &self.store.layout);
-        self.table.remove(&id);
-        let mut saved = self.table.save(self.lock, layout);
-        let is_complete = |table: &LayerTable| table.find(&id).is_some_and(LayerView::is_complete);
-        match LayerTable::read(layout) {
-            _ if saved.is_ok() => placement.undo(),
-            Ok(seen) if !is_complete(&seen) => {
-                placement.undo();
-                // On a full disk, removing the staged files frees the 4 KiB for the record.
-                placement.discard();
-                saved = self.table.save(self.lock, layout);
-            }
-            // The failed save had replaced the file. A layer that other programs see as complete stays.
-            Ok(seen) => self.table = seen,
-            Err(_) => {}
-        }
-        if let Err(error) = saved {
-            // The next program that reads the store deletes an incomplete record.
-            tracing::warn!(layer = %id, %error, "cannot remove the record of a failed commit");
-        }
-    }
-
-    fn put_record(&mut self, record: &NewLayer<'_>) -> Result<(), StoreError> {
-        let json = |error| StoreError::corrupt(&self.store.layout.layers_json(), error);
-        self.table.put(record).map_err(json)
     }
 }

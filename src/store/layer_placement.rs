@@ -1,20 +1,17 @@
 //! Moves one staged layer into the store, step by step, and undoes the steps after an error.
 //!
-//! Every step needs the layers lock, which `layer_commit.rs` holds. Renames use a private clone of the graph root's
-//! mount: containers/storage may have bind-mounted `overlay/` onto itself, and a rename between two mounts fails with
-//! EXDEV although the file system is the same (`rename(2)`).
+//! Every step needs the layers lock. Renames use a private clone of the graph root's mount (`root_mount.rs`).
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, RenameFlags};
-use rustix::io::Errno;
-use rustix::mount::OpenTreeFlags;
+use rustix::fs::RenameFlags;
 
 use super::error::{StoreError, io_error};
 use super::layers_json::{LayerTable, LayerView, NewLayer};
-use super::layout::{LAYERS, OVERLAY};
+use super::layout::{LAYERS, Layout, OVERLAY};
 use super::lock::LayersLock;
+use super::root_mount::rename;
 use super::stage::StagedLayer;
 use super::store::Store;
 use super::{atomic_file, layer_dir};
@@ -48,40 +45,13 @@ impl<'p> LayerPlacement<'p> {
         self.layer.spec.id()
     }
 
-    /// The layer's record, with the flag `incomplete`.
+    /// The layer's record.
     pub(super) fn record(&self, created: String) -> NewLayer<'p> {
         let layer = self.layer;
         NewLayer::new(&layer.spec, &layer.unpacked, layer.origin, created)
     }
 
-    /// Deletes the layers of dead writers, as containers/storage does when it reads the file. Versions before 1.57
-    /// handle one incomplete record at a time, so a second one next to ours would be misread.
-    pub(super) fn delete_incomplete(&self, table: &mut LayerTable) -> Result<(), StoreError> {
-        let layout = &self.store.layout;
-        let dead: Vec<LayerId> = table
-            .views()
-            .filter(|view| !view.is_complete())
-            .filter_map(|view| LayerId::from_hex(&view.id))
-            .collect();
-        for id in dead {
-            tracing::info!(layer = %id, "deleting a layer whose writer died");
-            if let Some(link) = layer_dir::link(layout, &id)?
-                && layer_dir::is_linked(layout, &link, &id)?
-            {
-                layer_dir::remove_if_there(&layout.links().join(link))?;
-            }
-            layer_dir::remove_if_there(&layout.tar_split(&id))?;
-            for dir in [OVERLAY, LAYERS].map(|dir| Path::new(dir).join(id.to_string())) {
-                if layer_dir::exists(&layout.root().join(&dir))? {
-                    self.rename(&dir, &self.layer.entry.make_trash_path()?, "move a dead layer to")?;
-                }
-            }
-            table.remove(&id);
-        }
-        Ok(())
-    }
-
-    /// Moves the files into the store, complete and durable.
+    /// Moves the files into the store, complete; durable once [`sync_names`] has returned.
     pub(super) fn move_into_store(&mut self) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
@@ -120,7 +90,7 @@ impl<'p> LayerPlacement<'p> {
         if written {
             atomic_file::sync_dir(&layout.layer(&id))?;
         }
-        self.sync_names()
+        Ok(())
     }
 
     /// Exchanges the layer's directory and tar-split with the staged ones. The old directory ends up in the stage and
@@ -146,7 +116,7 @@ impl<'p> LayerPlacement<'p> {
             "rename a staged tar-split to",
         )?;
         atomic_file::sync_dir(&layout.layer(&id))?;
-        self.sync_names()
+        sync_names(layout)
     }
 
     /// Corrects the record if it differs from the unpacked layer.
@@ -182,18 +152,7 @@ impl<'p> LayerPlacement<'p> {
         Ok(written)
     }
 
-    /// Syncs the directories with the names of a new layer. The first sync does the work, because the directories
-    /// share one journal of the file system.
-    fn sync_names(&self) -> Result<(), StoreError> {
-        let layout = &self.store.layout;
-        for dir in [layout.overlay(), layout.links(), layout.layers()] {
-            atomic_file::sync_dir(&dir)?;
-        }
-        Ok(())
-    }
-
-    /// Moves the files out of the store again. Files that cannot be removed here are removed with the incomplete
-    /// record by the next program that reads the store.
+    /// Moves the files out of the store again. CRI-O removes those that cannot be moved when it starts.
     pub(super) fn undo(&self) {
         let layout = &self.store.layout;
         let id = self.layer.spec.id();
@@ -213,15 +172,18 @@ impl<'p> LayerPlacement<'p> {
         }
     }
 
-    /// Removes the staged files to free their space.
-    pub(super) fn discard(&self) {
-        self.layer.entry.clear();
-    }
-
     fn rename(&self, from: &Path, to: &Path, action: &'static str) -> Result<(), StoreError> {
-        rustix::fs::renameat(self.root, from, self.root, to)
-            .map_err(io_error(action, &self.store.layout.root().join(to)))
+        rename(&self.store.layout, self.root, from, to, action)
     }
+}
+
+/// Syncs the directories with the names of new layers. The first sync does the work, because the directories share
+/// one journal of the file system.
+pub(super) fn sync_names(layout: &Layout) -> Result<(), StoreError> {
+    for dir in [layout.overlay(), layout.links(), layout.layers()] {
+        atomic_file::sync_dir(&dir)?;
+    }
+    Ok(())
 }
 
 /// Writes a file in the stage durably. A file that has this text already was written before the sync, or by this
@@ -234,19 +196,4 @@ fn write_text(path: &Path, text: &str) -> Result<bool, StoreError> {
     let file = atomic_file::create(path, 0o644, text.as_bytes())?;
     file.sync_all().map_err(io_error("sync", path))?;
     Ok(true)
-}
-
-/// Clones the mount of the graph root, without the mounts below it. No other process sees the clone.
-pub(super) fn clone_mount(root: &Path) -> Result<OwnedFd, StoreError> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    match rustix::mount::open_tree(rustix::fs::CWD, root, flags) {
-        Ok(clone) => Ok(clone),
-        // Before Linux 5.2, or without CAP_SYS_ADMIN. If `overlay/` is mounted onto itself, the first rename fails.
-        Err(error @ (Errno::NOSYS | Errno::PERM)) => {
-            tracing::warn!(%error, "cannot clone the mount of the graph root, renaming in the existing mounts");
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            rustix::fs::open(root, flags, Mode::empty()).map_err(io_error("open", root))
-        }
-        Err(error) => Err(io_error("clone the mount of", root)(error)),
-    }
 }

@@ -14,9 +14,10 @@ use super::expected_layer::{ExpectedLayer, LayerBlob};
 use super::host_state::HostState;
 use super::inventory::Inventory;
 use super::layer_commit::LayerCommit;
-use super::layer_placement::{LayerPlacement, clone_mount};
+use super::layer_placement::LayerPlacement;
 use super::layers_json::LayerTable;
 use super::lock::LayersLock;
+use super::root_mount::clone_mount;
 use super::stage::StagedLayer;
 use super::store::Store;
 use super::{atomic_file, layer_dir};
@@ -39,17 +40,34 @@ impl Store {
         if layers.is_empty() {
             return Ok(Vec::new());
         }
-        self.sync_staged(&mut layers)?;
+        self.sync_staged(&mut layers, [])?;
         let root = clone_mount(self.layout.root())?;
         let repair = |layer: StagedLayer| {
             let id = layer.spec.id();
             match self.replace_layer(layer, &root, host, cancel)? {
                 None => Ok(vec![(id, LayerCommit::Committed)]),
-                Some(layer) => self.commit_synced(vec![layer], &root, cancel),
+                Some(layer) => self.commit_one(layer, &root, cancel),
             }
         };
         let commits: Result<Vec<_>, StoreError> = layers.into_iter().map(repair).collect();
         Ok(commits?.into_iter().flatten().collect())
+    }
+
+    fn commit_one(
+        &self,
+        layer: StagedLayer,
+        root: &OwnedFd,
+        cancel: &Cancel,
+    ) -> Result<Vec<(LayerId, LayerCommit)>, StoreError> {
+        let committed = self.commit_synced(vec![vec![layer]], root, cancel);
+        let mut layers = Vec::new();
+        for image in committed {
+            match image.error {
+                Some(error) => return Err(error),
+                None => layers.extend(image.layers),
+            }
+        }
+        Ok(layers)
     }
 
     /// Returns the layer if the store has none to replace.

@@ -1,8 +1,8 @@
 //! Reads and writes layers.json, the records of all layers in a store.
 //!
-//! A record with the flag `incomplete` belongs to a writer that still has the lock, or died with it. Any program that
-//! finds such a record deletes the layer. That is how the store recovers from a crash, and why such a record must
-//! never outlive the lock.
+//! A record with the flag `incomplete` belongs to a writer of another program that still has the lock, or died with
+//! it. Any program that finds such a record deletes the layer. That is how containers/storage recovers from a crash;
+//! this program writes no such record (`layer_batch.rs`).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -154,14 +154,6 @@ pub(super) struct NewLayer<'l> {
     pub(super) uidset: &'l BTreeSet<u32>,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) gidset: &'l BTreeSet<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) flags: Option<Incomplete>,
-}
-
-/// The flag of a layer whose commit has not finished.
-#[derive(Serialize)]
-pub(super) struct Incomplete {
-    incomplete: bool,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -191,7 +183,6 @@ impl<'l> NewLayer<'l> {
             compression,
             uidset: &unpacked.owners.uids,
             gidset: &unpacked.owners.gids,
-            flags: Some(Incomplete { incomplete: true }),
         }
     }
 }
@@ -203,12 +194,25 @@ impl<'l> NewLayer<'l> {
 #[derive(Debug)]
 pub(super) struct LayerTable {
     records: Vec<(LayerView, Box<RawValue>)>,
+    /// The position of the first record of each id.
+    positions: HashMap<String, usize>,
 }
 
 impl LayerTable {
     pub(super) fn read(layout: &Layout) -> Result<Self, StoreError> {
-        let records = json_record::read(&layout.layers_json())?;
-        Ok(Self { records })
+        let mut table = Self {
+            records: json_record::read(&layout.layers_json())?,
+            positions: HashMap::new(),
+        };
+        table.index();
+        Ok(table)
+    }
+
+    fn index(&mut self) {
+        self.positions.clear();
+        for (position, (view, _)) in self.records.iter().enumerate() {
+            self.positions.entry(view.id.clone()).or_insert(position);
+        }
     }
 
     pub(super) fn views(&self) -> impl Iterator<Item = &LayerView> {
@@ -217,8 +221,8 @@ impl LayerTable {
 
     /// The first record of this id; containers/storage ignores later ones.
     pub(super) fn find(&self, id: &LayerId) -> Option<&LayerView> {
-        let id = id.to_string();
-        self.views().find(|view| view.id == id)
+        let position = *self.positions.get(&id.to_string())?;
+        self.records.get(position).map(|(view, _)| view)
     }
 
     /// Whether the layer and its parents have this content, base layer first in `diff_ids`, as far as their records
@@ -243,7 +247,8 @@ impl LayerTable {
     pub(super) fn put(&mut self, record: &NewLayer<'_>) -> Result<(), serde_json::Error> {
         let raw = serde_json::value::to_raw_value(record)?;
         let view = serde_json::from_str(raw.get())?;
-        self.records.retain(|(view, _)| view.id != record.id);
+        self.remove_text(&record.id);
+        self.positions.insert(record.id.clone(), self.records.len());
         self.records.push((view, raw));
         Ok(())
     }
@@ -306,8 +311,14 @@ impl LayerTable {
 
     /// Removes every record of this id.
     pub(super) fn remove(&mut self, id: &LayerId) {
-        let id = id.to_string();
-        self.records.retain(|(view, _)| view.id != id);
+        self.remove_text(&id.to_string());
+    }
+
+    fn remove_text(&mut self, id: &str) {
+        if self.positions.contains_key(id) {
+            self.records.retain(|(view, _)| view.id != id);
+            self.index();
+        }
     }
 
     /// Replaces the file. Readers see the old content or this one.

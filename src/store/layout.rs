@@ -79,7 +79,7 @@ impl Layout {
 
 /// The file name of a big data item: the key itself if it has only harmless characters, otherwise `=` and its base64
 /// (containers/storage `store.go`: `makeBigDataBaseName`).
-fn big_data_file_name(key: &str) -> String {
+pub(super) fn big_data_file_name(key: &str) -> String {
     let harmless = |byte: u8| byte == b'.' || byte.is_ascii_digit() || byte.is_ascii_lowercase();
     // `.` and `..` have only harmless characters; containers/storage never uses them as keys.
     if key.bytes().all(harmless) && !key.bytes().all(|byte| byte == b'.') {

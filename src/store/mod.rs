@@ -3,7 +3,8 @@
 //! ```text
 //! Store::open → Inventory                        a snapshot of layers and images; takes no lock, writes nothing
 //! Store::stage → StagingLayer → StagedLayer      unpacks layers outside of the store's directories, without a lock
-//! Store::commit_layers, commit_image             makes them visible at once and complete; holds locks for milliseconds
+//! Stage::image → StagedImage                     writes the data of an image there too
+//! Store::commit_layers_of, commit_images         makes them visible at once and complete; holds locks for milliseconds
 //! Store::add_names                               adds names to stored images
 //! Store::put_signatures, Inventory::signatures   adds signatures to a stored image; reads them
 //! OldImageFiles                                  the files of stored images that deltas read
@@ -32,6 +33,7 @@ mod escaped_name;
 mod expected_layer;
 mod go_time;
 mod host_state;
+mod image_batch;
 mod image_commit;
 mod image_completeness;
 mod image_lookup;
@@ -42,10 +44,12 @@ mod image_tree;
 mod images_json;
 mod inventory;
 mod json_record;
+mod layer_batch;
 mod layer_chain;
 mod layer_commit;
 mod layer_dir;
 mod layer_placement;
+mod layer_removal;
 mod layer_repair;
 mod layer_tar;
 mod layers_in_use;
@@ -55,11 +59,13 @@ mod leftovers;
 mod lock;
 mod old_image_files;
 mod pod_container;
+mod root_mount;
 mod signature_item;
 mod signature_lengths;
 mod stage;
 mod stage_dir;
 mod stage_sync;
+mod staged_image;
 #[expect(clippy::module_inception, reason = "the file holds the type of this name")]
 mod store;
 mod store_location;
@@ -67,6 +73,7 @@ pub mod tar_split;
 mod tree_removal;
 pub mod unpack;
 mod unpacked_layer;
+mod unrecorded;
 mod unresolved_lower;
 
 pub use capabilities::require_root;
@@ -78,15 +85,17 @@ pub use error::StoreError;
 pub use escaped_name::EscapedName;
 pub use expected_layer::{ExpectedLayer, LayerBlob};
 pub use host_state::HostState;
+pub use image_batch::ImageToCommit;
 pub use image_commit::ImageCommit;
 pub use image_tree::{Directory, DirectoryEntry, FileKind, Node, Tree};
 pub use inventory::{Inventory, LayerRecord, StoredImage};
-pub use layer_commit::LayerCommit;
+pub use layer_commit::{CommittedLayers, LayerCommit};
 pub use layer_tar::{LayerTar, StoredLayer};
 pub use layers_in_use::LayersInUse;
 pub use old_image_files::OldImageFiles;
 pub use stage::{Stage, StagedLayer, StagingLayer};
 pub use stage_dir::await_removal;
+pub use staged_image::StagedImage;
 pub use store::Store;
 pub use store_location::StoreLocation;
 pub use unpacked_layer::{Compression, LayerOrigin, Owners, UnpackedLayer};

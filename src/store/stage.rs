@@ -5,12 +5,15 @@
 //!   lock                                             held as long as the stage lives
 //!   <n>-<layer id>/{diff,work,merged,empty}          becomes overlay/<layer id>
 //!   <n>-<layer id>.tar-split.gz                      becomes overlay-layers/<layer id>.tar-split.gz
+//!   <n>-<image id>/<big data>                        becomes overlay-images/<image id>
+//!   <layer id>.layer, <image id>.image               empty; says what may be in the store without a record
 //!   (no name)                                        scratch files, while deltas are applied
 //! ```
 //!
 //! It is next to `overlay/` and not inside it, because every version of containers/storage removes unknown
 //! directories from `overlay/` (storage-format.md section 9.1). The stage of a killed run is removed by the next run,
-//! which finds its lock free. Dropping a layer removes it. Dropping the stage and all its layers removes the stage.
+//! which finds its lock free; so are the layers and images that it was about to record (`unrecorded.rs`). Dropping a
+//! layer removes it. Dropping the stage and all its layers removes the stage.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -72,7 +75,7 @@ pub(super) struct StageEntry {
 impl Store {
     /// Removes the stages of dead runs, which may be as large as the layers they were about to store.
     pub(super) fn remove_dead_stages(&self) {
-        sweep(self.layout.root());
+        sweep(&self.layout);
     }
 
     /// Creates a stage, and removes those of dead runs. The store must exist.
@@ -94,16 +97,20 @@ impl Store {
 impl Stage {
     /// Creates the directory for a layer. Every call creates another one, also for the same layer.
     pub fn layer(&self, spec: Layer) -> Result<StagingLayer, StoreError> {
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let entry = StageEntry {
-            dir: Arc::clone(&self.dir),
-            name: format!("{serial}-{}", spec.id()),
-        };
+        let entry = self.entry(&spec.id().to_string());
         let path = entry.path();
         atomic_file::create_dir(&path, 0o700)?;
         atomic_file::create_dir(&path.join("diff"), BASE_MODE)?;
         layer_dir::make_empty_dirs(&path, spec.parent().is_none())?;
         Ok(StagingLayer { entry, spec })
+    }
+
+    pub(super) fn entry(&self, id: &str) -> StageEntry {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        StageEntry {
+            dir: Arc::clone(&self.dir),
+            name: format!("{serial}-{id}"),
+        }
     }
 
     /// A scratch file on the file system of the store.
@@ -208,6 +215,16 @@ impl StageEntry {
     /// The tar-split, relative to the graph root.
     pub(super) fn relative_tar_split(&self) -> PathBuf {
         Path::new(&self.dir.name).join(self.tar_split_name())
+    }
+
+    /// Notes that the entry is about to be moved into the store, where it has no record at first. The note must be
+    /// durable before the move. It stays as long as the stage, because several entries may have the same id.
+    pub(super) fn announce(&self, note: &str) -> Result<(), StoreError> {
+        let path = self.dir.path.join(note);
+        match atomic_file::create(&path, 0o600, b"") {
+            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            created => created.map(|_| ()),
+        }
     }
 
     /// A new path in the stage to move a directory to, so that it can be removed after the lock is released; relative

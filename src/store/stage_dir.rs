@@ -12,7 +12,8 @@ use rustix::fs::{Dir, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::error::{StoreError, io_error};
-use super::{atomic_file, lock, tree_removal};
+use super::layout::Layout;
+use super::{atomic_file, lock, tree_removal, unrecorded};
 
 /// The prefix of stage names.
 const PREFIX: &str = ".spoke-precache-stage-";
@@ -131,9 +132,10 @@ fn used_bytes(path: PathBuf) -> u64 {
     bytes
 }
 
-/// Removes the stages of dead runs. A failure is logged as a warning: it costs space only.
-pub(super) fn sweep(root: &Path) {
-    for path in stages(root) {
+/// Removes the stages of dead runs, and what these runs moved into the store without recording it. A failure is
+/// logged as a warning: it costs space only.
+pub(super) fn sweep(layout: &Layout) {
+    for path in stages(layout.root()) {
         let swept = (|| -> Result<bool, StoreError> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(io_error("open", &path))?;
@@ -141,6 +143,11 @@ pub(super) fn sweep(root: &Path) {
             let Some(_lock) = lock::try_exclusive(&path.join(LOCK))? else {
                 return Ok(false);
             };
+            if !unrecorded::remove(layout, &fd, &path)? {
+                // The notes stay for a later run.
+                empty_stage(&fd, unrecorded::is_note).map_err(io_error("empty", &path))?;
+                return Ok(false);
+            }
             remove_stage(&fd, &path).map_err(io_error("remove", &path))?;
             Ok(true)
         })();
@@ -148,7 +155,7 @@ pub(super) fn sweep(root: &Path) {
             Ok(true) => {
                 tracing::info!(stage = %path.display(), "removed the stage of a killed run")
             }
-            Ok(false) => tracing::debug!(stage = %path.display(), "kept the stage of a live run"),
+            Ok(false) => tracing::debug!(stage = %path.display(), "kept a stage that is in use"),
             Err(error) => {
                 tracing::warn!(stage = %path.display(), %error, "cannot remove the stage of a killed run")
             }
@@ -159,15 +166,22 @@ pub(super) fn sweep(root: &Path) {
 /// Removes a stage whose lock we hold. The lock file is removed last, so that an interrupted removal still leaves a
 /// stage.
 fn remove_stage(fd: &OwnedFd, path: &Path) -> Result<(), std::io::Error> {
+    empty_stage(fd, |_| false)?;
+    fs::remove_file(path.join(LOCK))?;
+    fs::remove_dir(path)
+}
+
+/// Removes everything from a stage but the lock and what is kept.
+fn empty_stage(fd: &OwnedFd, is_kept: impl Fn(&str) -> bool) -> Result<(), std::io::Error> {
     for entry in Dir::read_from(fd)? {
         let entry = entry?;
         let name = entry.file_name();
-        if !matches!(name.to_bytes(), b"." | b".." | b"lock") {
+        let is_kept = name.to_str().is_ok_and(&is_kept);
+        if !is_kept && !matches!(name.to_bytes(), b"." | b".." | b"lock") {
             tree_removal::remove_tree(fd.as_fd(), name)?;
         }
     }
-    fs::remove_file(path.join(LOCK))?;
-    fs::remove_dir(path)
+    Ok(())
 }
 
 /// Copies the SELinux label: files inherit the label of the directory in which they are created, and keep it when

@@ -1,17 +1,18 @@
-//! Syncs staged layers to the disk before they are committed (storage-format.md section 9.2, P2).
+//! Syncs staged layers and images to the disk before they are committed (storage-format.md section 9.2, P2).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::error::StoreError;
 use super::stage::StagedLayer;
+use super::staged_image::StagedImage;
 use super::store::Store;
-use super::{atomic_file, layer_dir};
+use super::{atomic_file, layer_dir, unrecorded};
 use crate::oci::LayerId;
 
 impl Store {
-    /// Makes staged layers durable with one sync of the file system, for any number of images; parents come before
-    /// children. Layers that are synced already cost nothing.
+    /// Makes staged layers and the data of images durable with one sync of the file system, for any number of images;
+    /// parents come before children. What is synced already costs nothing.
     ///
     /// The files that depend on the layer's position in the chain (`link`, `lower`, the mode of its root) are written
     /// before the sync, as far as they are known. Under the lock they are compared and then need no sync of their
@@ -22,19 +23,29 @@ impl Store {
     pub fn sync_staged<'l>(
         &self,
         layers: impl IntoIterator<Item = &'l mut StagedLayer>,
+        images: impl IntoIterator<Item = &'l mut StagedImage>,
     ) -> Result<(), StoreError> {
         let mut layers: Vec<&mut StagedLayer> = layers.into_iter().filter(|layer| !layer.is_synced).collect();
+        let mut images: Vec<&mut StagedImage> = images.into_iter().filter(|image| !image.is_synced).collect();
         let mut staged = HashMap::new();
         for layer in &layers {
             self.write_known_links(layer, &staged)?;
-            staged.insert(layer.spec.id(), layer.entry.path());
+            let id = layer.spec.id();
+            layer.entry.announce(&unrecorded::layer_note(&id))?;
+            staged.insert(id, layer.entry.path());
         }
-        if let Some(first) = layers.first() {
-            first.entry.sync_file_system()?;
+        for image in &images {
+            image.entry.announce(&unrecorded::image_note(&image.id))?;
         }
-        for layer in &mut layers {
-            layer.is_synced = true;
+        let mut entries = layers.iter().map(|layer| &layer.entry);
+        if let Some(first) = entries
+            .next()
+            .or_else(|| images.first().map(|image| &image.entry))
+        {
+            first.sync_file_system()?;
         }
+        layers.iter_mut().for_each(|layer| layer.is_synced = true);
+        images.iter_mut().for_each(|image| image.is_synced = true);
         Ok(())
     }
 

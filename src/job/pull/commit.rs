@@ -1,4 +1,5 @@
-//! Commits images to the store: their staged layers, then their records, several images with one sync.
+//! Commits images to the store: their staged layers, then their records, several images with one sync and with one save
+//! of each kind of records.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use super::repair::LayerRepair;
 use crate::cancel::Cancel;
 use crate::job::error::{JobError, TaskError};
 use crate::oci::{LayerId, Reference, ResolvedImage};
-use crate::store::{ImageCommit, LayerCommit, StagedLayer, Store};
+use crate::store::{ImageCommit, ImageToCommit, LayerCommit, Stage, StagedImage, StagedLayer, Store};
 
 /// Images in one commit, and so with one sync: enough that the sync costs little per image, and few enough that each is
 /// reported soon.
@@ -42,6 +43,7 @@ impl Committed {
 /// What a commit works with.
 pub(super) struct Committer {
     pub(super) store: Arc<Store>,
+    pub(super) stage: Arc<Stage>,
     pub(super) repair: Option<LayerRepair>,
     pub(super) halt: Cancel,
 }
@@ -61,59 +63,95 @@ pub(super) async fn commit(committer: Committer, ready: Vec<ReadyImage>) -> Vec<
 impl Committer {
     /// Commits the images in order, each as far as possible. One sync makes the layers of all of them durable.
     fn commit(&self, mut ready: Vec<ReadyImage>) -> Vec<(usize, Committed)> {
-        let staged = ready.iter_mut().flat_map(|image| &mut image.staged);
+        let mut data: Vec<Option<StagedImage>> = ready.iter().map(|image| self.stage_data(image)).collect();
+        let layers = ready.iter_mut().flat_map(|image| &mut image.staged);
         // Layers that an earlier commit stored become durable with the image's record.
-        let mut failed = match self.halt.reason() {
-            Some(_) => Some(TaskError::Stopped),
-            None => self.store.sync_staged(staged).err().map(TaskError::storing),
+        let synced = match self.halt.reason() {
+            Some(_) => Err(TaskError::Stopped),
+            None => self
+                .store
+                .sync_staged(layers, data.iter_mut().flatten())
+                .map_err(TaskError::storing),
         };
+        let indices: Vec<usize> = ready.iter().map(|image| image.index).collect();
+        let committed = match (synced, &self.repair) {
+            (Err(error), _) => vec![Committed::nothing(error)],
+            (Ok(()), Some(repair)) => self.repair_each(ready, repair),
+            (Ok(()), None) => self.commit_together(ready, data),
+        };
+        // After an error of the host, the following images are not tried.
+        let stopped = std::iter::repeat_with(|| Committed::nothing(TaskError::Stopped));
+        indices
+            .into_iter()
+            .zip(committed.into_iter().chain(stopped))
+            .collect()
+    }
+
+    /// Stages the image's data for a commit together with others. If that fails, the image is committed alone, which
+    /// reports the error.
+    fn stage_data(&self, ready: &ReadyImage) -> Option<StagedImage> {
+        if self.repair.is_some() || self.halt.reason().is_some() {
+            return None;
+        }
+        let staged = self.stage.image(&ready.image);
+        staged
+            .inspect_err(|error| tracing::debug!(image = %ready.reference, %error, "cannot stage the data of an image"))
+            .ok()
+    }
+
+    /// Commits the layers of all images, then their records.
+    fn commit_together(&self, ready: Vec<ReadyImage>, data: Vec<Option<StagedImage>>) -> Vec<Committed> {
+        let (staged, images): (Vec<_>, Vec<_>) = ready
+            .into_iter()
+            .map(|ready| (ready.staged, (ready.image, ready.reference)))
+            .unzip();
+        let layers = self.store.commit_layers_of(staged, &self.halt);
+        let is_whole = |index: usize| layers.get(index).is_some_and(|layers| layers.error.is_none());
+        let to_commit = images.iter().zip(data).enumerate();
+        let to_commit = to_commit.filter(|(index, _)| is_whole(*index));
+        let to_commit = to_commit.map(|(_, ((image, name), data))| ImageToCommit { image, name, data });
+        let records = self.store.commit_images(to_commit.collect(), &self.halt);
+        let mut records = records
+            .into_iter()
+            .map(|record| record.map_err(TaskError::storing));
+        let committed = layers.into_iter().map(|committed| {
+            let image = match committed.error {
+                Some(error) => Err(TaskError::storing(error)),
+                None => records.next().unwrap_or(Err(TaskError::Stopped)),
+            };
+            Committed {
+                layers: in_store(&committed.layers),
+                image: image.map(is_committed),
+            }
+        });
+        committed.collect()
+    }
+
+    /// Repairs the images one after the other. Ends after an error of the host.
+    fn repair_each(&self, ready: Vec<ReadyImage>, repair: &LayerRepair) -> Vec<Committed> {
         let mut results = Vec::new();
         for image in ready {
-            let index = image.index;
-            // After an error of the host, the following images are not tried.
-            let committed = match failed.take() {
-                Some(error) => Committed::nothing(error),
-                None if self.halt.reason().is_some() => Committed::nothing(TaskError::Stopped),
-                None => self.commit_image(image),
+            let committed = match self.halt.reason() {
+                Some(_) => Committed::nothing(TaskError::Stopped),
+                None => self.repair_image(image, repair),
             };
-            if matches!(committed.image, Err(TaskError::Host(_) | TaskError::Stopped)) {
-                failed = Some(TaskError::Stopped);
+            let has_ended = matches!(committed.image, Err(TaskError::Host(_) | TaskError::Stopped));
+            results.push(committed);
+            if has_ended {
+                break;
             }
-            results.push((index, committed));
         }
         results
     }
 
-    fn commit_image(&self, ready: ReadyImage) -> Committed {
-        let ReadyImage {
-            image,
-            reference,
-            staged,
-            ..
-        } = ready;
-        let ids: Vec<LayerId> = staged.iter().map(|layer| layer.spec().id()).collect();
-        let layers = match &self.repair {
-            Some(repair) => repair.commit_layers(staged, &self.halt),
-            None => self
-                .store
-                .commit_layers(staged, &self.halt)
-                .map_err(TaskError::storing),
-        };
-        let commit_record = || match &self.repair {
-            Some(repair) => repair.commit_image(&image, &reference, &self.halt),
-            None => self
-                .store
-                .commit_image(&image, &reference, &self.halt)
-                .map_err(TaskError::storing),
-        };
-        match layers {
+    fn repair_image(&self, ready: ReadyImage, repair: &LayerRepair) -> Committed {
+        let ids: Vec<LayerId> = ready.staged.iter().map(|layer| layer.spec().id()).collect();
+        match repair.commit_layers(ready.staged, &self.halt) {
             Ok(layers) => Committed {
-                layers: layers
-                    .iter()
-                    .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)))
-                    .map(|(id, _)| *id)
-                    .collect(),
-                image: commit_record().map(|commit| matches!(commit, ImageCommit::Committed(_))),
+                layers: in_store(&layers),
+                image: repair
+                    .commit_image(&ready.image, &ready.reference, &self.halt)
+                    .map(is_committed),
             },
             Err(error) => Committed {
                 layers: stored(&self.store, ids),
@@ -123,7 +161,18 @@ impl Committer {
     }
 }
 
-/// Those of the layers that are in the store after a commit that failed at one of them. If the store cannot be read, they
+fn is_committed(commit: ImageCommit) -> bool {
+    matches!(commit, ImageCommit::Committed(_))
+}
+
+fn in_store(layers: &[(LayerId, LayerCommit)]) -> Vec<LayerId> {
+    let stored = layers
+        .iter()
+        .filter(|(_, commit)| !matches!(commit, LayerCommit::ParentMissing(_)));
+    stored.map(|(id, _)| *id).collect()
+}
+
+/// Those of the layers that are in the store after a repair that failed at one of them. If the store cannot be read, they
 /// count as missing; the next snapshot finds them.
 fn stored(store: &Store, mut layers: Vec<LayerId>) -> Vec<LayerId> {
     match store.inventory() {

@@ -119,6 +119,7 @@ impl<'a> PullLoop<'a> {
         if !ready.is_empty() {
             let committer = Committer {
                 store: self.puller.store.clone(),
+                stage: self.puller.unpacker.stage.clone(),
                 repair: self.puller.repair.clone(),
                 halt: self.puller.halt.clone(),
             };
