@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::error::{StoreError, io_error};
 use super::layout::Layout;
-use crate::cancel::Cancel;
+use crate::cancel::{Cancel, StopReason};
 
 /// How often a waiting caller checks [`Cancel`]: ten times in the second within which the program must exit.
 const POLL: Duration = Duration::from_millis(100);
@@ -121,6 +121,20 @@ pub(super) fn try_exclusive(path: &Path) -> Result<Option<File>, StoreError> {
     Ok(try_lock(&file, Mode::Exclusive)
         .map_err(io_error("lock", path))?
         .then_some(file))
+}
+
+/// The same, but waits for it for at most `patience`.
+pub(super) fn exclusive_within(path: &Path, patience: Duration) -> Result<Option<File>, StoreError> {
+    if let Some(file) = try_exclusive(path)? {
+        return Ok(Some(file));
+    }
+    let cancel = Cancel::default();
+    let timer = cancel.stop_at(Instant::now() + patience, StopReason::Deadline);
+    timer.map_err(io_error("wait for the lock", path))?;
+    match wait_for(path, Mode::Exclusive, &cancel) {
+        Err(StoreError::Stopped { .. }) => Ok(None),
+        locked => locked.map(Some),
+    }
 }
 
 /// Whether the lock is free or does not exist. Neither takes nor creates it.

@@ -5,11 +5,12 @@
 //! record. No live program fills a directory without a record while we hold the lock: containers/storage records a
 //! layer or an image before it creates its files.
 //!
-//! The locks are tried without waiting, because another program may hold one for minutes. Then the notes stay in the
-//! stage for a later run. These directories waste space only, and a commit of the same id replaces them.
+//! The wait for a lock is short, because another program may hold it for minutes. Then the notes stay in the stage for a
+//! later run. These directories waste space only, and a commit of the same id replaces them.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::Dir;
 
@@ -21,6 +22,9 @@ use super::layout::{IMAGES, Layout};
 use super::root_mount::{clone_mount, rename};
 use super::{atomic_file, layer_dir, lock};
 use crate::oci::{ImageId, LayerId};
+
+/// How long a run waits for a lock at its start.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The ends of the names of notes.
 const LAYER: &str = ".layer";
@@ -67,7 +71,7 @@ fn remove_layers(layout: &Layout, root: &OwnedFd, ids: &[LayerId], stage: &Path)
     if ids.is_empty() {
         return Ok(true);
     }
-    let Some(_lock) = lock::try_exclusive(&layout.layers().join("layers.lock"))? else {
+    let Some(_lock) = lock::exclusive_within(&layout.layers().join("layers.lock"), PATIENCE)? else {
         return Ok(false);
     };
     let table = LayerTable::read(layout)?;
@@ -83,7 +87,7 @@ fn remove_images(layout: &Layout, root: &OwnedFd, ids: &[ImageId], stage: &Path)
     if ids.is_empty() {
         return Ok(true);
     }
-    let Some(_lock) = lock::try_exclusive(&layout.images().join("images.lock"))? else {
+    let Some(_lock) = lock::exclusive_within(&layout.images().join("images.lock"), PATIENCE)? else {
         return Ok(false);
     };
     let table = ImageTable::read(layout)?;
