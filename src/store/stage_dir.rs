@@ -21,10 +21,6 @@ const PREFIX: &str = ".spoke-precache-stage-";
 /// The lock of a stage.
 const LOCK: &str = "lock";
 
-/// On a full XFS even a removal may fail, until the kernel has released the blocks of files that were removed before.
-const FULL_DISK_ATTEMPTS: usize = 10;
-const FULL_DISK_PAUSE: Duration = Duration::from_millis(50);
-
 /// The attribute that holds an SELinux label.
 const SELINUX: &str = "security.selinux";
 
@@ -96,16 +92,7 @@ impl StageDir {
 
 impl Drop for StageDir {
     fn drop(&mut self) {
-        let mut removed = remove_stage(&self.fd, &self.path);
-        for _ in 0..FULL_DISK_ATTEMPTS {
-            let is_full = |error: &std::io::Error| error.kind() == std::io::ErrorKind::StorageFull;
-            if !removed.as_ref().is_err_and(is_full) {
-                break;
-            }
-            std::thread::sleep(FULL_DISK_PAUSE);
-            removed = remove_stage(&self.fd, &self.path);
-        }
-        if let Err(error) = removed {
+        if let Err(error) = remove_stage(&self.fd, &self.path) {
             tracing::warn!(stage = %self.path.display(), %error, "cannot remove the stage");
         }
         LIVE.fetch_sub(1, Ordering::AcqRel);

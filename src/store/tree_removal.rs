@@ -1,8 +1,9 @@
-//! Removes a directory tree of any shape.
+//! Removes a directory tree of any shape, also from a full disk.
 //!
-//! A layer may nest directories deeper than a stack or a table of descriptors allows, on purpose. So nothing
-//! recurses: each subdirectory is first moved next to its parent under a new name and then removed in the same way.
-//! At any time two directories are open, no symlink is followed, and every path has one component.
+//! A layer may nest directories deeper than a stack or a table of descriptors allows, on purpose. So nothing recurses:
+//! the way back to a parent is `..`. At any time two directories are open, no symlink is followed, and every path has
+//! one component. Nothing is renamed, because a directory that gets another name may need a block, which a full XFS
+//! refuses.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,51 +11,97 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Removes `name` in `dir`, whatever it is; a missing name is not an error. `dir` receives temporary names that begin
-/// with `name`.
+/// Limits the names in memory. Each time so many subdirectories are removed, their parent is read again from its start.
+const SUBDIRECTORIES_AT_ONCE: usize = 1024;
+
+/// A directory on the way to the one that is emptied.
+struct Parent {
+    identity: Identity,
+    /// Subdirectories with contents; the last one is being emptied.
+    pending: Vec<CString>,
+}
+
+type Identity = (u64, u64);
+
+/// Removes `name` in `dir`, whatever it is; a missing name is not an error. Nothing else may move directories of the
+/// tree meanwhile.
 pub(super) fn remove_tree(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    if is_removed(dir, name)? {
+        return Ok(());
+    }
+    let (mut open, mut parents) = (open_dir(dir, name)?, Vec::<Parent>::new());
+    loop {
+        let pending = remove_entries(&open)?;
+        if let Some(child) = pending.last() {
+            let child = open_dir(open.as_fd(), child)?;
+            let identity = identity(&open)?;
+            parents.push(Parent { identity, pending });
+            open = child;
+            continue;
+        }
+        let Some(parent) = parents.last_mut() else {
+            break;
+        };
+        open = open_dir(open.as_fd(), c"..")?;
+        if identity(&open)? != parent.identity {
+            return Err(Errno::STALE);
+        }
+        if let Some(empty) = parent.pending.pop() {
+            remove_empty(open.as_fd(), &empty)?;
+        }
+        match parent.pending.last() {
+            Some(next) => open = open_dir(open.as_fd(), next)?,
+            None => drop(parents.pop()),
+        }
+    }
+    remove_empty(dir, name)
+}
+
+/// Removes all entries but directories that have contents, and returns some of these.
+fn remove_entries(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut full = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        // Some file systems return no type.
+        let may_be_file = entry.file_type() != FileType::Directory;
+        if may_be_file && is_removed(dir.as_fd(), name)? {
+            continue;
+        }
+        match remove_empty(dir.as_fd(), name) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => full.push(name.to_owned()),
+            removed => removed?,
+        }
+        if full.len() == SUBDIRECTORIES_AT_ONCE {
+            break;
+        }
+    }
+    Ok(full)
+}
+
+/// Removes `name` unless it is a directory.
+fn is_removed(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
         // Which of the two a directory returns depends on the file system.
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(error) => return Err(error),
+        Err(Errno::ISDIR | Errno::PERM) => Ok(false),
+        Err(error) => Err(error),
     }
-    let mut pending = vec![name.to_owned()];
-    while let Some(next) = pending.pop() {
-        let opened = open_dir(dir, &next)?;
-        for entry in Dir::read_from(&opened)? {
-            let entry = entry?;
-            let child = entry.file_name();
-            if child == c"." || child == c".." {
-                continue;
-            }
-            if entry.file_type() != FileType::Directory {
-                match rustix::fs::unlinkat(opened.as_fd(), child, AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT) => continue,
-                    // The file system returned no type in its listing.
-                    Err(Errno::ISDIR | Errno::PERM) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            // An empty directory needs no move.
-            match rustix::fs::unlinkat(opened.as_fd(), child, AtFlags::REMOVEDIR) {
-                Ok(()) | Err(Errno::NOENT) => continue,
-                Err(Errno::NOTEMPTY | Errno::EXIST) => {}
-                Err(error) => return Err(error),
-            }
-            // Random, because a killed removal leaves such names too.
-            let mut fresh = name.to_bytes().to_vec();
-            fresh.extend_from_slice(format!(".{:016x}", rand::random::<u64>()).as_bytes());
-            let fresh = CString::new(fresh).map_err(|_| Errno::INVAL)?;
-            rustix::fs::renameat(opened.as_fd(), child, dir, &fresh)?;
-            pending.push(fresh);
-        }
-        match rustix::fs::unlinkat(dir, &next, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
+}
+
+fn remove_empty(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
     }
-    Ok(())
+}
+
+fn identity(dir: &OwnedFd) -> Result<Identity, Errno> {
+    let stat = rustix::fs::fstat(dir)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
@@ -98,14 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_a_killed_removal_are_removed() {
+    fn removes_more_subdirectories_than_are_kept_in_memory() {
         let dir = tempfile::tempdir().unwrap();
         let fd = OwnedFd::from(File::open(dir.path()).unwrap());
-        for rest in ["tree/a/b", "tree.1/c"] {
-            fs::create_dir_all(dir.path().join(rest)).unwrap();
+        for name in 0..SUBDIRECTORIES_AT_ONCE * 2 + 1 {
+            let path = dir.path().join(format!("wide/{name}"));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("file"), b"x").unwrap();
         }
-        remove_tree(fd.as_fd(), c"tree").unwrap();
-        remove_tree(fd.as_fd(), c"tree.1").unwrap();
+        remove_tree(fd.as_fd(), c"wide").unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
