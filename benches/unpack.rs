@@ -23,6 +23,7 @@ use image::{Compression, Layer};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::store::UnpackedLayer;
 use spoke_precache::store::unpack::{UnpackLimits, unpack};
+use spoke_precache::write_back::WriteQueue;
 
 /// Bytes in the layer's files. Smaller as a test, which is built without optimisation.
 const CONTENT: usize = if cfg!(debug_assertions) { 1 << 20 } else { 64 << 20 };
@@ -90,7 +91,14 @@ fn measure(bencher: Bencher<'_, '_>, form: Form) {
         // The result is dropped, which removes the files, after the clock has stopped.
         .bench_local_values(|(directory, diff, tar_split)| -> (UnpackedLayer, TempDir) {
             let (blob, limits) = (Cursor::new(&layer.blob), UnpackLimits::for_blob(layer.size));
-            let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default());
+            let unpacked = unpack(
+                blob,
+                diff.as_fd(),
+                &tar_split,
+                limits,
+                &WriteQueue::off(),
+                &Cancel::default(),
+            );
             (unpacked.expect("a sound layer"), directory)
         });
 }

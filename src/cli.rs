@@ -24,6 +24,7 @@ use crate::priority::{IoPriority, Niceness};
 use crate::registry::LimitRate;
 use crate::report::ProgressMode;
 use crate::spec::parse_space;
+use crate::write_back::IoBudget;
 pub use delta_create_flags::{DeltaCommand, DeltaCommands, DeltaCreateFlags};
 pub use delta_flags::DeltaFlags;
 pub use export_flags::ExportFlags;
@@ -368,6 +369,15 @@ pub struct PriorityFlags {
     #[arg(long, value_name = "CLASS[:LEVEL]", env = "SPOKE_PRECACHE_IONICE")]
     #[arg(hide_env = true, hide_short_help = true)]
     pub ionice: Option<IoPriority>,
+
+    /// Bytes written to the disk at once: auto, off, or a size such as 2MB
+    ///
+    /// Unpacked files are written to the disk before the sync of a commit, in portions of this size, so that etcd on the same
+    /// disk waits less. A size makes unpacking wait for the disk; auto (2 MB) leaves to the sync what comes too fast.
+    /// [default: auto; 2MB when started as TALM's precache.sh]
+    #[arg(long, value_name = "SIZE", env = "SPOKE_PRECACHE_IO_BUDGET")]
+    #[arg(hide_env = true, hide_short_help = true)]
+    pub io_budget: Option<IoBudget>,
 }
 
 /// The API of the cluster in which this pod runs.

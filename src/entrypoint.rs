@@ -19,6 +19,7 @@ use std::path::Path;
 
 use crate::cli::{Cli, Command, LogFormat};
 use crate::priority::{IoPriority, Niceness};
+use crate::write_back::IoBudget;
 
 /// Names of shells that a Job may use to start its command.
 const SHELLS: [&str; 2] = ["bash", "sh"];
@@ -92,6 +93,7 @@ impl Entrypoint {
             run.flags.output.log_format.get_or_insert(LogFormat::Talm);
             run.flags.priority.nice.get_or_insert(Niceness::TALM);
             run.flags.priority.ionice.get_or_insert(IoPriority::Idle);
+            run.flags.priority.io_budget.get_or_insert(IoBudget::TALM);
         }
     }
 }
@@ -183,6 +185,7 @@ mod tests {
                     run.flags.output.log_format,
                     run.flags.priority.nice,
                     run.flags.priority.ionice,
+                    run.flags.priority.io_budget,
                 ),
                 other => panic!("{other:?}"),
             }
@@ -190,15 +193,22 @@ mod tests {
         let (talm, idle) = (Some(LogFormat::Talm), Some(IoPriority::Idle));
         assert_eq!(
             filled(&["bash", "-c", SCRIPT]),
-            (talm, Some(Niceness::TALM), idle)
+            (talm, Some(Niceness::TALM), idle, Some(IoBudget::TALM))
         );
-        let flags = ["precache.sh", "--log-format=json", "--nice=0", "--ionice=none"];
+        let flags = [
+            "precache.sh",
+            "--log-format=json",
+            "--nice=0",
+            "--ionice=none",
+            "--io-budget=off",
+        ];
         let none = (
             Some(LogFormat::Json),
             Some(Niceness::NONE),
             Some(IoPriority::Unchanged),
+            Some(IoBudget::Off),
         );
         assert_eq!(filled(&flags), none);
-        assert_eq!(filled(&["spoke-precache", "run"]), (None, None, None));
+        assert_eq!(filled(&["spoke-precache", "run"]), (None, None, None, None));
     }
 }

@@ -54,7 +54,7 @@
 //! | [`oci`] | references, digests, manifests and configs, with their raw bytes beside the parsed values; platform selection |
 //! | [`cancel`] | one cancellation signal with its reason |
 //! | [`priority`] | CPU and disk priority, because the node has other work |
-//! | [`write_back`] | starts writing pages to the disk before a sync needs them |
+//! | [`write_back`] | writes files to the disk in small portions, so that syncs are short |
 //! | [`scratch_file`] | scratch files, which no kill leaves behind |
 //! | [`work_directory`] | the work directory of a command that needs no store |
 //! | [`openpgp`] | OpenPGP keyrings and signed messages, by the rules of the cluster-version operator and of GnuPG |

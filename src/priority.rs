@@ -57,6 +57,9 @@ impl Niceness {
     /// The normal priority.
     pub const NONE: Self = Self(0);
 
+    /// The lowest priority.
+    pub const LOWEST: Self = Self(19);
+
     /// The default under TALM's Job: a tenth of the CPU time of other processes in the same task group
     /// (sched-nice-design.rst: weight 110 to 1024).
     pub const TALM: Self = Self(10);

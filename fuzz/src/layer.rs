@@ -10,6 +10,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::{DiffId, Digest};
 use spoke_precache::store::tar_split::assemble;
 use spoke_precache::store::unpack::{UnpackLimits, UnpackError, unpack};
+use spoke_precache::write_back::WriteQueue;
 
 /// Small enough that a bomb costs milliseconds, large enough for every layer of the corpus but its bombs.
 const LIMITS: UnpackLimits<'_> = UnpackLimits {
@@ -45,6 +46,7 @@ pub fn check(blob: &[u8]) {
         root.as_fd(),
         &tar_split,
         LIMITS,
+        &WriteQueue::off(),
         &Cancel::default(),
     );
     assert_eq!(

@@ -17,6 +17,7 @@ use crate::release_signature::{NamedKeyring, StoreUrl};
 use crate::spec::VersionSpec;
 use crate::store::{HostState, StorageConf};
 use crate::upgrade_readiness::PinPatterns;
+use crate::write_back::IoBudget;
 
 /// Everything that a run needs to know before it starts.
 #[derive(Debug)]
@@ -63,6 +64,8 @@ pub struct JobConfig {
     pub max_unpacks: NonZeroUsize,
     /// The disk priority of the threads that unpack and verify layers.
     pub disk_priority: IoPriority,
+    /// How many bytes are written to the disk at once.
+    pub io_budget: IoBudget,
     /// Disk usage at which the kubelet removes images.
     pub image_gc_high_threshold: Threshold,
 }

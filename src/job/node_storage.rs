@@ -13,6 +13,7 @@ use crate::oci::Reference;
 use crate::report::{Event, Observer, Printable, Size};
 use crate::spool::{Spool, SpoolError};
 use crate::store::Store;
+use crate::write_back::WriteQueue;
 
 /// How often a waiting run tries to lock the spool.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,6 +26,8 @@ pub(super) struct NodeStorage<'a> {
     config: &'a JobConfig,
     mode: Mode,
     store: Arc<Store>,
+    /// Shared by the spool and the stage.
+    write_queue: WriteQueue,
     /// Locked from the start of a run that pulls everything, so that a second agent fails or waits at once.
     spool: Option<Spool>,
     /// Other modes lock the spool with their first pull, and keep it: a second lock of the same process would fail.
@@ -40,19 +43,21 @@ impl<'a> NodeStorage<'a> {
         cancel: &Cancel,
     ) -> Result<NodeStorage<'a>, JobError> {
         let mut logged: Option<Instant> = None;
+        let write_queue = WriteQueue::start(config.io_budget);
         loop {
             let store = Arc::new(Store::open(&config.graph_root, &config.storage_conf)?);
             let opened = |spool| NodeStorage {
                 config,
                 mode,
                 store,
+                write_queue: write_queue.clone(),
                 spool,
                 late_spool: None,
             };
             if !mode.pulls_all() {
                 return Ok(opened(None));
             }
-            match Spool::open(&config.spool) {
+            match Spool::open_with(&config.spool, write_queue.clone()) {
                 Err(error @ SpoolError::Busy { .. }) if config.never_gives_up() => {
                     if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
                         tracing::warn!("waiting: {}", Printable(&error.to_string()));
@@ -69,6 +74,11 @@ impl<'a> NodeStorage<'a> {
         &self.store
     }
 
+    /// The queue of the run.
+    pub(super) fn write_queue(&self) -> &WriteQueue {
+        &self.write_queue
+    }
+
     /// The spool, if it was locked when the run started.
     pub(super) fn locked_spool(&self) -> Option<&Spool> {
         self.spool.as_ref()
@@ -79,7 +89,7 @@ impl<'a> NodeStorage<'a> {
         if let Some(spool) = self.spool.as_ref().or(self.late_spool.as_ref()) {
             return Ok(spool.clone());
         }
-        let spool = Spool::open(&self.config.spool)?;
+        let spool = Spool::open_with(&self.config.spool, self.write_queue.clone())?;
         self.late_spool = Some(spool.clone());
         Ok(spool)
     }

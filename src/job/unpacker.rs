@@ -54,8 +54,15 @@ impl Unpacker {
             let diff = staging.open_diff().map_err(TaskError::storing)?;
             let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
             let limits = UnpackLimits::estimated(estimate, &budget);
-            let unpacked = unpack(&file, diff.as_fd(), &tar_split, limits, &halt)
-                .map_err(|error| TaskError::unpacking(blob.digest(), error))?;
+            let unpacked = unpack(
+                &file,
+                diff.as_fd(),
+                &tar_split,
+                limits,
+                staging.write_queue(),
+                &halt,
+            )
+            .map_err(|error| TaskError::unpacking(blob.digest(), error))?;
             // Frees the page cache now: the file stays in the spool until the image's other blobs have arrived.
             write_back::forget(&file);
             staging.finish(unpacked).map_err(TaskError::storing)

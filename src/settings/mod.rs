@@ -194,6 +194,7 @@ pub fn job_config(flags: &Flags, cluster: &ClusterInfo) -> Result<JobConfig, Set
             .max_unpacks
             .map_or_else(usable_cpus, NonZeroUsize::from),
         disk_priority: flags.priority.ionice.unwrap_or_default(),
+        io_budget: flags.priority.io_budget.unwrap_or_default(),
         image_gc_high_threshold: flags
             .bounds
             .image_gc_high_threshold

@@ -34,6 +34,7 @@
 //! All files of a blob are removed with the blob. A journal without a blob is removed when the spool is opened.
 
 mod blob_parts;
+mod blob_write_back;
 mod directory;
 mod error;
 mod file_names;
@@ -57,6 +58,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::oci::Digest;
+use crate::write_back::WriteQueue;
 
 use directory::SpoolDirectory;
 use file_names::{FileNames, whole};
@@ -78,6 +80,11 @@ impl Spool {
     /// Opens the spool at `path`, creates the directory if necessary, and locks it against other processes. After a
     /// reboot, bytes that may not have reached the disk are removed.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
+        Self::open_with(path, WriteQueue::off())
+    }
+
+    /// The same, and adds the bytes of blobs to the queue while they arrive.
+    pub fn open_with(path: &Path, write_queue: WriteQueue) -> Result<Self, SpoolError> {
         let error_at = SpoolError::at(path);
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -104,7 +111,7 @@ impl Spool {
             fd: dir,
             path: path.into(),
         };
-        let state = SpoolState::new(dir, syncer, lock);
+        let state = SpoolState::new(dir, syncer, write_queue, lock);
         recovery::recover(&state)?;
         Ok(Self(Arc::new(state)))
     }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::oci::Hasher;
 
+use super::blob_write_back::BlobWriteBack;
 use super::error::SpoolError;
 use super::file_names::{FileNames, whole};
 use super::journal::{self, Journal, JournalRecord};
@@ -53,6 +54,7 @@ pub struct Partial {
     recorded: u64,
     /// When the first byte after those arrived.
     since: Instant,
+    write_back: BlobWriteBack,
     /// The file was renamed or removed.
     is_gone: bool,
 }
@@ -74,6 +76,7 @@ impl Partial {
         if names.start > 0 {
             spool.ranges().insert(names);
         }
+        let write_back = BlobWriteBack::new(&spool.write_queue, &spool.dir, &name, size);
         let mut partial = Self {
             spool,
             names,
@@ -84,6 +87,7 @@ impl Partial {
             journal: None,
             recorded: 0,
             since: Instant::now(),
+            write_back,
             is_gone: false,
         };
         if names.start.saturating_add(length) > size {
@@ -115,6 +119,7 @@ impl Partial {
             false => (hash.hasher, hash.offset),
         };
         (self.hasher, self.length, self.recorded) = (HasherState(hasher), length, confirmed);
+        self.write_back.start_at(length);
         if !records.is_empty() {
             records.retain(|record| record.offset <= confirmed);
             match records.is_empty() {
@@ -175,6 +180,7 @@ impl Partial {
             .map_err(|error| self.error_at()(error))?;
         self.hasher.0.update(bytes);
         self.length += bytes.len() as u64;
+        self.write_back.grown_to(self.length);
         self.request_record()
     }
 
@@ -243,6 +249,7 @@ impl Partial {
         self.file.set_len(0).map_err(|error| self.error_at()(error))?;
         self.hasher = HasherState(Hasher::default());
         (self.length, self.recorded) = (0, 0);
+        self.write_back.start_at(0);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use super::error::SpoolError;
 use super::file_names::{FileNames, whole};
 use super::syncer::Syncer;
 use crate::oci::Digest;
+use crate::write_back::WriteQueue;
 
 /// Shared by the handles of one spool.
 #[derive(Debug)]
@@ -22,17 +23,20 @@ pub(super) struct SpoolState {
     /// Ranges with a start above 0 that have a file.
     ranges: Mutex<BTreeSet<FileNames>>,
     pub(super) syncer: Syncer,
+    /// Writes arriving bytes to the disk in small portions.
+    pub(super) write_queue: WriteQueue,
     /// Locked as long as this value lives; the kernel releases it with the process.
     pub(super) lock: File,
 }
 
 impl SpoolState {
-    pub(super) fn new(dir: SpoolDirectory, syncer: Syncer, lock: File) -> Self {
+    pub(super) fn new(dir: SpoolDirectory, syncer: Syncer, write_queue: WriteQueue, lock: File) -> Self {
         Self {
             dir,
             verified: Mutex::default(),
             ranges: Mutex::default(),
             syncer,
+            write_queue,
             lock,
         }
     }

@@ -57,6 +57,7 @@ mod tests {
 
     use super::*;
     use crate::store::StorageConf;
+    use crate::write_back::WriteQueue;
 
     #[test]
     fn leftovers_of_dead_programs_are_removed_and_files_of_live_ones_stay() {
@@ -80,7 +81,7 @@ mod tests {
         let young = image.join(".tmp-manifest5");
         File::create(&young).unwrap();
         make(&image.join("manifest"));
-        let stage = store.stage().unwrap();
+        let stage = store.stage(&WriteQueue::off()).unwrap();
         for lock in ["overlay-layers/layers.lock", "overlay-images/images.lock"] {
             File::create(dir.path().join(lock)).unwrap();
         }

@@ -34,6 +34,7 @@ use super::unpacked_layer::{Compression, LayerOrigin, UnpackedLayer};
 use super::{atomic_file, layer_dir, tree_removal};
 use crate::oci::Layer;
 use crate::scratch_file;
+use crate::write_back::WriteQueue;
 
 /// How often a new name is tried. Each failure needs a run that removes dead stages in the microseconds between the
 /// creation of the directory and its lock.
@@ -78,12 +79,12 @@ impl Store {
         sweep(&self.layout);
     }
 
-    /// Creates a stage, and removes those of dead runs. The store must exist.
-    pub fn stage(&self) -> Result<Stage, StoreError> {
+    /// Creates a stage, and removes those of dead runs. The store must exist. Files of layers are added to the queue.
+    pub fn stage(&self, write_queue: &WriteQueue) -> Result<Stage, StoreError> {
         let root = self.layout.root();
         self.remove_dead_stages();
         for _ in 0..ATTEMPTS {
-            if let Some(dir) = StageDir::create(root, &self.layout.overlay())? {
+            if let Some(dir) = StageDir::create(root, &self.layout.overlay(), write_queue)? {
                 return Ok(Stage {
                     dir: Arc::new(dir),
                     serial: AtomicU64::new(0),
@@ -132,6 +133,11 @@ impl StagingLayer {
     /// The directory to unpack into.
     pub fn open_diff(&self) -> Result<OwnedFd, StoreError> {
         self.entry.open_diff()
+    }
+
+    /// Where to add the files of the layer.
+    pub fn write_queue(&self) -> &WriteQueue {
+        &self.entry.dir.write_queue
     }
 
     /// Creates the file for the tar-split, empty.
@@ -240,6 +246,8 @@ impl StageEntry {
     /// Syncs the whole file system. One call for many layers is faster than a sync of each file (0.35 s for 591 MB),
     /// but it also waits for the writes of all other programs.
     pub(super) fn sync_file_system(&self) -> Result<(), StoreError> {
+        let written = self.dir.write_queue.drain();
+        written.map_err(io_error("write the files of", &self.dir.path))?;
         rustix::fs::syncfs(&self.dir.fd).map_err(io_error("sync the file system of", &self.dir.path))
     }
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::error::{StoreError, io_error};
 use super::layout::Layout;
 use super::{atomic_file, lock, tree_removal, unrecorded};
+use crate::write_back::WriteQueue;
 
 /// The prefix of stage names.
 const PREFIX: &str = ".spoke-precache-stage-";
@@ -47,16 +48,22 @@ pub(super) struct StageDir {
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) fd: OwnedFd,
+    /// Writes the files of the stage's layers before they are synced.
+    pub(super) write_queue: WriteQueue,
     #[expect(dead_code, reason = "held for its lock, until the directory is removed")]
     lock: File,
 }
 
 impl StageDir {
     /// `None` if another run took the new directory for a dead stage, which can happen until its lock is taken.
-    pub(super) fn create(root: &Path, overlay: &Path) -> Result<Option<Self>, StoreError> {
+    pub(super) fn create(
+        root: &Path,
+        overlay: &Path,
+        write_queue: &WriteQueue,
+    ) -> Result<Option<Self>, StoreError> {
         let name = format!("{PREFIX}{:016x}", rand::random::<u64>());
         let path = root.join(&name);
-        match Self::create_as(name, path.clone(), overlay) {
+        match Self::create_as(name, path.clone(), overlay, write_queue) {
             Err(_) if !path.exists() => Ok(None),
             Err(error) => {
                 // It contains at most the lock. If it cannot be removed, the next run treats it as a dead stage.
@@ -68,7 +75,12 @@ impl StageDir {
         }
     }
 
-    fn create_as(name: String, path: PathBuf, overlay: &Path) -> Result<Option<Self>, StoreError> {
+    fn create_as(
+        name: String,
+        path: PathBuf,
+        overlay: &Path,
+        write_queue: &WriteQueue,
+    ) -> Result<Option<Self>, StoreError> {
         if !atomic_file::create_dir(&path, 0o700)? {
             return Ok(None);
         }
@@ -86,7 +98,14 @@ impl StageDir {
             return Ok(None);
         }
         LIVE.fetch_add(1, Ordering::AcqRel);
-        Ok(Some(Self { name, path, fd, lock }))
+        let write_queue = write_queue.clone();
+        Ok(Some(Self {
+            name,
+            path,
+            fd,
+            write_queue,
+            lock,
+        }))
     }
 }
 

@@ -50,6 +50,7 @@ mod hostile_content;
 mod image_names;
 mod imports;
 mod invalid_settings;
+mod io_budget;
 mod leftovers;
 mod limit_rate;
 mod manifests;

@@ -89,7 +89,7 @@ impl LayerRepair {
         let staging = self.stage.layer(task.layer.clone()).map_err(TaskError::storing)?;
         let diff = staging.open_diff().map_err(TaskError::storing)?;
         let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
-        match unpack(tar, diff.as_fd(), &tar_split, limits, halt) {
+        match unpack(tar, diff.as_fd(), &tar_split, limits, staging.write_queue(), halt) {
             Ok(unpacked) => staging.finish(unpacked).map(Some).map_err(TaskError::storing),
             Err(UnpackError::Stopped(_)) => Err(TaskError::Stopped),
             Err(error) if error.is_no_space() || matches!(error, UnpackError::OverBudget { .. }) => {

@@ -102,10 +102,13 @@ impl Reconciler<'_> {
         if let Some(unpacker) = &self.unpacker {
             return Ok(unpacker.clone());
         }
-        let store = Arc::clone(self.storage.store());
+        let (store, write_queue) = (
+            Arc::clone(self.storage.store()),
+            self.storage.write_queue().clone(),
+        );
         let stage = run_blocking(move || {
             store.create_if_missing()?;
-            Ok(store.stage()?)
+            Ok(store.stage(&write_queue)?)
         });
         let config = self.config;
         let (max_unpacks, priority) = (config.max_unpacks.get(), config.disk_priority);

@@ -75,6 +75,7 @@ use tree_writer::{NewFile, TreeWriter};
 use super::tar_split::{FileChecksum, Writer};
 use super::{Compression, Owners, UnpackedLayer};
 use crate::cancel::Cancel;
+use crate::write_back::WriteQueue;
 
 /// A buffer of zeros for the holes of sparse files.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -82,13 +83,14 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Unpacks `blob`, from its current position, into the empty directory `diff`, and writes the tar-split as gzip to
 /// the current position of `tar_split`.
 ///
-/// Needs root, for owners, devices and `trusted` attributes. Files are passed to the disk, but nothing is synced.
+/// Needs root, for owners, devices and `trusted` attributes. Files are passed to the disk or added to `write_queue`, but nothing is synced.
 /// After an error the caller must remove the contents of `diff` and `tar_split`.
 pub fn unpack(
     mut blob: impl Read + Seek,
     diff: BorrowedFd<'_>,
     mut tar_split: &File,
     limits: UnpackLimits<'_>,
+    write_queue: &WriteQueue,
     cancel: &Cancel,
 ) -> Result<UnpackedLayer, UnpackError> {
     let host = |action, what: &'static str| move |error| UnpackError::host(action, what.as_bytes(), error);
@@ -96,7 +98,7 @@ pub fn unpack(
     let split_start = tar_split
         .stream_position()
         .map_err(host("seek in", "the tar-split"))?;
-    let mut tree = TreeWriter::new(diff, limits, cancel)?;
+    let mut tree = TreeWriter::new(diff, limits, write_queue, cancel)?;
     let mut entries = TarReader::new(TarStream::open(&mut blob, limits, cancel)?);
     let mut split = Writer::new(tar_split);
     let mut summary = HeaderSummary::default();

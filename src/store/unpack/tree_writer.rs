@@ -23,6 +23,7 @@ use super::tar_reader::{TarEntry, TarEntryKind};
 use super::write_behind::WriteBehind;
 use crate::cancel::Cancel;
 use crate::store::escaped_name::EscapedName;
+use crate::write_back::WriteQueue;
 
 /// The prefix of a whiteout's name. It deletes a file of a lower layer.
 pub(in crate::store) const WHITEOUT_PREFIX: &[u8] = b".wh.";
@@ -36,6 +37,7 @@ pub(in crate::store) const OPAQUE_XATTR: (&str, &[u8]) = ("trusted.overlay.opaqu
 /// Writes the tree of one layer.
 pub(super) struct TreeWriter<'a> {
     cancel: &'a Cancel,
+    write_queue: &'a WriteQueue,
     parents: ParentDirs,
     limits: UnpackLimits<'a>,
     /// Directories with the times to set after all entries.
@@ -69,11 +71,13 @@ impl<'a> TreeWriter<'a> {
     pub(super) fn new(
         diff: BorrowedFd<'_>,
         limits: UnpackLimits<'a>,
+        write_queue: &'a WriteQueue,
         cancel: &'a Cancel,
     ) -> Result<Self, UnpackError> {
         let parents = ParentDirs::new(diff);
         Ok(Self {
             cancel,
+            write_queue,
             parents: parents.map_err(|errno| UnpackError::host("open", b"the layer's directory", errno))?,
             limits,
             directories: Vec::new(),
@@ -145,6 +149,10 @@ impl<'a> TreeWriter<'a> {
         file_attributes::set_xattrs_open(&file.file, entry)?;
         if readable && entry.size > 0 {
             self.files.insert(file.stat.st_ino, entry.number);
+        }
+        let rest = file.behind.rest();
+        if !rest.is_empty() {
+            self.write_queue.add(file.file, rest);
         }
         Ok(())
     }

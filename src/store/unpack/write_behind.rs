@@ -8,14 +8,14 @@
 //! Layers are synced with the whole file system, once, before they become visible. Until then the kernel would let a
 //! tenth of the memory become dirty and write it in one go. Every `fsync` of other programs would wait behind it, and
 //! a process in that wait cannot exit, not even when killed. So a large file is written to the disk in chunks, and an
-//! unpacker that is faster than the disk waits for the disk. Small files and the ends of large ones are left to the
-//! sync: writing each of them separately made a run half as long again, and other programs waited as long as before
-//! (`benches/neighbour.rs`).
+//! unpacker that is faster than the disk waits for the disk. Small files and the ends of large ones are added to a queue
+//! ([`WriteQueue`](crate::write_back::WriteQueue)).
 //!
 //! This makes nothing durable; the sync is still needed.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 
 use crate::write_back;
 
@@ -35,6 +35,11 @@ pub(super) struct WriteBehind {
 }
 
 impl WriteBehind {
+    /// The bytes that were not passed to the disk.
+    pub(super) fn rest(&self) -> Range<u64> {
+        self.started..self.written
+    }
+
     /// Records that `bytes` more were written to `file`. Waits for the disk if it is too far behind.
     ///
     /// # Errors

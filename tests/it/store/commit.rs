@@ -7,6 +7,7 @@ use rustix::mount::{MountFlags, mount};
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::oci::{DiffId, Digest, Reference};
 use spoke_precache::store::{Compression, ImageCommit, LayerCommit, Owners, StoreError, UnpackedLayer};
+use spoke_precache::write_back::WriteQueue;
 
 use super::{resolved, stage, store, three_layers};
 use crate::compare::inconsistencies;
@@ -26,7 +27,7 @@ fn a_full_disk_leaves_a_sound_store_wherever_it_is_met() {
     mount("t", &root, "tmpfs", MountFlags::empty(), c"size=4m,mode=0700").unwrap();
     let store = store(&world);
     for free in 0..ENOUGH {
-        let area = store.stage().unwrap();
+        let area = store.stage(&WriteQueue::off()).unwrap();
         let pairs = resolved.layers.iter().cloned().zip(&image.layers);
         let staged = pairs.map(|(spec, layer)| stage(&area, spec, layer)).collect();
         let mut fill = fs::File::create(root.join("fill")).unwrap();
@@ -59,7 +60,11 @@ fn what_does_not_fit_is_refused() {
     needs!(root());
     let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
-    let (area, specs, cancel) = (store.stage().unwrap(), &resolved.layers, Cancel::default());
+    let (area, specs, cancel) = (
+        store.stage(&WriteQueue::off()).unwrap(),
+        &resolved.layers,
+        Cancel::default(),
+    );
     // Another content than the config promises.
     let unpacked = UnpackedLayer {
         has_root: false,

@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::LayerId;
 use spoke_precache::store::{LayerCommit, StoreError};
+use spoke_precache::write_back::WriteQueue;
 
 use super::{put, resolved, stage, store, three_layers};
 use crate::compare::{compare, inconsistencies};
@@ -113,7 +114,7 @@ fn a_layer_is_not_put_on_a_damaged_one() {
     needs!(root());
     let (world, image) = (TestNode::trusting(&[]), three_layers());
     let (store, resolved) = (store(&world), resolved(&image, None));
-    let area = store.stage().unwrap();
+    let area = store.stage(&WriteQueue::off()).unwrap();
     let staged = resolved.layers.iter().cloned().zip(&image.layers).take(2);
     let mut staged: Vec<_> = staged.map(|(spec, layer)| stage(&area, spec, layer)).collect();
     let child = staged.split_off(1);
@@ -176,7 +177,7 @@ fn the_rests_of_dead_writers_are_replaced() {
     fs::create_dir_all(root.join(".spoke-precache-stage-dead/x/y/z")).unwrap();
     fs::create_dir(root.join(".spoke-precache-stage-dead2")).unwrap();
 
-    let living = store.stage().unwrap();
+    let living = store.stage(&WriteQueue::off()).unwrap();
     let spec = resolved.layers[0].clone();
     let staged = stage(&living, spec.clone(), &image.layers[0]);
     put(&store, &image, None, "localhost/a:1");

@@ -16,6 +16,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::oci::{self, Content, ResolvedImage};
 use spoke_precache::store::unpack::{UnpackLimits, unpack};
 use spoke_precache::store::{ImageCommit, LayerCommit, Stage, StagedLayer, StorageConf, Store};
+use spoke_precache::write_back::WriteQueue;
 
 use crate::image::{Image, Images, Layer, List};
 use crate::test_node::TestNode;
@@ -53,7 +54,15 @@ fn stage(stage: &Stage, spec: oci::Layer, layer: &Layer) -> StagedLayer {
     let (diff, tar_split) = (staging.open_diff().unwrap(), staging.create_tar_split().unwrap());
     let limits = UnpackLimits::for_blob(layer.blob.len() as u64);
     let blob = Cursor::new(&layer.blob);
-    let unpacked = unpack(blob, diff.as_fd(), &tar_split, limits, &Cancel::default()).unwrap();
+    let unpacked = unpack(
+        blob,
+        diff.as_fd(),
+        &tar_split,
+        limits,
+        staging.write_queue(),
+        &Cancel::default(),
+    )
+    .unwrap();
     staging.finish(unpacked).unwrap()
 }
 
@@ -68,7 +77,7 @@ fn put_signed(store: &Store, image: &Image, list: Option<&List>, name: &str, sig
         signatures,
         ..resolved(image, list)
     };
-    let area = store.stage().unwrap();
+    let area = store.stage(&WriteQueue::off()).unwrap();
     let pairs = resolved.layers.iter().cloned().zip(&image.layers);
     let staged = pairs.map(|(spec, layer)| stage(&area, spec, layer)).collect();
     let layers = store.commit_layers(staged, &Cancel::default()).unwrap();

@@ -10,6 +10,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::delta::{DeltaSource, SourceError, Sources};
 use spoke_precache::store::unpack::SpaceBudget;
 use spoke_precache::store::{OldImageFiles, StorageConf, Store};
+use spoke_precache::write_back::WriteQueue;
 
 use super::{put, resolved, stage, store};
 use crate::image::{Compression, Format, Image, Images, Layer, node_architecture};
@@ -92,7 +93,7 @@ impl Scene {
         let sources: Vec<DeltaSource> = names.iter().map(source).collect();
         let (inventory, stage) = (
             self.store.inventory().unwrap(),
-            Arc::new(self.store.stage().unwrap()),
+            Arc::new(self.store.stage(&WriteQueue::off()).unwrap()),
         );
         let objects = self.node.host().join("ostree/repo/objects");
         let budget = Arc::new(SpaceBudget::new(self.node.graph_root(), u64::MAX, 0));
@@ -248,7 +249,7 @@ fn the_record_of_a_layer_from_a_delta_names_its_blob_only_if_the_manifest_is_aut
         for is_authenticated in [true, false] {
             let node = TestNode::trusting(&[]);
             let store = store(&node);
-            let area = store.stage().unwrap();
+            let area = store.stage(&WriteQueue::off()).unwrap();
             let staged = stage(&area, spec.clone(), &made).with_unseen_blob(is_authenticated);
             store.commit_layers(vec![staged], &Cancel::default()).unwrap();
             let record = record(&node.graph_root());

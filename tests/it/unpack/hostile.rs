@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 
 use spoke_precache::cancel::{Cancel, StopReason};
 use spoke_precache::store::unpack::{UnpackError, UnpackLimits, unpack};
+use spoke_precache::write_back::WriteQueue;
 
 use super::differential::{Same, compare};
 use super::entries::*;
@@ -254,7 +255,14 @@ fn a_stop_ends_it() {
     cancel.stop(StopReason::Deadline);
     let blob = std::io::Cursor::new(tar([file("a", "1")]));
     let split = tempfile::tempfile().unwrap();
-    let result = unpack(blob, diff.as_fd(), &split, UnpackLimits::for_blob(0), &cancel);
+    let result = unpack(
+        blob,
+        diff.as_fd(),
+        &split,
+        UnpackLimits::for_blob(0),
+        &WriteQueue::off(),
+        &cancel,
+    );
     assert!(matches!(result, Err(UnpackError::Stopped(_))), "{result:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -280,6 +288,7 @@ fn a_full_disk_is_the_hosts_fault() {
             diff.as_fd(),
             &split,
             UnpackLimits::for_blob(0),
+            &WriteQueue::off(),
             &Cancel::default(),
         )
     };

@@ -11,6 +11,7 @@ use spoke_precache::cancel::Cancel;
 use spoke_precache::store::UnpackedLayer;
 use spoke_precache::store::tar_split::assemble;
 use spoke_precache::store::unpack::{UnpackError, UnpackLimits, unpack};
+use spoke_precache::write_back::WriteQueue;
 
 use crate::compare::tar_split::rebuild;
 use crate::compare::tree;
@@ -81,6 +82,7 @@ fn unpack_to(
         diff.as_fd(),
         &tar_split,
         limits,
+        &WriteQueue::off(),
         &Cancel::default(),
     )?;
     let mut bytes = Vec::new();

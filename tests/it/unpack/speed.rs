@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use spoke_precache::cancel::Cancel;
 use spoke_precache::store::unpack::{UnpackLimits, unpack};
+use spoke_precache::write_back::WriteQueue;
 
 #[test]
 #[ignore = "a measurement"]
@@ -22,7 +23,15 @@ fn speed() {
         let limits = UnpackLimits::for_blob(fs::metadata(&blob).unwrap().len());
         let start = Instant::now();
         let blob = BufReader::new(File::open(&blob).unwrap());
-        let facts = unpack(blob, diff.as_fd(), &split, limits, &Cancel::default()).unwrap();
+        let facts = unpack(
+            blob,
+            diff.as_fd(),
+            &split,
+            limits,
+            &WriteQueue::off(),
+            &Cancel::default(),
+        )
+        .unwrap();
         let seconds = start.elapsed().as_secs_f64();
         eprintln!(
             "{:.0} MB in {seconds:.2} s: {:.0} MB/s; tar-split {:.1} MB",

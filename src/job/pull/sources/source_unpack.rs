@@ -46,7 +46,14 @@ impl SourceUnpack {
         let diff = staging.open_diff().map_err(TaskError::storing)?;
         let tar_split = staging.create_tar_split().map_err(TaskError::storing)?;
         let limits = UnpackLimits::for_source(self.task.tar.bytes(), &self.budget);
-        let unpacked = match unpack(tar, diff.as_fd(), &tar_split, limits, &self.halt) {
+        let unpacked = match unpack(
+            tar,
+            diff.as_fd(),
+            &tar_split,
+            limits,
+            staging.write_queue(),
+            &self.halt,
+        ) {
             Ok(unpacked) => unpacked,
             Err(error) if stops_the_pull(&error) => return Err(TaskError::unpacking(layer.blob, error)),
             Err(error) => return Ok(Err(reason_of(&error))),

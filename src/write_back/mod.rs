@@ -3,10 +3,16 @@
 //!
 //! Nothing here makes bytes durable: `sync_file_range(2)` writes data alone and does not flush the disk's cache.
 
+mod io_budget;
+mod write_queue;
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
+
+pub use io_budget::{IoBudget, IoBudgetError};
+pub use write_queue::WriteQueue;
 
 /// Makes the kernel start writing these bytes, and does not wait.
 ///
