@@ -3,10 +3,17 @@
 //! The neighbour writes as etcd does: it appends a few KiB to a log of its own on the file system of the store, waits for
 //! `fdatasync`, and pauses. etcd recommends a 99th percentile below 10 ms, and loses its leader when
 //! heartbeats wait for hundreds of milliseconds. How long each `fdatasync` took is measured alone, beside a run of this program, and beside
-//! `podman pull` of the same images; on an XFS in a loop-mounted file, and with `--plain` on the file system of `TMPDIR`.
+//! `podman pull` of the same images; on an XFS in a loop-mounted file.
 //!
-//! Needs root, podman, skopeo, docker-registry and mkfs.xfs. `--agent PATH` measures another build of this program, any
-//! number of times. Measure on an idle machine.
+//! ```text
+//! --rounds NUMBER         how often each contender runs
+//! --agent PATH            another build of this program; repeatable
+//! --agent-args "WORDS"    flags for this program; repeatable; without it, none and `--io-budget 2MB`
+//! --only NAME             only contenders whose names begin with this
+//! --plain                 on the file system of `TMPDIR`
+//! ```
+//!
+//! Needs root, podman, skopeo, docker-registry and mkfs.xfs. Measure on an idle machine.
 //!
 //! `p99` and `worst` are of all rounds together; `wall` and `CPU` are medians, `on disk` is until a sync after the end.
 #![allow(dead_code, clippy::print_stdout)]
@@ -22,7 +29,7 @@ mod synthetic;
 #[path = "../tests/it/test_node.rs"]
 mod test_node;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -57,8 +64,17 @@ const REST: std::ops::Range<u64> = 20..50;
 const ALONE: &str = "sleep 8";
 
 /// As in bench `compare`: `"$@"` are the images, the release image first.
-const AGENT: &str = r#"exec "$agent" run --host-root "$node" --platform-image "$1" --log-level warn --progress never --image-gc-high-threshold 100"#;
+const AGENT: &str = r#"exec "$agent" run --host-root "$node" --platform-image "$1" --log-level warn --progress never --image-gc-high-threshold 100 $agent_args"#;
 const PODMAN: &str = r#"for image; do podman pull --quiet "$image" || exit 1; done"#;
+
+/// What runs beside the neighbour.
+struct Contender {
+    name: String,
+    script: &'static str,
+    /// This program.
+    agent: String,
+    args: String,
+}
 
 /// The measurements of one contender.
 #[derive(Default)]
@@ -92,20 +108,46 @@ fn main() -> anyhow::Result<()> {
     rig::fill(&registry, &release);
     let components = release.components.iter().map(|(name, _)| release.component(name));
     let images: Vec<String> = [release.by_digest()].into_iter().chain(components).collect();
-    let mut agents = values("--agent");
-    if agents.is_empty() {
-        agents.push(test_node::product().display().to_string());
+    let only = values("--only").pop().unwrap_or_default();
+    let or = |values: Vec<String>, others: &[String]| {
+        if values.is_empty() {
+            others.to_vec()
+        } else {
+            values
+        }
+    };
+    let agents = or(values("--agent"), &[test_node::product().display().to_string()]);
+    let args = or(
+        values("--agent-args"),
+        &[String::new(), "--io-budget 2MB".to_owned()],
+    );
+    let contender = |name: &str, script, agent: &str, args: &str| Contender {
+        name: name.to_owned(),
+        script,
+        agent: agent.to_owned(),
+        args: args.to_owned(),
+    };
+    let mut contenders = vec![contender("alone", ALONE, "", "")];
+    for agent in &agents {
+        let name = if agents.len() == 1 {
+            "spoke-precache"
+        } else {
+            agent
+        };
+        contenders.extend(
+            args.iter()
+                .map(|args| contender(format!("{name} {args}").trim(), AGENT, agent, args)),
+        );
     }
-    let alone = ("alone".to_owned(), ALONE, String::new());
-    let ours = agents.into_iter().map(|agent| (agent.clone(), AGENT, agent));
-    let podman = ("podman pull".to_owned(), PODMAN, String::new());
-    let contenders: Vec<_> = [alone].into_iter().chain(ours).chain([podman]).collect();
+    contenders.push(contender("podman pull", PODMAN, "", ""));
+    contenders.retain(|contender| contender.name.starts_with(&only));
     let mut costs: Vec<Cost> = contenders.iter().map(|_| Cost::default()).collect();
     for round in 1..=rounds {
-        for ((name, script, agent), cost) in contenders.iter().zip(&mut costs) {
+        for (contender, cost) in contenders.iter().zip(&mut costs) {
             let disk = if is_plain { Disk::plain()? } else { Disk::xfs()? };
+            let name = &contender.name;
             // A contender that is killed after a minute does not end the benchmark.
-            match measure(&disk, script, agent, &registry.host(), &images, cost) {
+            match measure(&disk, contender, &registry.host(), &images, cost) {
                 Ok(wall) => println!("round {round}: {name}: {wall:.2} s"),
                 Err(error) => println!("round {round}: {name}: {error}"),
             }
@@ -115,7 +157,7 @@ fn main() -> anyhow::Result<()> {
         "\n{:<40}   median      p99    worst  >100 ms     wall  on disk      CPU",
         "fdatasync beside it, ms"
     );
-    for ((name, ..), cost) in contenders.iter().zip(&mut costs) {
+    for (Contender { name, .. }, cost) in contenders.iter().zip(&mut costs) {
         let [median, p99, worst] = [0.5, 0.99, 1.0].map(|part| quantile(&mut cost.waits, part));
         let late = cost.waits.iter().filter(|wait| **wait > 100.0).count();
         let [wall, on_disk, cpu] =
@@ -129,18 +171,23 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(
     disk: &Disk,
-    script: &str,
-    agent: &str,
+    contender: &Contender,
     registry: &str,
     images: &[String],
     cost: &mut Cost,
 ) -> anyhow::Result<f64> {
     let world = TestNode::below(disk.path(), &[registry.to_owned()]);
-    let mut words = vec!["sh", "-c", script, "sh"];
+    // The chroot with the tools of another Debian must contain this program too.
+    let agent = world.out("spoke-precache");
+    if !contender.agent.is_empty() {
+        fs::copy(&contender.agent, &agent)?;
+    }
+    let mut words = vec!["sh", "-c", contender.script, "sh"];
     words.extend(images.iter().map(String::as_str));
     let mut command = world.tool_command(&stock::top(), "pull", &words);
     command
-        .env("agent", agent)
+        .env("agent", &agent)
+        .env("agent_args", &contender.args)
         .env("node", world.host())
         .stdout(Stdio::null())
         .process_group(0);
