@@ -9,6 +9,10 @@ use spoke_precache::cancel::StopReason;
 use spoke_precache::cli::Cli;
 use spoke_precache::exit_code::{Ending, Failure};
 
+#[path = "../../benches/compare/figures/mod.rs"]
+#[allow(dead_code)]
+mod figures;
+
 /// Directories with pages. The first is that of README.md.
 const DIRECTORIES: [&str; 6] = ["", "benches", "container", "fuzz", "manifests", "tests"];
 
@@ -314,4 +318,23 @@ fn every_link_leads_to_a_file_and_a_heading() {
         }
     }
     assert!(links >= 15, "{links} links");
+}
+
+/// `cargo bench --bench compare -- --table FILE` prints such a table.
+#[test]
+fn the_tables_of_figures_are_made_from_their_documents() {
+    let page = fs::read_to_string(top().join("benches/README.md")).unwrap();
+    let documents = page.split("<!-- ").filter_map(|part| part.split_once(" -->\n"));
+    let mut tables = 0;
+    for (name, rest) in documents.filter(|(name, _)| name.ends_with(".json")) {
+        let document = fs::read(top().join("benches").join(name)).unwrap();
+        let figures: figures::Figures = serde_json::from_slice(&document).unwrap();
+        let table = figures::table::markdown(&figures);
+        assert!(
+            rest.starts_with(&format!("{table}\n")),
+            "`{name}` gives:\n{table}"
+        );
+        tables += 1;
+    }
+    assert!(tables > 0, "no table");
 }
