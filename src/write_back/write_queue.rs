@@ -5,13 +5,11 @@
 //! downloads ─┴→ [ QUEUE ] ──┴─ drain: a commit writes the rest in the same way, and then syncs
 //! ```
 //!
-//! A sync passes everything that is dirty to the disk at once, and each `fdatasync` of etcd waits behind it. Beside a run
-//! over 500 Mbit/s, the 99th percentile of such waits was 24 to 87 ms, and is 8 to 13 ms with this queue
-//! (`benches/neighbour.rs`).
+//! A sync passes everything that is dirty to the disk at once, and each `fdatasync` of etcd waits behind it. Beside a run over
+//! 500 Mbit/s the 99th percentile of such waits was 24 to 87 ms, and is 12 to 16 ms with 2 MB (`benches/README.md`).
 //!
-//! When all processors are busy, it costs a sixth of the duration: the kernel merges the writes of small files during a sync,
-//! and does not merge these. So by default the thread has the lowest priority, and what it cannot follow is left to the sync.
-//! A fixed budget makes the unpackers wait instead.
+//! When all processors are busy, a fixed budget costs a sixth of the duration: the kernel merges the writes of small files
+//! during a sync, and not these. So by default the thread has the lowest priority, and what it cannot follow is left to the sync.
 //!
 //! The kernel's measure of stalls (PSI) does not help: it contains the waits of this program too.
 
