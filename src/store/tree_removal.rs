@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Limits the names in memory. Each time so many subdirectories are removed, their parent is read again from its start.
-const SUBDIRECTORIES_AT_ONCE: usize = 1024;
+/// Limits the names in memory, also in a tree of the greatest depth. Each time so many subdirectories are removed, their
+/// parent is read again from its start.
+const SUBDIRECTORIES_AT_ONCE: usize = 128;
 
 /// A directory on the way to the one that is emptied.
 struct Parent {

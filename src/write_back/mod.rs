@@ -14,10 +14,10 @@ use std::os::fd::AsRawFd as _;
 pub use io_budget::{IoBudget, IoBudgetError};
 pub use write_queue::WriteQueue;
 
-/// Makes the kernel start writing these bytes, and does not wait.
+/// Makes the kernel start writing these bytes, and does not wait for the disk unless its queue is full.
 ///
 /// # Errors
-/// If the disk failed to write earlier bytes.
+/// If the writing cannot start, for instance because no blocks can be allocated.
 pub fn start(file: &File, bytes: Range<u64>) -> io::Result<()> {
     sync_file_range(file, bytes, libc::SYNC_FILE_RANGE_WRITE)
 }
@@ -25,7 +25,7 @@ pub fn start(file: &File, bytes: Range<u64>) -> io::Result<()> {
 /// Makes the kernel write these bytes, and waits for it.
 ///
 /// # Errors
-/// As for [`start`].
+/// Also if the disk failed to write earlier bytes of this file.
 pub fn finish(file: &File, bytes: Range<u64>) -> io::Result<()> {
     let all =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;

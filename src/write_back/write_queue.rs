@@ -13,10 +13,11 @@
 //!
 //! The kernel's measure of stalls (PSI) does not help: it contains the waits of this program too.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{IoBudget, finish, start};
@@ -46,8 +47,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     pieces: VecDeque<Piece>,
-    /// Portions that are being written.
-    in_progress: usize,
+    /// Portions that are being written, by number.
+    in_progress: BTreeSet<u64>,
+    next_portion: u64,
     /// The first error of a file whose only descriptor was in the queue: nobody else can learn of it.
     error: Option<i32>,
     is_closed: bool,
@@ -116,7 +118,7 @@ impl WriteQueue {
     }
 
     /// Adds bytes if there is space. Errors are not reported here: the owner of the bytes must sync them through another
-    /// open file, which then returns the error.
+    /// file that is open by now, and receives the error there.
     pub fn offer(&self, file: &Arc<File>, bytes: Range<u64>) -> bool {
         let Some(sender) = &self.0 else {
             return false;
@@ -189,13 +191,14 @@ impl Shared {
         // Others add more meanwhile, which is not waited for.
         let mut left = state.pieces.len();
         while left > 0 && !state.pieces.is_empty() {
-            let written;
-            (state, written) = self.write_portion(state);
-            left = left.saturating_sub(written);
+            let taken;
+            (state, taken) = self.write_portion(state);
+            left = left.saturating_sub(taken);
         }
+        let end = state.next_portion;
         // At the lowest priority the thread may need long for its portion. The sync writes that too, and reports errors itself
         // since Linux 5.8 (syncfs(2)).
-        while waits && state.in_progress > 0 {
+        while waits && state.in_progress.first().is_some_and(|portion| *portion < end) {
             state = self.wait(state);
         }
         match state.error {
@@ -204,26 +207,49 @@ impl Shared {
         }
     }
 
-    /// Writes the first pieces, up to the budget, without the lock. Returns their number.
+    /// Writes the first pieces, up to the budget, without the lock. Returns how many pieces it has taken as a whole.
     fn write_portion<'s>(&'s self, mut state: MutexGuard<'s, State>) -> (MutexGuard<'s, State>, usize) {
-        let (mut portion, mut bytes) = (Vec::new(), 0);
-        while bytes < self.budget
-            && let Some(piece) = state.pieces.pop_front()
+        let (mut portion, mut left, mut taken) = (Vec::new(), self.budget, 0);
+        while left > 0
+            && let Some(mut piece) = state.pieces.pop_front()
         {
-            bytes += piece.bytes.end.saturating_sub(piece.bytes.start);
+            let end = piece.bytes.end.min(piece.bytes.start.saturating_add(left));
+            let rest = end..piece.bytes.end;
+            piece.bytes.end = end;
+            left -= end.saturating_sub(piece.bytes.start);
+            match rest.is_empty() {
+                true => taken += 1,
+                false => state.pieces.push_front(piece.with(rest)),
+            }
             portion.push(piece);
         }
-        state.in_progress += 1;
+        let number = state.next_portion;
+        state.next_portion += 1;
+        state.in_progress.insert(number);
         drop(state);
         self.changed.notify_all();
         let error = write(&portion);
-        let written = portion.len();
         drop(portion);
         let mut state = self.state();
-        state.in_progress -= 1;
+        state.in_progress.remove(&number);
         state.error = state.error.or(error);
         self.changed.notify_all();
-        (state, written)
+        (state, taken)
+    }
+}
+
+impl Piece {
+    fn with(&self, bytes: Range<u64>) -> Self {
+        Self {
+            file: Arc::clone(&self.file),
+            bytes,
+            keeps_error: self.keeps_error,
+        }
+    }
+
+    /// Its layer or blob was removed meanwhile.
+    fn is_removed(&self) -> bool {
+        self.file.metadata().is_ok_and(|file| file.nlink() == 0)
     }
 }
 
@@ -231,7 +257,7 @@ impl Shared {
 fn write(portion: &[Piece]) -> Option<i32> {
     let mut kept = None;
     for call in [start, finish] {
-        for piece in portion {
+        for piece in portion.iter().filter(|piece| !piece.is_removed()) {
             if let Err(error) = call(&piece.file, piece.bytes.clone())
                 && piece.keeps_error
             {
@@ -249,11 +275,11 @@ mod tests {
     use rustix::fs::{Mode, OFlags};
     use std::num::NonZeroU64;
 
-    fn file(bytes: usize) -> File {
-        use std::io::Write as _;
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&vec![7; bytes]).unwrap();
-        file
+    fn file(bytes: usize) -> (tempfile::NamedTempFile, File) {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(named.path(), vec![7; bytes]).unwrap();
+        let file = named.reopen().unwrap();
+        (named, file)
     }
 
     /// A descriptor with `O_PATH` refuses what a disk would do.
@@ -269,13 +295,80 @@ mod tests {
     fn many_more_pieces_than_the_queue_holds_are_written() {
         for budget in [IoBudget::Auto, budget(64_000), IoBudget::Off] {
             let queue = WriteQueue::start(budget);
-            for _ in 0..QUEUE * 3 {
-                queue.add(file(10_000), 0..10_000);
+            let files: Vec<_> = (0..QUEUE * 3).map(|_| file(100_000)).collect();
+            for (_, file) in &files {
+                queue.add(file.try_clone().unwrap(), 0..100_000);
             }
             queue.drain().unwrap();
             let left = queue.0.map_or(0, |sender| sender.shared.state().pieces.len());
             assert_eq!(left, 0, "{budget}");
         }
+    }
+
+    #[test]
+    fn a_portion_is_never_larger_than_the_budget() {
+        let shared = Shared {
+            budget: 100_000,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        let (_named, file) = file(250_000);
+        let file = Arc::new(file);
+        for bytes in [0..10_000, 10_000..250_000] {
+            let (file, keeps_error) = (Arc::clone(&file), true);
+            shared.push(
+                shared.state(),
+                Piece {
+                    file,
+                    bytes,
+                    keeps_error,
+                },
+            );
+        }
+        let mut steps = Vec::new();
+        for _ in 0..3 {
+            let (state, taken) = shared.write_portion(shared.state());
+            steps.push((taken, state.pieces.front().map(|piece| piece.bytes.clone())));
+        }
+        assert_eq!(
+            steps,
+            [
+                (1, Some(100_000..250_000)),
+                (0, Some(200_000..250_000)),
+                (1, None)
+            ]
+        );
+    }
+
+    /// While another thread adds without end.
+    #[test]
+    fn a_drain_waits_only_for_what_was_added_before_it() {
+        let queue = WriteQueue::start(budget(64_000));
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (_named, file) = file(64_000);
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    queue.add(file.try_clone().unwrap(), 0..64_000);
+                }
+            });
+            for _ in 0..20 {
+                queue.drain().unwrap();
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_removed_file_is_not_written() {
+        let piece = |file: File| Piece {
+            file: Arc::new(file),
+            bytes: 0..1,
+            keeps_error: true,
+        };
+        let (_named, file) = file(1);
+        assert!(!piece(file).is_removed());
+        assert!(piece(tempfile::tempfile().unwrap()).is_removed());
     }
 
     #[test]

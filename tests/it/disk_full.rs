@@ -212,7 +212,7 @@ fn a_staged_layer_is_removed_from_a_disk_without_a_free_block() {
     for kind in ["ext4", "xfs"] {
         let world = TestNode::trusting(&[registry.host()]);
         let disk = Disk::mount(&world, kind);
-        registry.fault(Fault::on(&image.layers[1].digest).slow(SLOW));
+        registry.fault(Fault::on(&image.layers[1].digest).slow(SLOW / 4));
         let run = world.start("run", &args);
         let began = Instant::now();
         while !has_staged_layer(&world) {
