@@ -103,7 +103,7 @@ impl WriteQueue {
             return;
         };
         let mut state = sender.shared.state();
-        while sender.waits && state.pieces.len() >= QUEUE && !state.is_closed {
+        while sender.waits && state.pieces.len() >= QUEUE {
             state = sender.shared.wait(state);
         }
         let (file, keeps_error) = (Arc::new(file), true);
